@@ -228,6 +228,7 @@ def test_formats(scheme: Config, bytes_each: float) -> None:
         {"ignore": ["re:.*self_attn.*"]},
         {"exclude_modules": ["model.layers.*.self_attn*"]},
         {"ignore": [f"model.layers.{layer}.self_attn" for layer in range(32)]},
+        {"ignore": [f"model.language_model.layers.{layer}.self_attn" for layer in range(32)]},
     ],
 )
 def test_modules_in_16_bit(skipped: Config) -> None:

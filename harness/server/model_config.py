@@ -52,9 +52,12 @@ def model_config(path: Path | None) -> dict[str, Any]:
     file = path / "config.json" if path and path.is_dir() else path
     config = (read_json(file) if file else None) or {}
     if file and config and not config.get("quantization_config"):
-        modelopt = (read_json(file.parent / MODELOPT_FILE) or {}).get("quantization")
-        if isinstance(modelopt, Mapping):
-            config["quantization_config"] = {"quant_method": "modelopt", **modelopt}
+        beside = (read_json(file.parent / MODELOPT_FILE) or {}).get("quantization")
+        older = config.get("compression_config")
+        if isinstance(beside, Mapping):
+            config["quantization_config"] = {"quant_method": "modelopt", **beside}
+        elif isinstance(older, Mapping):
+            config["quantization_config"] = {"quant_method": "compressed-tensors", **older}
     for name in TEXT_PARTS:
         text = ConfigValues(config).part(name).fields
         if text:
@@ -211,7 +214,8 @@ def own_kv_cache_dtype(config: Config) -> str:
     inner = scheme.part("quantization")  # as ModelOpt's own file has it
     algorithm = scheme.word("kv_cache_quant_algo") or inner.word("kv_cache_quant_algo")
     if algorithm:
-        return {"FP8": "fp8", "NVFP4": "nvfp4"}.get(algorithm.upper(), "auto")
+        known = ("fp8", "nvfp4")
+        return next((name for name in known if algorithm.lower().startswith(name)), "auto")
     bits = scheme.part("kv_cache_scheme")
     if not bits.fields:
         return "auto"

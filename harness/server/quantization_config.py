@@ -36,6 +36,8 @@ NF4_DOUBLE_GROUP: Final = 256  # scales of 8 bits that share one of 32
 INT4: Final = 4
 INT8: Final = 8
 MOST_BITS: Final = 16
+# How files of multimodal models name what is `model.` in the text's own.
+TEXT_PART: Final = re.compile(r"^(model\.)?language_model\.(model\.)?")
 # A regular expression of more repetitions, or of a repeated group, may take for ever.
 MOST_REPETITIONS: Final = 4
 LONGEST_PATTERN: Final = 200
@@ -71,7 +73,7 @@ def _skipped(scheme: ConfigValues) -> tuple[str, ...]:
 def checked(scheme: ConfigValues, field: str, pattern: str) -> str:
     """Return the pattern. Raises ConfigError where it is no regular expression, or a slow one."""
     if not pattern.startswith(REGULAR):
-        return pattern
+        return TEXT_PART.sub("model.", pattern)
     body = pattern.removeprefix(REGULAR)
     many = sum(body.count(sign) for sign in "*+{") > MOST_REPETITIONS
     slow = many or len(body) > LONGEST_PATTERN or REPEATED_GROUP.search(body)
@@ -155,6 +157,8 @@ def _compressed_tensors(scheme: ConfigValues) -> Quantization:
     for name in groups.fields:
         group = groups.part(name)
         weights = group.part("weights")
+        if not weights.fields:  # a group of activations or of the KV cache
+            continue
         form = _tensor_format(weights, group.word("format") or scheme.word("format"))
         if form is None:
             return _unknown(method, f"config_groups.{name}.weights lacks num_bits")
