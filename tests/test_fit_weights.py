@@ -162,8 +162,8 @@ KIMI_K2 = shape(
         (KIMI_K2, 1026.0, 32.9),
         (case("deepseek-r1"), 671.0, 37.6),
         (case("gpt-oss-120b"), 116.8, 5.7),
-        (case("qwen2-vl-7b"), 8.29, 8.29),  # 7.62 of text and 0.68 of vision
-        (case("gemma-3-27b"), 27.4, 27.4),
+        (case("qwen2-vl-7b"), 8.29, 7.62),  # 7.62 of text and 0.68 of vision
+        (case("gemma-3-27b"), 27.4, 27.0),
     ],
     ids=lambda value: value["model_type"] if isinstance(value, dict) else "",
 )

@@ -98,7 +98,7 @@ class Weights:
     most_one_gpu: float | None = None
     in_files: float | None = None  # one copy, without padding
     parameters: float | None = None
-    active_parameters: float | None = None  # that multiply a token
+    active_parameters: float | None = None  # that multiply a token of text
     notes: tuple[str, ...] = ()
 
     @property
@@ -150,6 +150,7 @@ def loaded_weights(plan: WeightPlan, parallel: Parallel = ONE_GPU) -> Weights:
     ranks = parallel.tensor * parallel.data
     more = plan.most_more_bytes
     idle = sum(one.parameters for one in plan.every() if one.shard in EXPERT_SHARDS)
+    seeing = sum(one.parameters for one in plan.towers)
     parameters = float(sum(one.parameters for one in plan.every()))
     return Weights(
         all_gpus=sum(least) * ranks,
@@ -158,7 +159,7 @@ def loaded_weights(plan: WeightPlan, parallel: Parallel = ONE_GPU) -> Weights:
         most_one_gpu=None if more is None else max(most) + more,
         in_files=alone,
         parameters=parameters,
-        active_parameters=parameters - idle * (1 - plan.chosen_share),
+        active_parameters=parameters - idle * (1 - plan.chosen_share) - seeing,
         notes=plan.notes,
     )
 
