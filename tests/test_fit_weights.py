@@ -11,7 +11,7 @@ import pytest
 
 from harness.errors import ConfigError
 from harness.measure.memory.parallel import Parallel
-from harness.measure.memory.weights import Weights, by_files_alone
+from harness.measure.memory.weights import Weights
 from harness.server.draft_weights import draft_weights, extra_layers_weights
 from harness.server.model_config import model_config, model_shape
 from harness.server.model_weights import division_fault, model_weights, quantized_by
@@ -302,10 +302,19 @@ def test_files_of_known_size() -> None:
     """Their bytes are divided as the matrices are, and padded where those are."""
     weights = model_weights(case("gpt-oss-120b"))
     assert weights.in_files == pytest.approx(65.25e9, rel=0.002)  # as published
-    got = weights.from_files(65.25e9)
+    got = weights.from_files(65.25e9, Parallel())
     assert of_one_gpu(got) == pytest.approx(64.6, abs=0.1)  # GiB, 6% more than in the files
     assert most_of_one_gpu(got) == pytest.approx(65.9, abs=0.1)
-    assert by_files_alone(65e9, Parallel(2, 2)).one_gpu == 65e9 / 4
+
+
+def test_a_given_size() -> None:
+    """It is of all GPUs; where the matrices are not known, each has as much."""
+    ways = Parallel(1, 2)
+    tied = model_weights(case("qwen2.5-1.5b"), ways)
+    assert tied.given(2 * (tied.all_gpus or 0), ways).one_gpu == 2 * (tied.one_gpu or 0)
+    unknown = model_weights({**LLAMA_8B, "quantization_config": {"quant_method": "aqlm"}}, ways)
+    assert unknown.given(10e9, ways) == Weights(10e9, 5e9, 10e9, 5e9)
+    assert unknown.from_files(10e9, Parallel(2, 2, data=2)).one_gpu == 10e9 / 4
 
 
 AWQ_72B = shape(

@@ -106,19 +106,37 @@ class Weights:
         """Whether nothing is left open."""
         return self.all_gpus is not None and self.all_gpus == self.most_all_gpus
 
-    def from_files(self, stored_bytes: float) -> Weights:
-        """Return the same with a size that is known, of one copy, divided in the same way."""
-        if not self.in_files or self.all_gpus is None or self.one_gpu is None:
-            return self
-        share = stored_bytes / self.in_files
-        spread_all, spread_one = self._choices()
+    def from_files(self, stored_bytes: float, parallel: Parallel) -> Weights:
+        """Return what files of so many bytes take, divided and padded as the matrices are."""
+        if not self.in_files or self.all_gpus is None:
+            return self._evenly(stored_bytes * parallel.data, parallel)
+        known = self.given(self.all_gpus * stored_bytes / self.in_files, parallel)
+        more_all, more_one = self._choices()
+        return replace(
+            known,
+            most_all_gpus=(known.all_gpus or 0) * more_all,
+            most_one_gpu=(known.one_gpu or 0) * more_one,
+            in_files=stored_bytes,
+        )
+
+    def given(self, all_gpus: float, parallel: Parallel) -> Weights:
+        """Return a size that is known, of all GPUs, divided as the matrices are."""
+        if not self.all_gpus or self.one_gpu is None:
+            return self._evenly(all_gpus, parallel)
+        one_gpu = self.one_gpu * all_gpus / self.all_gpus
+        return self._known(all_gpus, one_gpu)
+
+    def _evenly(self, all_gpus: float, parallel: Parallel) -> Weights:
+        """The same where the matrices are not known."""
+        return self._known(all_gpus, all_gpus / parallel.gpus)
+
+    def _known(self, all_gpus: float, one_gpu: float) -> Weights:
         return replace(
             self,
-            all_gpus=self.all_gpus * share,
-            one_gpu=self.one_gpu * share,
-            most_all_gpus=self.all_gpus * share * spread_all,
-            most_one_gpu=self.one_gpu * share * spread_one,
-            in_files=stored_bytes,
+            all_gpus=all_gpus,
+            one_gpu=one_gpu,
+            most_all_gpus=all_gpus,
+            most_one_gpu=one_gpu,
             notes=(),
         )
 
@@ -128,18 +146,6 @@ class Weights:
         if self.notes or None in most or not self.all_gpus or not self.one_gpu:
             return 1.0, 1.0
         return (most[0] or 0) / self.all_gpus, (most[1] or 0) / self.one_gpu
-
-
-def by_files_alone(stored_bytes: float, parallel: Parallel) -> Weights:
-    """Return what files of so many bytes take, where no plan of their matrices is known."""
-    return Weights(
-        all_gpus=stored_bytes * parallel.data,
-        one_gpu=stored_bytes / parallel.engine_gpus,
-        most_all_gpus=None if parallel.gpus > 1 else stored_bytes,
-        most_one_gpu=None if parallel.gpus > 1 else stored_bytes,
-        in_files=stored_bytes,
-        notes=("Weights are those of the files; how GPUs share them is not known.",),
-    )
 
 
 def loaded_weights(plan: WeightPlan, parallel: Parallel = ONE_GPU) -> Weights:
