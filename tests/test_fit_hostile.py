@@ -174,6 +174,70 @@ def test_refusals(edits: Config, said: str) -> None:
     assert ("gemma3_text, " in str(refused.value)) == ("model_type" in said)
 
 
+YARN = {"original_max_position_embeddings": 4096, "factor": "40"}
+
+
+@pytest.mark.parametrize(
+    ("edits", "limit"),
+    [
+        ({}, None),
+        ({"max_position_embeddings": 8192}, 8192),
+        ({"n_positions": "1024"}, 1024),
+        ({"max_position_embeddings": 163_840, "rope_scaling": {"type": "yarn"} | YARN}, 163_840),
+        ({"max_position_embeddings": 4096, "rope_parameters": {"rope_type": "yarn"} | YARN},
+         163_840),
+        ({"max_position_embeddings": 4096, "rope_scaling": {"type": "linear", "factor": 2.0}}, 8192),
+        ({"max_position_embeddings": 131_072, "rope_scaling": {"rope_type": "llama3", "factor": 8}},
+         131_072),
+        ({"max_position_embeddings": 32_768, "rope_scaling": {"type": "mrope"}}, 32_768),
+        ({"model_type": "gemma3_text", "rope_scaling": {"rope_type": "linear", "factor": 8.0}},
+         131_072),  # it is scaled already
+        ({"model_type": "unheard of", "max_seq_len": 2048}, 2048),
+    ],
+)  # fmt: skip
+def test_a_models_own_limit(edits: Config, limit: int | None) -> None:
+    """In tokens, with the scale of its positions, as vLLM derives it."""
+    assert context_limit(LLAMA | edits) == limit
+
+
+@pytest.mark.parametrize(
+    ("edits", "windows"),
+    [
+        ({"model_type": "mistral"}, {4096: 32}),  # Transformers' own
+        ({"model_type": "mistral", "sliding_window": None}, {0: 32}),
+        ({"model_type": "mistral", "sliding_window": "1024"}, {1024: 32}),
+        ({"model_type": "gemma2"}, {4096: 16, 0: 16}),
+        ({"model_type": "gemma3_text", "_sliding_window_pattern": 4}, {4096: 24, 0: 8}),
+        ({"model_type": "exaone4", "sliding_window_pattern": "LLLG"}, {4096: 24, 0: 8}),
+        ({"model_type": "exaone4", "sliding_window": None}, {0: 32}),
+        ({"model_type": "qwen2", "sliding_window": 4096}, {0: 32}),
+        ({"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 0}, {4096: 32}),
+        ({"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 32}, {0: 32}),
+        ({"model_type": "phi3", "use_sliding_window": False, "sliding_window": 99}, {0: 32}),
+    ],
+)
+def test_windows(edits: Config, windows: dict[int, int]) -> None:
+    """Layers by window: as the file says, else as the family has them."""
+    assert model_shape(LLAMA | edits).layers_by_window == windows
+
+
+@pytest.mark.parametrize(
+    ("scheme", "want"),
+    [
+        (None, "auto"),
+        ({"kv_cache_scheme": {"num_bits": 8, "type": "float"}}, "fp8"),
+        ({"kv_cache_scheme": None}, "auto"),
+        ({"quant_method": "modelopt", "kv_cache_quant_algo": "FP8"}, "fp8"),
+        ({"quant_method": "modelopt", "kv_cache_quant_algo": "NVFP4"}, "nvfp4"),
+        ({"quantization": {"kv_cache_quant_algo": "NVFP4"}}, "nvfp4"),
+        ({"kv_cache_quant_algo": None}, "auto"),
+    ],
+)
+def test_a_models_own_kv_cache(scheme: Config | None, want: str) -> None:
+    """What vLLM takes for `--kv-cache-dtype auto`."""
+    assert model_shape(LLAMA | {"quantization_config": scheme}).kv_cache_dtype == want
+
+
 def test_a_slow_pattern_is_not_tried() -> None:
     """It could take for ever."""
     scheme = {"quant_method": "fp8", "ignore": ["re:(.+)+x"]}

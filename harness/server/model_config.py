@@ -39,6 +39,7 @@ NOT_READ: Final = (
     "block_configs",
     "linear_attn_config",
 )
+PATTERN: Final = ("sliding_window_pattern", "_sliding_window_pattern")
 UNSCALED_ROPE: Final = ("su", "longrope", "llama3")
 WITHOUT_CONFIG: Final = "try a running vLLM's URL without --config."
 
@@ -198,11 +199,11 @@ def _pattern(values: ConfigValues, family: Family, layers: int) -> list[bool]:
         return [False] * layers
     if values.flag(switch) and family.slides == NO_LAYER:
         raise lacking(values.word("model_type"), ["layer_types"])
-    every = values.value("sliding_window_pattern")
+    every = values.value(*PATTERN)
     if isinstance(every, str) and every and set(every) <= {"L", "G"}:
         own = [every[layer % len(every)] == "L" for layer in range(layers)]
         return [slide and layer < layers - 1 for layer, slide in enumerate(own)]
-    nth = values.whole("sliding_window_pattern", least=1) or family.slides
+    nth = values.whole(*PATTERN, least=1) or family.slides
     if family.slides in (NO_LAYER, ALL_LAYERS):
         return [family.slides == ALL_LAYERS] * layers
     return [(layer + 1) % nth > 0 for layer in range(layers)]

@@ -59,14 +59,6 @@ QWEN3_VL_MOE_SIZE: Final = _size(2048, 24, 16, 5632, 151_936) | {"max_position_e
 GEMMA_SIZE: Final = _size(3072, 28, 16, 24_576, 256_000)
 GEMMA2_SIZE: Final = _size(2304, 26, 8, 9216, 256_000)
 GEMMA3_SIZE: Final = _size(2304, 26, 8, 9216, 262_208)
-DEEPSEEK_SIZE: Final = _size(7168, 61, 128, 18_432, 129_280) | {
-    "kv_lora_rank": 512,
-    "q_lora_rank": 1536,
-    "qk_rope_head_dim": 64,
-    "qk_nope_head_dim": 128,
-    "v_head_dim": 128,
-}
-
 LATE: Final = {"sliding_window": 4096, "max_window_layers": 28}
 
 LLAMA: Final = Family(within=LLAMA_SIZE)
@@ -124,7 +116,7 @@ GPT_OSS: Final = Family(
     output_bias=True,
     mlp_bias=True,
 )
-DEEPSEEK: Final = Family(within=DEEPSEEK_SIZE, experts=True)
+DEEPSEEK: Final = Family(experts=True)
 COHERE: Final = Family(always={"tie_word_embeddings": True}, norms=1)
 GLM4: Final = Family(
     always={"head_dim": 128, "num_key_value_heads": 2, "attention_bias": True},
