@@ -37,11 +37,14 @@ def sentence(question: Question, facts: dict[str, Any]) -> str:
     if why is Why.START:
         return _start(question, facts)
     word = {True: "Yes", False: "No", None: "Unknown"}[facts["fits"]]
-    return f"{word}: {_need(facts)}; {_there_are(question, facts, why)}."
+    return f"{word}: {_need(question, facts)}; {_there_are(question, facts, why)}."
 
 
-def _need(facts: dict[str, Any]) -> str:
+def _need(question: Question, facts: dict[str, Any]) -> str:
     need = facts["need_blocks"]
+    start = _start_blocks(question)
+    if start > need and facts["fits"] is None:
+        return _promised(question, start * facts["block_bytes"])
     size = f", {gb(need * facts['block_bytes'])}" if facts["block_bytes"] else ""
     asked = plural(facts["requests"], "request")
     verb = "needs" if facts["requests"] == 1 else "need"
@@ -118,13 +121,21 @@ def _enough(question: Question) -> int:
 
 
 def _start(question: Question, facts: dict[str, Any]) -> str:
-    tokens = question.must_hold or 0
-    blocks = question.layout.request_blocks(tokens)
+    size = _start_blocks(question) * facts["block_bytes"]
     longest = facts["longest_start"]
     remedy = f"--max-model-len {longest}" if longest else "more --tensor-parallel"
-    word = "Unknown" if facts["fits"] is None else "No"
     return (
-        f"{word}: one request of --max-model-len, {tokens:,} tokens, needs {blocks:,} KV blocks, "
-        f"{gb(blocks * facts['block_bytes'])}; there are {facts['kv_blocks']:,}, "
+        f"No: {_promised(question, size)}; there are {facts['kv_blocks']:,}, "
         f"{gb(facts['kv_pool_bytes'])}, and vLLM does not start without room for it; try {remedy}."
+    )
+
+
+def _start_blocks(question: Question) -> int:
+    return question.layout.request_blocks(question.must_hold) if question.must_hold else 0
+
+
+def _promised(question: Question, size: float) -> str:
+    return (
+        f"one request of --max-model-len, {question.must_hold or 0:,} tokens, needs "
+        f"{_start_blocks(question):,} KV blocks, {gb(size)}"
     )
