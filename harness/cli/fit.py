@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
-from dataclasses import replace
-from math import isnan, nan
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from harness.cli.options_from_args import api_key
 from harness.cli.parsing import Subparsers, add_command
-from harness.engine.shapes import GPUS, GpuSpec
 from harness.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_SLO_MISSED, ConfigError
-from harness.measure.memory_fit import KvLayout, compute_tokens_per_s, decode_tokens_per_s
+from harness.measure.memory.cards import GPUS, gpu_name
+from harness.measure.memory.kv_dtypes import AUTO, KV_CACHE_DTYPES
 from harness.study.option import Option, declare, number_option, positive_number, whole_number
 from harness.study.option_table import CERTIFICATE, JSON
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+EXIT_CODES = {True: EXIT_OK, False: EXIT_SLO_MISSED, None: EXIT_INCONCLUSIVE}
 
 
 def _gb(flag: str, text: str) -> Option:
@@ -23,143 +25,130 @@ def _gb(flag: str, text: str) -> Option:
     return Option(flag, text, lambda word: 0.0 if word == "0" else read(word) * 1e9, "GB")
 
 
+def _utilization(text: str) -> float:
+    flag = "--gpu-memory-utilization"
+    share = positive_number(flag)(text)
+    if share > 1:
+        raise ConfigError(f"{flag} is {text!r}: expected a share up to 1; try {flag} 0.92.")
+    return share
+
+
 def _requests(text: str) -> list[tuple[int, int]]:
     """Parse `4096x40,16384`: the tokens of each request, and how many there are."""
-    one, pairs = whole_number("--admit", 1, 4096), [part.partition("x") for part in text.split(",")]
-    return [(one(tokens), one(times if by else "1")) for tokens, by, times in pairs]
+    read = whole_number("--admit", 1, 4096)
+    requests = []
+    for part in text.split(","):
+        tokens, times_given, times = part.partition("x")
+        requests.append((read(tokens), read(times) if times_given else 1))
+    return requests
+
+
+def _prompt_and_answer(text: str) -> tuple[int, int]:
+    """Parse `3072:1024`."""
+    read = whole_number("--prefill-apart", 1, 3072)
+    prompt, colon, answer = text.partition(":")
+    if not colon:
+        raise ConfigError(
+            f"--prefill-apart is {text!r}: expected tokens of a prompt and of an answer; try "
+            "--prefill-apart 3072:1024."
+        )
+    return read(prompt), read(answer)
+
+
+def _switch(flag: str, text: str) -> Option:
+    return Option(flag, text, None)
+
+
+WHAT_IS_ASKED = (
+    number_option("--context", "of each user, prompt and answer; default: 4096", metavar="TOKENS"),
+    number_option("--users", "do so many fit, and which context can each have?"),
+    Option("--admit", "do these fit at once? 4096x40,16384", _requests, "TOKENSxN,..."),
+    number_option("--gpus", "that many as replicas, or fewer replicas that share GPUs?"),
+    Option(
+        "--prefill-apart",
+        "requests of so many tokens: should some of --gpus only prefill?",
+        _prompt_and_answer,
+        "PROMPT:ANSWER",
+    ),
+    _gb("--link", "of a replica to another, in GB/s, for --prefill-apart; default: 50"),
+)
+GPU_OPTIONS = (
+    Option("--gpu", ", ".join(GPUS), gpu_name, "NAME"),
+    _gb("--memory", "of each GPU; default: as its driver reports it"),
+    _gb("--bandwidth", "of each GPU's memory, in GB/s; default: by its data sheet"),
+    Option("--quantization", "of a model in 16 bit, by vLLM's flag of the same name", str, "NAME"),
+    Option(
+        "--draft",
+        "a draft model's config.json, or mtp: the model's own further layers",
+        Path,
+        "FILE",
+    ),
+    _gb("--weights", "of all GPUs; default: the files beside --config, or computed"),
+    _gb("--reserve", "of each GPU, for neither weights nor KV cache; default: as start logs show"),
+    _gb("--kv-memory", "of each GPU, for the KV cache; default: what is left"),
+)
+DIVISION = (
+    number_option("--tensor-parallel", "GPUs that share a replica's layers", 1),
+    number_option("--pipeline-parallel", "stages of layers, each on GPUs of its own", 1),
+    number_option("--decode-context-parallel", "GPUs of these that share a context's tokens", 1),
+    number_option("--data-parallel", "engines with a KV cache each, that share experts", 1),
+    _switch("--enable-expert-parallel", "experts whole on a GPU, not a part of each on all"),
+)
+VLLM_OPTIONS = (
+    Option("--gpu-memory-utilization", "default: 0.92", _utilization, "SHARE"),
+    number_option("--max-model-len", "default: the model's own limit", metavar="TOKENS"),
+    Option("--kv-cache-dtype", "", str, None, AUTO, choices=KV_CACHE_DTYPES),
+    number_option("--block-size", "tokens per KV block", 16),
+    number_option("--max-num-batched-tokens", "of a step; default: vLLM's, by the GPU"),
+    number_option("--max-num-seqs", "requests that vLLM runs at once: its slots"),
+    _switch("--no-async-scheduling", "one batch in flight, as on a CPU"),
+)
 
 
 def add(commands: Subparsers) -> None:
     parser = add_command(commands, "fit", execute)
     parser.add_argument("url", nargs="?", metavar="URL", help="a running server: its KV cache")
-    declare(parser, (
-        Option("--config", "a Hugging Face config.json, or its folder", Path, "FILE"),
-        Option("--gpu", ", ".join(GPUS), str, "NAME", choices=tuple(GPUS)),
-        number_option("--tensor-parallel", "GPUs that share a replica", 1),
-        number_option("--gpus", "that many as replicas, or fewer replicas that share GPUs?"),
-        number_option("--context", "of each user, prompt and answer", 4096, metavar="TOKENS"),
-        number_option("--users", "do so many fit, and which context can each have?"),
-        Option("--admit", "do these fit at once? 4096x40,16384", _requests, "TOKENSxN,..."),
-        _gb("--weights", "of all GPUs; default: the files beside --config, or computed"),
-        _gb("--memory", "of each GPU; default: by its data sheet"),
-        _gb("--bandwidth", "of each GPU's memory, in GB/s; the same"),
-        _gb("--reserve", "of each GPU, for neither weights nor KV cache; default: 8%% and 2 GB"),
-        _gb("--kv-memory", "of each GPU, for the KV cache; default: what is left"),
-        Option("--kv-cache-dtype", "", str, None, "auto", choices=(
-            "auto", "bfloat16", "float16", "float32", "fp8", "fp8_e4m3", "fp8_e5m2")),
-        number_option("--block-size", "tokens per KV block", 16),
-        number_option("--max-num-batched-tokens", "of a step: sliding layers keep them, too", 1),
-        number_option("--max-num-seqs", "requests that vLLM runs at once: its slots"),
-        *CERTIFICATE, JSON,
-    ))  # fmt: skip
+    declare(parser, [Option("--config", "a Hugging Face config.json, or its folder", Path, "FILE")])
+    for title, options in (
+        ("what is asked", WHAT_IS_ASKED),
+        ("GPUs", GPU_OPTIONS),
+        ("how they share a model", DIVISION),
+        ("as vLLM is started", VLLM_OPTIONS),
+    ):
+        declare(parser.add_argument_group(title), options)
+    declare(parser, (*CERTIFICATE, JSON))
 
 
 def execute(args: argparse.Namespace) -> int:
     """Compute, say it, write it. Raises ConfigError, ServerUnreachable."""
+    from harness.cli.fit_answer import answer  # noqa: PLC0415 - heavy: see app.py
+    from harness.cli.fit_layouts import prefill_apart, splits  # noqa: PLC0415 - as above
+    from harness.cli.fit_question import question  # noqa: PLC0415 - as above
+    from harness.cli.fit_words import sentence  # noqa: PLC0415 - as above
     from harness.cli.start import write_json  # noqa: PLC0415 - as above
-    from harness.report.templates import render  # noqa: PLC0415 - heavy: see app.py
+    from harness.report.templates import render  # noqa: PLC0415 - as above
 
-    if args.gpus and not args.config:
-        raise ConfigError(
-            "--gpus is given without --config: expected a model's shape to split; try --config DIR."
-        )
-    facts = _facts(args)
-    shared = [n for n in (1 << i for i in range(6)) if args.gpus and args.gpus % n == 0]
-    facts["splits"] = [_split(args, n) for n in shared]
-    page = render("fit.txt.j2", args=args, **facts)
+    _check(args)
+    asked = question(args)
+    facts: dict[str, Any] = answer(asked)
+    facts["splits"] = splits(args)
+    facts["prefill_apart"] = prefill_apart(args, asked)
+    page = render("fit.txt.j2", args=args, sentence=sentence(asked, facts), **facts)
     (sys.stderr if args.json == "-" else sys.stdout).write(page)
     if args.json:
         write_json(args.json, facts)
-    return {True: EXIT_OK, False: EXIT_SLO_MISSED, None: EXIT_INCONCLUSIVE}[facts["fits"]]
+    return EXIT_CODES[facts["fits"]]
 
 
-def _split(args: argparse.Namespace, gpus: int) -> dict[str, Any]:
-    """What `--gpus` hold as replicas of so many GPUs each."""
-    alike = {"url": None, "tensor_parallel": gpus, "admit": None}  # whatever a server has now
-    one = _facts(argparse.Namespace(**vars(args) | alike))
-    n, user = args.gpus // gpus, one["user"]
-    return {
-        "replicas": n, "gpus": gpus, "users": n * user["users"],
-        "weight_bytes": n * one["weight_bytes"], "alone": one["decode_tokens_per_s"],
-        "tokens_per_s": n * user["users"] * user["tokens_per_s_per_user"],
-    }  # fmt: skip
-
-
-def _asked(args: argparse.Namespace, limit: int | None) -> list[tuple[int, int]]:
-    asked: list[tuple[int, int]] = args.admit or [(args.context, args.users or 1)]
-    if limit and (longest := max(args.context, *(tokens for tokens, _ in asked))) > limit:
-        raise ConfigError(
-            f"a context of {longest:,} tokens is above the limit of {limit:,}: expected at most "
-            f"that; try --context {limit}."
-        )
-    return asked
-
-
-def _facts(args: argparse.Namespace) -> dict[str, Any]:
-    """All figures, of the replica as a whole; NaN or None: not known."""
-    from harness.server import access, address, model_config, probe  # noqa: PLC0415 - as above
-
-    path, config = args.config, model_config.model_config(args.config)
-    if not config and (path or not args.url):
-        raise ConfigError(
-            f"--config is {path or 'missing'}: expected a Hugging Face config.json that can be "
-            "read, its folder, or the URL of a running server; try --config DIR."
-        )
-    files = (path if path.is_dir() else path.parent).glob("model*.safetensors") if path else ()
-    stored = sum(file.stat().st_size for file in files)
-    cache, limit = dict[str, Any](), model_config.context_limit(config)
-    if args.url:
-        where = (address.Address.parse(args.url), *api_key(), args.ca_file, args.insecure)
-        found = probe.probe(access.TargetAccess(*where), "completions")
-        cache, limit = dict(found.cache), found.max_model_len or limit
-    asked = _asked(args, limit)
-    n, block = args.tensor_parallel, cache.get("block_size") or args.block_size
-    dtype = cache.get("cache_config", {}).get("cache_dtype", args.kv_cache_dtype)
-    value = model_config.kv_value_bytes(config, {"kv_cache_dtype": dtype})
-    layout, (parameters, active, computed) = KvLayout(0, {0: 1}, block), (nan,) * 3
-    if config:
-        layout = model_config.kv_layout(config, value, n, block)
-        parameters, active, computed = model_config.model_weights(config)
-    layout = replace(layout, step_tokens=args.max_num_batched_tokens)
-    weights = args.weights or stored or computed
-    gpu = GPUS.get(args.gpu, GpuSpec(nan, nan, nan, "unknown"))
-    memory = n * (args.memory or gpu.memory_bytes)
-    bandwidth = n * (args.bandwidth or gpu.bandwidth_bytes_s)
-    left = 0.08 * memory / n + 2e9 if args.reserve is None else args.reserve
-    pool = n * args.kv_memory if args.kv_memory else memory - weights - n * left
-    if blocks := cache.get("kv_blocks"):  # of layers in groups, only the configuration tells
-        said = "" if config else cache["cache_config"].get("kv_cache_size_tokens", "")
-        blocks = int(said) // block if said.isdecimal() else blocks // cache["engines"]
-        pool = blocks * layout.block_bytes if config else nan
-    elif config and not isnan(pool):
-        blocks = max(int(pool // layout.block_bytes), 0)
-    reserve, requests = memory - weights - pool, sum(times for _, times in asked)
-    need = sum(times * layout.request_blocks(tokens) for tokens, times in asked)
-    faster = 2 if config.get("quantization_config") else 1  # matrix products in 8 bit
-    compute = compute_tokens_per_s(n * gpu.flops_s * faster, active)
-    read = weights if isnan(active) else weights * active / parameters
-
-    def row(tokens: int, users: int = 0) -> dict[str, Any]:
-        users = users or layout.users_in(blocks or 0, tokens, args.max_num_seqs)
-        moved = decode_tokens_per_s(bandwidth, read, users * layout.read_bytes(tokens))
-        size, speed = layout.request_blocks(tokens) * layout.block_bytes, compute / max(users, 1)
-        return {"context_tokens": tokens, "users": users, "kv_bytes_per_user": size,
-                "tokens_per_s_per_user": min(moved, speed)}  # fmt: skip
-
-    most, slots = need if blocks is None else blocks, args.max_num_seqs or requests
-    full = pool < 0 or reserve < 0 or need > most or requests > slots
-    unknown = blocks is None and (args.admit or args.users) and not full
-    contexts = {args.context} | {1024 << i for i in range(8) if 1024 << i <= (limit or 1 << 17)}
-    return {
-        "fits": None if unknown else not full, "requests": requests, "need_blocks": need,
-        "request_tokens": sum(tokens * times for tokens, times in asked), "kv_blocks": blocks,
-        "gpus": n, "gpu": gpu.source, "memory_bytes": memory, "reserve_bytes": reserve,
-        "weights_from": "--weights" if args.weights else "the files there" if stored else "shape",
-        "weight_bytes": weights, "kv_pool_bytes": pool, "kv_value_bytes": value,
-        "kv_bytes_per_token": layout.read_bytes(1), "layers_by_window": layout.layers_by_window,
-        "block_tokens": block, "block_bytes": layout.block_bytes, "max_model_len": limit,
-        "kv_tokens": (blocks or 0) * max(contexts) // layout.request_blocks(max(contexts)),
-        "context_in_blocks": layout.context_in(blocks or 0, args.users or 1),
-        "user": row(args.context), "envelope": [*map(row, sorted(contexts))],
-        "prefill_tokens_per_s": compute, "decode_tokens_per_s": row(0, 1)["tokens_per_s_per_user"],
-    }  # fmt: skip
+def _check(args: argparse.Namespace) -> None:
+    """Raise ConfigError for options that need others."""
+    needs_shape: dict[str, Callable[[], bool]] = {
+        "--gpus": lambda: bool(args.gpus),
+        "--prefill-apart": lambda: bool(args.prefill_apart),
+    }
+    for flag, given in needs_shape.items():
+        if given() and not args.config:
+            raise ConfigError(
+                f"{flag} is given without --config: expected a model's shape to split; try "
+                "--config DIR."
+            )

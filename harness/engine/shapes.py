@@ -7,9 +7,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from harness.measure.memory_fit import kv_layer_bytes
+from harness.measure.memory.kv_dtypes import AUTO, head_bytes
+
+if TYPE_CHECKING:
+    from harness.measure.memory.cards import GpuSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +31,7 @@ class ModelSpec:
     @property
     def kv_bytes_per_token(self) -> int:
         """Keys and values of one token in all layers."""
-        return kv_layer_bytes(self.kv_heads, self.head_dim, 2) * self.layers
-
-
-@dataclass(frozen=True, slots=True)
-class GpuSpec:
-    """Vendor's figures: memory bandwidth, 16-bit matrix rate (dense), memory size."""
-
-    bandwidth_bytes_s: float
-    flops_s: float
-    memory_bytes: float
-    source: str
+        return self.kv_heads * head_bytes(AUTO, self.head_dim) * self.layers
 
 
 # parameters, layers, KV heads and head size from each model's published config.json
@@ -50,18 +43,6 @@ MODELS: Final[dict[str, ModelSpec]] = {
     "llama-3.1-8b": ModelSpec(8.03e9, 32, 8, 128),
     "qwen2.5-14b": ModelSpec(14.8e9, 48, 8, 128),
     "qwen2.5-32b": ModelSpec(32.8e9, 64, 8, 128),
-}
-
-GPUS: Final[dict[str, GpuSpec]] = {
-    "l4": GpuSpec(300e9, 121e12, 24e9, "NVIDIA L4 data sheet"),
-    "a10g": GpuSpec(600e9, 70e12, 24e9, "NVIDIA A10G, as in AWS G5"),
-    "l40s": GpuSpec(864e9, 362e12, 48e9, "NVIDIA L40S data sheet"),
-    "a100-40gb": GpuSpec(1555e9, 312e12, 40e9, "NVIDIA A100 data sheet, SXM 40 GB"),
-    "a100": GpuSpec(2039e9, 312e12, 80e9, "NVIDIA A100 data sheet, SXM 80 GB"),
-    "h100": GpuSpec(3350e9, 989e12, 80e9, "NVIDIA H100 data sheet, SXM"),
-    "h200": GpuSpec(4800e9, 989e12, 141e9, "NVIDIA H200 data sheet, SXM"),
-    "b200": GpuSpec(8000e9, 2250e12, 180e9, "NVIDIA DGX B200 data sheet, an eighth"),
-    "mi300x": GpuSpec(5300e9, 1307e12, 192e9, "AMD Instinct MI300X data sheet"),
 }
 
 EFFICIENCY: Final = 0.6  # of the vendor's peaks that serving kernels reach

@@ -1,4 +1,4 @@
-"""What a model's Hugging Face `config.json` says of its KV cache, parameters and weights.
+"""What a model's Hugging Face `config.json` says of its layers, KV cache and weights.
 
 Only families whose layers are all attention of a known kind are read; any other is refused, for a
 guess would be wrong by factors. The rules are those of vLLM 0.32 and Transformers 5.
@@ -6,113 +6,245 @@ guess would be wrong by factors. The rules are those of vLLM 0.32 and Transforme
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from math import nan
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from harness.errors import ConfigError
-from harness.measure.memory_fit import KvLayout, kv_layer_bytes
+from harness.measure.memory.families import ALL_LAYERS, FAMILIES, LATE_LAYERS, NO_LAYER, Family
+from harness.measure.memory.model_shape import ModelShape
 from harness.runfolder.json_files import read_json
+from harness.server.config_values import Config, ConfigValues
 
-Config = Mapping[str, Any]
+if TYPE_CHECKING:
+    from pathlib import Path
 
+TEXT_PARTS: Final = ("text_config", "llm_config", "language_config")
+NESTED: Final = "nested_text_config"  # a mark of ours: Transformers' sizes fill what is left out
+MODELOPT_FILE: Final = "hf_quant_config.json"
 CONTEXT: Final = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
-EXPERTS: Final = ("num_local_experts", "n_routed_experts", "num_experts")
-NEEDED: Final = ("hidden_size", "num_hidden_layers", "num_attention_heads")
+SIZES: Final = (
+    ("hidden_size", "n_embd"),
+    ("num_hidden_layers", "n_layer"),
+    ("num_attention_heads", "n_head"),
+)
 LATENT: Final = ("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
-# model_type -> which layers slide where no `layer_types` says: 0 none, 1 all, n all but each n-th
-FAMILIES: Final = {
-    "llama": 0, "qwen2": 0, "qwen2_vl": 0, "qwen2_5_vl": 0, "qwen2_5_vl_text": 0, "qwen3": 0,
-    "qwen3_vl_text": 0, "qwen3_moe": 0, "qwen3_vl_moe_text": 0, "glm4_moe": 0, "gemma": 0,
-    "granite": 0, "deepseek_v2": 0, "deepseek_v3": 0, "kimi_k2": 0, "mistral": 1, "mixtral": 1,
-    "phi3": 1, "gemma2": 2, "gpt_oss": 2, "gemma3_text": 6,
-}  # fmt: skip
-SLIDES: Final = {"full_attention": False, "sliding_attention": True}
-NOT_READ: Final = ("index_topk", "attention_chunk_size", "num_kv_shared_layers", "block_configs")
-WIDTHS: Final = {"float32": 4, "float": 4, "fp8": 1}  # bytes; 2 for all others
-QUANTIZED_BITS: Final = {"": 16, "fp8": 8, "awq": 4, "gptq": 4}  # vLLM loads float32 in 16 bit too
+MOST_LAYERS: Final = 1_000
+SHOWN: Final = 80  # characters of what was found
+BITS_OF_NVFP4: Final = 4
+SLIDES: Final = {"full_attention": False, "sliding_attention": True, "attention": False}
+# Layers that keep something else than keys and values, or share them: not counted here.
+NOT_READ: Final = (
+    "index_topk",
+    "attention_chunk_size",
+    "num_kv_shared_layers",
+    "block_configs",
+    "linear_attn_config",
+)
+PATTERN: Final = ("sliding_window_pattern", "_sliding_window_pattern")
+UNSCALED_ROPE: Final = ("su", "longrope", "llama3")
+WITHOUT_CONFIG: Final = "try a running vLLM's URL without --config."
 
 
 def model_config(path: Path | None) -> dict[str, Any]:
-    """Return a file or a folder's config.json, of a multimodal model its text part; {}: none."""
+    """Return a file or a folder's config.json, of a multimodal model its text part; {}: none.
+
+    ModelOpt's own file beside it is taken as its quantization_config if it has none. Raises
+    ConfigError where a part is no object.
+    """
     file = path / "config.json" if path and path.is_dir() else path
     config = (read_json(file) if file else None) or {}
-    return config | (config.get("text_config") or {})
+    if file and config and not config.get("quantization_config"):
+        beside = (read_json(file.parent / MODELOPT_FILE) or {}).get("quantization")
+        older = config.get("compression_config")
+        if isinstance(beside, Mapping):
+            config["quantization_config"] = {"quant_method": "modelopt", **beside}
+        elif isinstance(older, Mapping):
+            config["quantization_config"] = {"quant_method": "compressed-tensors", **older}
+    for name in TEXT_PARTS:
+        text = ConfigValues(config).part(name).fields
+        if text:
+            said = {key: value for key, value in text.items() if value is not None}
+            silent = {key: None for key in text if config.get(key) is None}
+            return {**config, **silent, **said, NESTED: True}
+    return config
+
+
+def values_of(config: Config) -> tuple[ConfigValues, Family]:
+    """Return a view of the file with its family's values. Raises ConfigError: not a known one."""
+    name = ConfigValues(config).word("model_type")
+    if name not in FAMILIES:
+        found = f"of model_type {name!r}, whose layers are not known here" if name else ""
+        raise ConfigError(
+            f"config.json is {found or 'without model_type'}: expected one of "
+            f"{', '.join(FAMILIES)}; {WITHOUT_CONFIG}"
+        )
+    family = FAMILIES[name]
+    defaults = {**(family.within if config.get(NESTED) else {}), **family.always}
+    return ConfigValues(config, defaults), family
 
 
 def context_limit(config: Config) -> int | None:
-    """Return the model's own limit in tokens; None where its config.json names none."""
-    return next((int(config[name]) for name in CONTEXT if config.get(name)), None)
+    """Return the model's own limit in tokens as vLLM derives it; None where no field names one.
+
+    Raises ConfigError for a field that is no number.
+    """
+    name = ConfigValues(config).word("model_type")
+    family = FAMILIES.get(name, Family())
+    within = family.within if config.get(NESTED) else {}
+    values = ConfigValues(config, {**within, **family.always})
+    limit = values.whole(*CONTEXT, least=1)
+    rope = values.part("rope_parameters" if values.has("rope_parameters") else "rope_scaling")
+    kind = rope.word("rope_type", "type")
+    if limit is None or kind in ("", "default", *UNSCALED_ROPE) or "gemma3" in name:
+        return limit
+    if kind == "yarn":
+        limit = rope.whole("original_max_position_embeddings", least=1) or limit
+    factor = rope.real("factor")
+    return limit if factor is None else max(int(limit * factor), 1)
 
 
-def kv_layout(config: Config, value_bytes: int, gpus: int = 1, block_tokens: int = 16) -> KvLayout:
-    """Return the KV cache of so many GPUs. Raises ConfigError with what is missing."""
-    family, rank = config.get("model_type"), config.get("kv_lora_rank") or 0
-    missing = [name for name in (*NEEDED, *(LATENT if rank else ())) if not config.get(name)]
-    windows = {} if family not in FAMILIES or missing else _windows(config)
-    if not windows:
+def model_shape(config: Config) -> ModelShape:
+    """Return the layers. Raises ConfigError: a family or layers not known, a field missing."""
+    values, family = values_of(config)
+    name = values.word("model_type")
+    rank = values.whole("kv_lora_rank") or 0
+    sizes = [values.whole(*names, least=1) for names in SIZES]
+    missing = [names[0] for names, size in zip(SIZES, sizes, strict=True) if size is None]
+    missing += [one for one in LATENT if rank and values.whole(one) is None]
+    if missing:
+        raise lacking(name, missing)
+    hidden, layers, heads = (size or 0 for size in sizes)
+    if layers > MOST_LAYERS:
+        raise values.odd("num_hidden_layers", layers, f"at most {MOST_LAYERS:,}")
+    head_size = values.whole("head_dim", least=1)
+    if head_size is None and hidden % heads and not rank:
+        raise values.odd("hidden_size", hidden, f"a multiple of the {heads} heads, or head_dim")
+    latent = rank and rank + (values.whole("qk_rope_head_dim") or 0)
+    return ModelShape(
+        family=name,
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=_kv_heads(values, heads),
+        head_size=head_size or max(hidden // heads, 1),
+        windows=_windows(values, family, layers),
+        latent_size=latent,
+        context_limit=context_limit(config),
+        quantization=values.part("quantization_config").word("quant_method"),
+        kv_cache_dtype=own_kv_cache_dtype(config),
+        dtype=values.word("dtype", "torch_dtype"),
+        draft_layers=values.whole("num_nextn_predict_layers", "num_mtp_modules") or 0,
+    )
+
+
+def lacking(family: str, fields: list[str]) -> ConfigError:
+    """Return the refusal of a file of a known family that lacks fields."""
+    return ConfigError(
+        f"config.json, of model_type {family!r}, lacks {', '.join(fields)}: expected the whole "
+        f"file that was published with the model; add what is missing, or {WITHOUT_CONFIG}"
+    )
+
+
+def _kv_heads(values: ConfigValues, heads: int) -> int:
+    """Return the KV heads: a null, or no field, means as many as heads but for some families."""
+    if values.has("num_key_value_heads") and values.fields["num_key_value_heads"] is None:
+        return heads
+    return values.whole("num_key_value_heads", least=1) or heads
+
+
+def _windows(values: ConfigValues, family: Family, layers: int) -> tuple[int, ...]:
+    """Return each layer's window, 0 being the whole context. Raises ConfigError: not known."""
+    name = values.word("model_type")
+    for field in NOT_READ:
+        if values.value(field):
+            raise ConfigError(
+                f"config.json, of model_type {name!r}, has {field}: expected layers that each keep "
+                f"the keys and values of their own tokens; {WITHOUT_CONFIG}"
+            )
+    # A null is no window; a field left out is the family's own.
+    silenced = values.has("sliding_window") and values.fields["sliding_window"] is None
+    window = 0 if silenced else values.whole("sliding_window") or 0
+    kinds = values.words("layer_types")
+    if not kinds and name == "granitemoehybrid":
+        raise lacking(name, ["layer_types"])
+    slides = _kinds(values, kinds, layers) if kinds else _pattern(values, family, layers)
+    if any(slides) and not window and kinds:
+        raise lacking(name, ["sliding_window"])
+    return tuple(window if slide else 0 for slide in slides)
+
+
+def _kinds(values: ConfigValues, kinds: tuple[str, ...], layers: int) -> list[bool]:
+    """Return which layers slide, as the file lists them."""
+    unknown = sorted(set(kinds[:layers]) - set(SLIDES))
+    if unknown:
         raise ConfigError(
-            f"config.json, of model_type {family!r}, lacks {', '.join(missing) or 'known layers'}: "
-            f"expected one of {', '.join(FAMILIES)}, whose layer_types, if any, are full_attention "
-            "or sliding_attention; try a running vLLM's URL without --config."
+            f"config.json has layers of {', '.join(unknown)[:SHOWN]}: expected only "
+            f"{', '.join(SLIDES)}; {WITHOUT_CONFIG}"
         )
-    heads = config["num_attention_heads"]
-    kv_heads = config.get("num_key_value_heads") or heads
-    if heads % gpus or (kv_heads % gpus and gpus % kv_heads):
-        raise ConfigError(
-            f"--tensor-parallel is {gpus}, and the model has {heads} attention and {kv_heads} KV "
-            "heads: expected a number that divides them; try --tensor-parallel "
-            f"{max(n for n in (1, 2, 4, 8) if n < gpus and not heads % n)}."
-        )
-    size = config.get("head_dim") or config["hidden_size"] // heads
-    latent = rank and rank + config["qk_rope_head_dim"]
-    layer = kv_layer_bytes(kv_heads, size, value_bytes, gpus, latent)
-    return KvLayout(layer, windows, block_tokens)
+    if len(kinds) < layers:
+        raise values.odd("layer_types", f"{len(kinds)} entries", f"one for each of {layers} layers")
+    return [SLIDES[kind] for kind in kinds[:layers]]
 
 
-def _windows(config: Config) -> dict[int, int]:
-    """Return layers by window, 0 being the whole context; {} where the file does not say."""
-    layers, window = config["num_hidden_layers"], config.get("sliding_window") or 0
-    n = config.get("sliding_window_pattern") or FAMILIES[config["model_type"]]
-    slides = [(i + 1) % n > 0 if n > 1 else n * window > 0 for i in range(layers)]
-    if kinds := config.get("layer_types"):
-        slides = [SLIDES[kind] for kind in kinds[:layers] if kind in SLIDES]
-    unknown = any(map(config.get, NOT_READ)) or (config.get("use_sliding_window") and not kinds)
-    if unknown or len(slides) < layers or (any(slides) and not window):
-        return {}
-    return dict(Counter(window if slide else 0 for slide in slides))
+def _pattern(values: ConfigValues, family: Family, layers: int) -> list[bool]:
+    """Return which layers slide by the family's rule, or the pattern that the file names."""
+    switch = "use_sliding_window"
+    if family.slides == LATE_LAYERS:
+        first = (values.whole("max_window_layers") or 0) if values.flag(switch) else layers
+        if 0 < first < layers:
+            raise values.odd(
+                "max_window_layers", first, f"0 or {layers}: vLLM slides all layers of it or none"
+            )
+        return [first == 0] * layers
+    if values.value(switch) is not None and not values.flag(switch):
+        return [False] * layers
+    if values.flag(switch) and family.slides == NO_LAYER:
+        raise lacking(values.word("model_type"), ["layer_types"])
+    every = values.value(*PATTERN)
+    if isinstance(every, str) and every and set(every) <= {"L", "G"}:
+        own = [every[layer % len(every)] == "L" for layer in range(layers)]
+        return [slide and layer < layers - 1 for layer, slide in enumerate(own)]
+    nth = values.whole(*PATTERN, least=1) or family.slides
+    if family.slides in (NO_LAYER, ALL_LAYERS):
+        return [family.slides == ALL_LAYERS] * layers
+    return [(layer + 1) % nth > 0 for layer in range(layers)]
+
+
+def own_kv_cache_dtype(config: Config) -> str:
+    """Return what vLLM's `auto` means by the model's quantization: "auto", "fp8" or "nvfp4"."""
+    scheme = ConfigValues(config).part("quantization_config")
+    inner = scheme.part("quantization")  # as ModelOpt's own file has it
+    algorithm = scheme.word("kv_cache_quant_algo") or inner.word("kv_cache_quant_algo")
+    if algorithm:
+        known = ("fp8", "nvfp4")
+        return next((name for name in known if algorithm.lower().startswith(name)), "auto")
+    bits = scheme.part("kv_cache_scheme")
+    if not bits.fields:
+        return "auto"
+    return "nvfp4" if bits.whole("num_bits") == BITS_OF_NVFP4 else "fp8"
 
 
 def model_weights(config: Config) -> tuple[float, float, float]:
     """Return parameters (without norms and biases), those that multiply a token, and bytes."""
-    hidden, layers, heads = (config[name] for name in NEEDED)
-    kv_heads = config.get("num_key_value_heads") or heads
-    attention = 2 * hidden * (config.get("head_dim") or hidden // heads) * (heads + kv_heads)
-    if config.get("kv_lora_rank"):
-        rank, rope, nope, value = (config[name] for name in LATENT)
-        query, low = heads * (nope + rope), config.get("q_lora_rank")
+    shape, (values, _) = model_shape(config), values_of(config)
+    hidden, layers, heads, kv_heads = shape.hidden, shape.layers, shape.heads, shape.kv_heads
+    attention: float = 2 * hidden * shape.head_size * (heads + kv_heads)
+    if shape.latent_size:
+        rank, rope, nope, value = (values.whole(name) or 0 for name in LATENT)
+        query, low = heads * (nope + rope), values.whole("q_lora_rank") or 0
         attention = low * (hidden + query) if low else hidden * query
         attention += heads * (rank * (nope + value) + value * hidden) + hidden * (rank + rope)
-    experts = next((config[name] for name in EXPERTS if config.get(name)), 0)
-    sparse = layers - config.get("first_k_dense_replace", 0) if experts else 0
-    wide = config.get("intermediate_size", nan)
-    expert = 3 * hidden * config.get("moe_intermediate_size", wide) * sparse
+    experts = values.whole("num_local_experts", "n_routed_experts", "num_experts") or 0
+    sparse = layers - (values.whole("first_k_dense_replace") or 0) if experts else 0
+    wide: float = values.whole("intermediate_size") or nan
+    expert = 3 * hidden * (values.whole("moe_intermediate_size") or wide) * sparse
     total = layers * attention + 3 * hidden * wide * (layers - sparse) + hidden * experts * sparse
-    total += (experts + config.get("n_shared_experts", 0)) * expert
-    tied = config.get("tie_word_embeddings", config["model_type"].startswith("gemma"))
-    embeddings = config.get("vocab_size", nan) * hidden * (1 if tied else 2)
-    scheme = config.get("quantization_config") or {}
-    bits = scheme.get("bits") or QUANTIZED_BITS.get(scheme.get("quant_method", ""), nan)
-    idle = max(experts - config.get("num_experts_per_tok", 0), 0) * expert
+    total += (experts + (values.whole("n_shared_experts") or 0)) * expert
+    tied = values.flag("tie_word_embeddings")
+    embeddings = (values.whole("vocab_size") or nan) * hidden * (1 if tied else 2)
+    scheme = values.part("quantization_config")
+    known = {"": 16.0, "fp8": 8.0, "awq": 4.0, "gptq": 4.0}
+    bits: float = scheme.whole("bits") or known.get(scheme.word("quant_method"), nan)
+    idle = max(experts - (values.whole("num_experts_per_tok") or 0), 0) * expert
     return total + embeddings, total + embeddings - idle, total * bits / 8 + embeddings * 2
-
-
-def kv_value_bytes(config: Config, flags: Mapping[str, Any]) -> int:
-    """Return the bytes of a stored key or value, by vLLM's flags and what their `auto` means."""
-    scheme = config.get("quantization_config") or {}
-    own = scheme.get("kv_cache_scheme") or scheme.get("kv_cache_quant_algo")
-    kinds = (flags.get("kv_cache_dtype"), "fp8" if own else None, flags.get("dtype"))
-    kind = next((str(kind) for kind in kinds if kind not in (None, "auto")), "")
-    return next((n for name, n in WIDTHS.items() if kind.startswith(name)), 2)

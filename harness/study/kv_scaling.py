@@ -6,18 +6,22 @@ depends on it; the length decides how many whole requests the cache holds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from harness.errors import ConfigError, ServerUnreachable
+from harness.measure.memory.kv_dtypes import AUTO, meant_dtype, model_value_bytes
+from harness.measure.memory.kv_layout import kv_layout
 from harness.server.access import TargetAccess
 from harness.server.address import Address
 from harness.server.http_exchange import fetch
-from harness.server.model_config import context_limit, kv_layout, kv_value_bytes, model_config
+from harness.server.model_config import context_limit, model_config, model_shape
 from harness.server.vllm_start import StartOptions, started
 from harness.wire.kv_cache import cache_config, cache_summary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
 Row = dict[str, Any]  # by COLUMNS; None: not measured
 
@@ -85,5 +89,8 @@ def with_slopes(rows: list[Row]) -> list[Row]:
 def bytes_per_token(config: Mapping[str, Any], flags: Mapping[str, Any]) -> int | None:
     """Return keys and values of one token in all layers; None where the config does not say."""
     with suppress(ConfigError):
-        return kv_layout(config, kv_value_bytes(config, flags)).read_bytes(1)
+        shape = model_shape(config)
+        dtype = meant_dtype(str(flags.get("kv_cache_dtype") or AUTO), shape.kv_cache_dtype)
+        value_bytes = model_value_bytes(str(flags.get("dtype") or ""))
+        return kv_layout(shape, dtype, model_bytes=value_bytes).read_bytes(1)
     return None

@@ -1,0 +1,240 @@
+"""The weights of a model by its config.json: every matrix that vLLM loads, or what is not known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from harness.errors import ConfigError
+from harness.measure.memory.weight_parts import (
+    Attention,
+    Experts,
+    FeedForward,
+    LatentAttention,
+    norms,
+    vector,
+)
+from harness.measure.memory.weight_shards import undivided
+from harness.measure.memory.weights import (
+    ONE_GPU,
+    VOCABULARY_STEP,
+    Kind,
+    Matrix,
+    Shard,
+    WeightPlan,
+    Weights,
+    loaded_weights,
+    round_up,
+)
+from harness.server.config_values import Config, ConfigValues
+from harness.server.model_config import model_shape, values_of
+from harness.server.quantization_config import quantization_of
+from harness.server.vision_towers import add_towers
+
+if TYPE_CHECKING:
+    from harness.measure.memory.families import Family
+    from harness.measure.memory.model_shape import ModelShape
+    from harness.measure.memory.parallel import Parallel
+    from harness.measure.memory.quantization import Quantization
+
+INNER: Final = ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size")
+EXPERT_COUNTS: Final = ("num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts")
+EXPERT_INNER: Final = ("moe_intermediate_size", *INNER)
+SHARED: Final = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
+SHARED_INNER: Final = ("shared_expert_intermediate_size", "shared_intermediate_size")
+CHOSEN: Final = ("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_k")
+BIAS: Final = ("attention_bias", "qkv_bias", "use_qkv_bias", "use_bias")
+GPT2_INNER: Final = 4  # times the hidden size, where n_inner is null
+GIVE_WEIGHTS: Final = "try --weights with their GB, of all GPUs."
+
+
+def model_weights(config: Config, parallel: Parallel = ONE_GPU) -> Weights:
+    """Return what the weights take; None for what cannot be told, and notes with the reason.
+
+    Raises ConfigError for a family that is not known, or a field that makes no sense.
+    """
+    try:
+        plan = weight_plan(config)
+    except UnknownWeightsError as error:
+        return Weights(notes=(str(error),))
+    return loaded_weights(plan, parallel)
+
+
+def division_fault(config: Config, parallel: Parallel) -> str:
+    """Return why vLLM refuses to divide these quantized weights so; empty: it does not, or unknown.
+
+    Raises ConfigError like `model_weights`.
+    """
+    try:
+        plan = weight_plan(config)
+    except UnknownWeightsError:
+        return ""
+    found = undivided(plan, parallel)
+    if found is None:
+        return ""
+    smaller = [n for n in range(1, parallel.tensor) if parallel.tensor % n == 0]
+    fits = [n for n in smaller if undivided(plan, replace(parallel, tensor=n)) is None]
+    whole = undivided(plan, replace(parallel, expert=True)) is None
+    ways = [f"--tensor-parallel {fits[-1]}"] if fits else []
+    ways += ["--enable-expert-parallel"] if whole else []
+    sentence = found.sentence(plan.quantization.method)
+    return f"{sentence}; try {' or '.join(ways)}." if ways else f"{sentence}."
+
+
+def quantized_by(config: Config, method: str) -> Config:
+    """Return the configuration as vLLM's `--quantization` has it: of a model that is in 16 bit."""
+    if not method or ConfigValues(config).part("quantization_config").fields:
+        return config
+    return {**config, "quantization_config": {"quant_method": method}}
+
+
+class UnknownWeightsError(ConfigError):
+    """The layers are known, but not all of what their weights take."""
+
+
+def weight_plan(config: Config) -> WeightPlan:
+    """Return every matrix. Raises UnknownWeightsError, and ConfigError like `model_shape`."""
+    shape = model_shape(config)
+    values, family = values_of(config)
+    quantization = quantization_of(values.part("quantization_config"))
+    if quantization.unknown:
+        raise UnknownWeightsError(
+            f"The weights are unknown ({quantization.unknown}): {GIVE_WEIGHTS}"
+        )
+    attention = _attention(values, family, shape)
+    kinds = {sparse: _layer(values, family, shape, sparse) for sparse in _kinds(values, shape)}
+    layers = tuple(
+        (*attention, *kinds[_is_sparse(values, layer) if True in kinds else False])
+        for layer in range(shape.layers)
+    )
+    tied = values.flag("tie_word_embeddings")
+    embeddings, head = _vocabulary(values, family, shape, quantization)
+    last = [vector("norm", shape.hidden, count=1 + family.norm_bias)]
+    plan = WeightPlan(
+        layers=layers,
+        embeddings=embeddings,
+        last=tuple(last if tied else [*last, head]),
+        tied=tied,
+        tables=_rotary_tables(values, family, shape),
+        quantization=quantization,
+        chosen_share=_chosen_share(values),
+    )
+    return add_towers(plan, ConfigValues(config), shape)
+
+
+def _attention(values: ConfigValues, family: Family, shape: ModelShape) -> list[Matrix]:
+    before = norms(shape.hidden, family.norms, family.norm_bias)
+    if shape.latent_size:
+        size = {
+            name: values.whole(name) or 0
+            for name in ("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
+        }
+        rank, rope, nope, value = size.values()
+        low = values.whole("q_lora_rank") or 0
+        latent = LatentAttention(shape.hidden, shape.heads, rank, rope, nope, value, low)
+        return [*before, *latent.matrices()]
+    own = any(values.flag(name) for name in BIAS)
+    attention = Attention(
+        shape.hidden,
+        shape.heads,
+        shape.kv_heads,
+        shape.head_size,
+        query_bias=own if family.query_bias is None else family.query_bias,
+        output_bias=own if family.output_bias is None else family.output_bias,
+        head_norms=family.head_norms,
+        sinks=shape.family == "gpt_oss",
+    )
+    return [*before, *attention.matrices()]
+
+
+def _kinds(values: ConfigValues, shape: ModelShape) -> set[bool]:
+    """Return whether there are layers with experts, without, or both."""
+    if not _experts(values):
+        return {False}
+    return {_is_sparse(values, layer) for layer in range(shape.layers)}
+
+
+def _experts(values: ConfigValues) -> int:
+    return values.whole(*EXPERT_COUNTS) or 0
+
+
+def _is_sparse(values: ConfigValues, layer: int) -> bool:
+    """Whether a layer of a model with experts has them."""
+    if layer < (values.whole("first_k_dense_replace") or 0):
+        return False
+    if layer in values.wholes("mlp_only_layers"):
+        return False
+    step = values.whole("decoder_sparse_step") or 1
+    every = values.whole("moe_layer_freq") or 1 if values.has("first_k_dense_replace") else 1
+    return (layer + 1) % step == 0 and layer % every == 0
+
+
+def _layer(values: ConfigValues, family: Family, shape: ModelShape, sparse: bool) -> list[Matrix]:
+    """Return the feed-forward part of a layer. Raises UnknownWeightsError."""
+    hidden = shape.hidden
+    own = values.flag("mlp_bias") or values.flag("use_bias")
+    bias = own if family.mlp_bias is None else family.mlp_bias
+    said = any(values.has(name) for name in EXPERT_COUNTS) or _experts(values) > 0
+    if family.experts and not said:
+        _lacks(shape, EXPERT_COUNTS[:3])
+    if not sparse:
+        inner = values.whole(*SHARED_INNER[1:]) if _is_shared_only(values, family) else None
+        inner = inner or values.whole(*INNER)
+        if not inner and shape.family == "gpt2":
+            inner = GPT2_INNER * hidden
+        return FeedForward(hidden, inner or _lacks(shape, INNER[:1]), family.gated, bias).matrices()
+    inner = values.whole(*EXPERT_INNER) or _lacks(shape, EXPERT_INNER[:1])
+    found = Experts(hidden, inner, _experts(values), bias).matrices()
+    shared = values.whole(*SHARED_INNER) or inner * (values.whole(*SHARED) or 0)
+    if shared:
+        found += FeedForward(hidden, shared, module="mlp.shared_experts").matrices()
+    return found
+
+
+def _is_shared_only(values: ConfigValues, family: Family) -> bool:
+    """Whether a family of experts has none in this model, but what they share."""
+    return family.experts and not _experts(values)
+
+
+def _lacks(shape: ModelShape, fields: tuple[str, ...]) -> int:
+    raise UnknownWeightsError(
+        f"The weights are unknown: config.json, of model_type {shape.family!r}, lacks "
+        f"{' or '.join(fields)}; add it, or {GIVE_WEIGHTS}"
+    )
+
+
+def _vocabulary(
+    values: ConfigValues, family: Family, shape: ModelShape, quantization: Quantization
+) -> tuple[tuple[Matrix, ...], Matrix]:
+    """Return embeddings and head, in 16 bit unless the file says so. Raises UnknownWeightsError."""
+    words = values.whole("vocab_size", least=1) or _lacks(shape, ("vocab_size",))
+    padded = round_up(words, VOCABULARY_STEP)
+    wide = values.whole("word_embed_proj_dim") or shape.hidden
+    found = [Matrix("model.embed_tokens", wide, padded, Shard.OUTPUTS, kind=Kind.HALF)]
+    if wide != shape.hidden:
+        found.append(Matrix("model.project", wide, shape.hidden, count=2, kind=Kind.HALF))
+    if family.positions is not None:
+        learned = (shape.context_limit or 0) + family.positions
+        found.append(vector("model.embed_positions", shape.hidden, count=learned))
+    kind = Kind.LINEAR if quantization.head else Kind.HALF
+    head = Matrix("lm_head", wide, padded, Shard.OUTPUTS, kind=kind)
+    return tuple(found), head
+
+
+def _rotary_tables(values: ConfigValues, family: Family, shape: ModelShape) -> tuple[Matrix, ...]:
+    """Return sines and cosines of every position, as each GPU has them."""
+    if family.positions is not None or not shape.context_limit:
+        return ()
+    turned = shape.head_size
+    if shape.latent_size:
+        turned = values.whole("qk_rope_head_dim") or 0
+    share = values.real("partial_rotary_factor")
+    turned = turned if share is None else int(turned * min(share, 1.0))
+    return (Matrix("rotary", turned, shape.context_limit, count=family.tables, kind=Kind.TABLE),)
+
+
+def _chosen_share(values: ConfigValues) -> float:
+    """Return the share of experts that a token goes through; all where it is not said."""
+    experts = _experts(values)
+    chosen = values.whole(*CHOSEN) or experts
+    return min(chosen / experts, 1.0) if experts else 1.0
