@@ -186,7 +186,7 @@ YARN = {"original_max_position_embeddings": 4096, "factor": "40"}
         ({"max_position_embeddings": 163_840, "rope_scaling": {"type": "yarn"} | YARN}, 163_840),
         ({"max_position_embeddings": 4096, "rope_parameters": {"rope_type": "yarn"} | YARN},
          163_840),
-        ({"max_position_embeddings": 4096, "rope_scaling": {"type": "linear", "factor": 2.0}}, 8192),
+        ({"n_positions": 4096, "rope_scaling": {"type": "linear", "factor": 2.0}}, 8192),
         ({"max_position_embeddings": 131_072, "rope_scaling": {"rope_type": "llama3", "factor": 8}},
          131_072),
         ({"max_position_embeddings": 32_768, "rope_scaling": {"type": "mrope"}}, 32_768),
