@@ -453,3 +453,13 @@ def test_multimodal_files(
     assert (layers.heads, layers.kv_heads, layers.head_size) == heads
     assert layers.layers_by_window == windows
     assert model_weights(read).parameters == pytest.approx(billions * 1e9, rel=0.002)
+
+
+def test_a_text_part_without_its_family(tmp_path: Path) -> None:
+    """It is the one that Transformers takes for the whole model's."""
+    text = {name: value for name, value in GEMMA_4B["text_config"].items() if name != "model_type"}
+    read = []
+    for config in (GEMMA_4B, {**GEMMA_4B, "text_config": text}):
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        read.append(model_weights(model_config(tmp_path)))
+    assert read[0] == read[1]

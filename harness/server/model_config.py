@@ -18,6 +18,15 @@ from harness.runfolder.json_files import read_json
 from harness.server.config_values import Config, ConfigValues
 
 TEXT_PARTS: Final = ("text_config", "llm_config", "language_config")
+# The family of a text part that does not name its own.
+TEXT_FAMILIES: Final = {
+    "gemma3": "gemma3_text",
+    "llava": "llama",
+    "llava_next": "llama",
+    "mistral3": "mistral",
+    "qwen3_vl": "qwen3_vl_text",
+    "qwen3_vl_moe": "qwen3_vl_moe_text",
+}
 NESTED: Final = "nested_text_config"  # a mark of ours: Transformers' sizes fill what is left out
 MODELOPT_FILE: Final = "hf_quant_config.json"
 CONTEXT: Final = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
@@ -64,6 +73,9 @@ def model_config(path: Path | None) -> dict[str, Any]:
         if text:
             said = {key: value for key, value in text.items() if value is not None}
             silent = {key: None for key in text if config.get(key) is None}
+            outer = config.get("model_type")
+            if "model_type" not in said and isinstance(outer, str):
+                said["model_type"] = TEXT_FAMILIES.get(outer, outer)
             return {**config, **silent, **said, NESTED: True}
     return config
 

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import lru_cache
 from math import ceil
 from typing import Final
 
@@ -251,7 +250,6 @@ def shard_sizes(matrix: Matrix, parallel: Parallel) -> tuple[int, int, int]:
     return ceil(inputs / tensor), outputs, count
 
 
-@lru_cache(maxsize=1024)
 def round_up(number: int, step: int) -> int:
     """Return the next multiple."""
     return ceil(number / step) * step
