@@ -82,6 +82,28 @@ def test_more_logs(log: Config, tmp_path: Path) -> None:
     assert of_one_gpu(weights) == pytest.approx(log["weights_gib"], rel=0.007)
 
 
+LLAMA_1B: Config = {
+    "model_type": "llama",
+    "hidden_size": 2048,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "intermediate_size": 8192,
+    "vocab_size": 128_256,
+    "max_position_embeddings": 131_072,
+    "tie_word_embeddings": True,
+}
+
+
+def test_a_log_with_bitsandbytes() -> None:
+    """Llama 3.2 1B: 2.3185 GiB in 16 bit, 0.9786 with 4 bit (oumi-ai/oumi#1223)."""
+    assert of_one_gpu(model_weights(LLAMA_1B)) == pytest.approx(2.3185, rel=0.001)
+    weights = model_weights(quantized_by(LLAMA_1B, "bitsandbytes"))
+    assert of_one_gpu(weights) < 0.9786 < most_of_one_gpu(weights)
+    assert of_one_gpu(weights) == pytest.approx(0.9786, rel=0.01)
+
+
 def shape(family: str, *sizes: int, **more: Any) -> Config:
     """A configuration by hidden size, layers, heads, KV heads, feed-forward, vocabulary."""
     names = (
