@@ -154,6 +154,20 @@ MINIMAX = shape(
     num_local_experts=256,
     num_experts_per_tok=8,
 )
+GLM_FLASH = shape(
+    "glm4_moe_lite",
+    *(2048, 47, 20, 20, 10_240, 154_880),
+    q_lora_rank=768,
+    kv_lora_rank=512,
+    qk_rope_head_dim=64,
+    qk_nope_head_dim=192,
+    v_head_dim=256,
+    moe_intermediate_size=1536,
+    n_routed_experts=64,
+    n_shared_experts=1,
+    num_experts_per_tok=4,
+    first_k_dense_replace=1,
+)
 KIMI_K2 = shape(
     "kimi_k2",
     *(7168, 61, 64, 64, 18_432, 163_840),
@@ -177,6 +191,10 @@ KIMI_K2 = shape(
         (shape("gemma2", 3584, 42, 16, 8, 14_336, 256_000), 9.24, 9.24),
         (shape("cohere", 8192, 40, 64, 64, 22_528, 256_000), 34.98, 34.98),
         (shape("phi3", 5120, 40, 40, 10, 17_920, 100_352), 14.66, 14.66),
+        (shape("internlm2", 4096, 32, 32, 8, 14_336, 92_544), 7.74, 7.74),
+        (shape("olmo3", 4096, 32, 32, 32, 11_008, 100_278), 7.30, 7.30),
+        (shape("stablelm", 2560, 32, 32, 32, 6912, 50_304), 2.795, 2.795),
+        (GLM_FLASH, 29.9, 3.9),
         (OPT, 6.66, 6.66),
         (GPT2, 0.124, 0.124),
         (QWEN_MOE, 14.3, 2.7),

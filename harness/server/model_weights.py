@@ -160,6 +160,9 @@ def _experts(values: ConfigValues) -> int:
 
 def _is_sparse(values: ConfigValues, layer: int) -> bool:
     """Whether a layer of a model with experts has them."""
+    kinds = values.words("mlp_layer_types")
+    if layer < len(kinds):
+        return kinds[layer] == "sparse"
     if layer < (values.whole("first_k_dense_replace") or 0):
         return False
     if layer in values.wholes("mlp_only_layers"):
