@@ -13,7 +13,8 @@ import numpy as np
 from engine_configurations import HARDWARE, TTFT_MS, Configuration
 
 from harness.engine.config import EngineConfig
-from harness.engine.shapes import GPUS, MODELS, roofline
+from harness.engine.shapes import MODELS, roofline
+from harness.measure.memory.cards import GPUS
 from harness.measure.slo import Slo
 from harness.simulator.closed_loop import Traffic
 from harness.units import MS

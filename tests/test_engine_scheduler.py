@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.engine.scheduler import Scheduler
-from harness.engine.shapes import GPUS, MODELS, roofline
+from harness.engine.shapes import MODELS, roofline
+from harness.measure.memory.cards import GPUS
 
 ASKS = st.lists(
     st.builds(

@@ -14,7 +14,8 @@ import pytest
 from fleet_model import Fleet, Replica, hpa_replicas
 
 from harness.engine.config import EngineConfig
-from harness.engine.shapes import GPUS, MODELS, roofline
+from harness.engine.shapes import MODELS, roofline
+from harness.measure.memory.cards import GPUS
 from harness.measure.sizing import (
     busy_requests,
     cost_per_million_tokens,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from dataclasses import asdict
@@ -20,6 +19,8 @@ from harness.study.option_table import CERTIFICATE, KEY_FROM, LENGTHS, SERVER, S
 from harness.units import SECOND
 
 if TYPE_CHECKING:
+    import argparse
+
     from harness.engine.config import EngineConfig
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.cli.parsing import Subparsers, add_command
 from harness.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_SLO_MISSED, ConfigError
@@ -14,6 +12,10 @@ from harness.measure.memory.cards import GPUS, gpu_name
 from harness.measure.memory.kv_dtypes import AUTO, KV_CACHE_DTYPES
 from harness.study.option import Option, declare, number_option, positive_number, whole_number
 from harness.study.option_table import CERTIFICATE, JSON
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
 
 EXIT_CODES = {True: EXIT_OK, False: EXIT_SLO_MISSED, None: EXIT_INCONCLUSIVE}
 
@@ -74,6 +76,13 @@ GPU_OPTIONS = (
     Option("--gpu", ", ".join(GPUS), gpu_name, "NAME"),
     _gb("--memory", "of each GPU; default: as its driver reports it"),
     _gb("--bandwidth", "of each GPU's memory, in GB/s; default: by its data sheet"),
+    Option("--quantization", "of a model in 16 bit, by vLLM's flag of the same name", str, "NAME"),
+    Option(
+        "--draft",
+        "a draft model's config.json, or mtp: the model's own further layers",
+        Path,
+        "FILE",
+    ),
     _gb("--weights", "of all GPUs; default: the files beside --config, or computed"),
     _gb("--reserve", "of each GPU, for neither weights nor KV cache; default: as start logs show"),
     _gb("--kv-memory", "of each GPU, for the KV cache; default: what is left"),

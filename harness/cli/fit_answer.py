@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil, isnan
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from harness.cli.fit_question import Question, Server
 from harness.measure.memory.bounds import compute_tokens_per_s, decode_tokens_per_s
 from harness.measure.memory.verdict import Room, Verdict, Why, judge
+
+if TYPE_CHECKING:
+    from harness.cli.fit_question import Question, Server
 
 DIFFERS: Final = 0.01  # of the server's own figure: beyond that it is said
 FIRST_CONTEXT: Final = 1024  # of the envelope; each next one is twice as long
@@ -91,6 +93,8 @@ def _verdict(question: Question, room: Room | None) -> Verdict:
     if question.slots and asked > question.slots * question.parallel.data:
         return Verdict(False, Why.SLOTS)
     measured = question.server is not None
+    if question.division_fault and not measured:
+        return Verdict(False, Why.SHAPE)
     if question.budget.overflows and not measured:
         return Verdict(False, Why.OVERFLOW)
     if room is None:

@@ -5,11 +5,9 @@ Bytes and tokens. NaN or None: not known.
 
 from __future__ import annotations
 
-import argparse
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import nan
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from harness.cli.options_from_args import api_key
 from harness.errors import ConfigError
@@ -23,12 +21,26 @@ from harness.measure.memory.cards import (
 )
 from harness.measure.memory.kv_dtypes import meant_dtype, model_value_bytes
 from harness.measure.memory.kv_layout import KvGroup, KvLayout, kv_layout
-from harness.measure.memory.model_shape import ModelShape
 from harness.measure.memory.parallel import Parallel
-from harness.measure.memory.reserve import DEFAULT_UTILIZATION, expected_reserve, known_reserve
-from harness.server import access, address, model_config, probe
+from harness.measure.memory.reserve import (
+    DEFAULT_UTILIZATION,
+    Reserve,
+    expected_reserve,
+    known_reserve,
+)
+from harness.measure.memory.weights import Weights
+from harness.server import access, address, draft_weights, model_config, model_weights, probe
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from harness.measure.memory.model_shape import ModelShape
+    from harness.server.config_values import Config
 
 DEFAULT_CONTEXT: Final = 4096
+OWN_LAYERS: Final = "mtp"  # of --draft
 NO_GPU: Final = GpuSpec(nan, nan, nan, "unknown", nan)
 
 
@@ -49,8 +61,16 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
+class Draft:
+    """What speculative decoding adds to a model."""
+
+    shape: ModelShape
+    weights: Weights
+
+
+@dataclass(frozen=True, slots=True)
 class ModelWeights:
-    """Of all GPUs, and of the one that has most."""
+    """Bytes of all GPUs, and of the one that has most."""
 
     total: float
     one_gpu: float
@@ -83,32 +103,39 @@ class Question:
     step_tokens: int
     step_source: str
     server: Server | None
+    division_fault: str  # why vLLM does not divide the weights like that; "": it does
 
 
 def question(args: argparse.Namespace) -> Question:
     """Gather it. Raises ConfigError, ServerUnreachable."""
-    config = _config(args)
+    config = model_weights.quantized_by(_config(args), args.quantization or "")
     server = _server(args) if args.url else None
     shape = model_config.model_shape(config) if config else None
     limit = _limit(args, server, shape)
     context = args.context or min(DEFAULT_CONTEXT, limit or DEFAULT_CONTEXT)
     requests = tuple(args.admit or [(context, args.users or 1)])
     _check_lengths(limit, (context, *(tokens for tokens, _ in requests)))
-    parallel = Parallel(
-        tensor=args.tensor_parallel,
-        pipeline=args.pipeline_parallel,
-        decode_context=args.decode_context_parallel,
-        data=max(args.data_parallel, server.engines if server else 1),
-        expert=args.enable_expert_parallel,
-    )
+    ways = _parallel(args, server)
     gpu = GPUS[args.gpu] if args.gpu else NO_GPU
     memory = args.memory or gpu.total_bytes
     step, step_source = _step(args, server, memory)
+    draft = _draft(args, config, ways) if args.draft and shape else None
+    weights = _weights(args, config, ways, draft)
     dtype = meant_dtype(
         server.kv_cache_dtype if server else args.kv_cache_dtype,
         shape.kv_cache_dtype if shape else "",
     )
-    weights = _weights(args, config, shape, parallel)
+    layout = _blocks_only(args, server, ways)
+    if shape:
+        layout = kv_layout(
+            shape,
+            dtype,
+            ways,
+            block_tokens=layout.block_tokens,
+            in_flight_tokens=step * _batches(args, server, ways),
+            model_bytes=model_value_bytes(server.dtype if server else ""),
+            draft=draft.shape if draft else None,
+        )
     return Question(
         requests=requests,
         users=args.users,
@@ -117,21 +144,29 @@ def question(args: argparse.Namespace) -> Question:
         max_model_len=limit,
         must_hold=args.max_model_len,
         shape=shape,
-        layout=_layout(args, shape, dtype, parallel, step, server),
+        layout=layout,
         kv_cache_dtype=dtype,
-        parallel=parallel,
+        parallel=ways,
         gpu=gpu,
         bandwidth=args.bandwidth or gpu.bandwidth_bytes_s,
         weights=weights,
-        budget=_budget(args, memory, step, config, weights, parallel),
-        reserve_source="--reserve" if args.reserve is not None else "logs",
+        budget=Budget(
+            memory,
+            _utilization(args),
+            weights.one_gpu,
+            weights.most_one_gpu,
+            _reserve(args, config, memory, step),
+            args.kv_memory,
+        ),
+        reserve_source="logs" if args.reserve is None else "--reserve",
         step_tokens=step,
         step_source=step_source,
         server=server,
+        division_fault=model_weights.division_fault(config, ways) if config else "",
     )
 
 
-def _config(args: argparse.Namespace) -> dict[str, Any]:
+def _config(args: argparse.Namespace) -> Config:
     config = model_config.model_config(args.config)
     if not config and (args.config or not args.url):
         raise ConfigError(
@@ -201,36 +236,77 @@ def _step(args: argparse.Namespace, server: Server | None, memory: float) -> tup
     return default_step_tokens(args.gpu or "", memory), "vLLM's default for this memory"
 
 
-def _layout(
-    args: argparse.Namespace,
-    shape: ModelShape | None,
-    dtype: str,
-    parallel: Parallel,
-    step: int,
-    server: Server | None,
-) -> KvLayout:
-    """The KV cache; without a shape, blocks of a size that is not known."""
+def _parallel(args: argparse.Namespace, server: Server | None) -> Parallel:
+    return Parallel(
+        tensor=args.tensor_parallel,
+        pipeline=args.pipeline_parallel,
+        decode_context=args.decode_context_parallel,
+        data=max(args.data_parallel, server.engines if server else 1),
+        expert=args.enable_expert_parallel,
+    )
+
+
+def _batches(args: argparse.Namespace, server: Server | None, ways: Parallel) -> int:
     asynchronous = not args.no_async_scheduling and (server is None or server.asynchronous)
-    in_flight = step * batches_in_flight(parallel.pipeline, asynchronous)
-    block = (server and server.block_tokens) or args.block_size
-    if shape is None:
-        return KvLayout((KvGroup(0, (0,) * parallel.pipeline),), ((0, 0),), parallel, block)
-    value = model_value_bytes(server.dtype if server else "")
-    return kv_layout(shape, dtype, parallel, block, in_flight, value)
+    return batches_in_flight(ways.pipeline, asynchronous)
+
+
+def _blocks_only(args: argparse.Namespace, server: Server | None, ways: Parallel) -> KvLayout:
+    """Blocks of so many tokens, of layers that are not known."""
+    block_tokens = (server and server.block_tokens) or args.block_size
+    no_layers = KvGroup(window=0, token_bytes=(0,) * ways.pipeline)
+    return KvLayout((no_layers,), ((0, 0),), ways, block_tokens)
+
+
+def _draft(args: argparse.Namespace, config: Config, ways: Parallel) -> Draft:
+    """What speculative decoding adds. Raises ConfigError."""
+    model = model_config.model_shape(config)
+    if str(args.draft) == OWN_LAYERS:
+        if not model.draft_layers:
+            raise ConfigError(
+                "--draft is mtp, and config.json has no num_nextn_predict_layers: expected a model "
+                "with layers for multi-token prediction; try --draft with a draft model's folder."
+            )
+        last = model.windows[-1:] * model.draft_layers
+        shape = replace(model, layers=model.draft_layers, windows=last)
+        return Draft(shape, draft_weights.extra_layers_weights(config, ways))
+    found = model_config.model_config(args.draft)
+    if not found:
+        raise ConfigError(
+            f"--draft is {args.draft}: expected a Hugging Face config.json that can be read, its "
+            "folder, or mtp; try --draft DIR."
+        )
+    return Draft(model_config.model_shape(found), draft_weights.draft_weights(found, config, ways))
 
 
 def _weights(
-    args: argparse.Namespace,
-    config: dict[str, Any],
-    shape: ModelShape | None,
-    parallel: Parallel,
+    args: argparse.Namespace, config: Config, ways: Parallel, draft: Draft | None
 ) -> ModelWeights:
-    parameters, active, computed = model_config.model_weights(config) if shape else (nan,) * 3
-    stored = _stored_bytes(args.config)
-    total = args.weights or stored or computed
-    source = "--weights" if args.weights else "the files there" if stored else "shape"
-    one = total / parallel.engine_gpus
-    return ModelWeights(total, one, one, source, (), parameters, active)
+    """The model's and the draft's; a size that is given is of both."""
+    found = model_weights.model_weights(config, ways) if config else Weights()
+    source = "shape"
+    if stored := _stored_bytes(args.config):
+        found, source = found.from_files(stored, ways), "the files there"
+    parts = [found, draft.weights] if draft else [found]
+    if args.weights:
+        parts, source = [found.given(args.weights, ways)], "--weights"
+    return ModelWeights(
+        total=_sum(part.all_gpus for part in parts),
+        one_gpu=_sum(part.one_gpu for part in parts),
+        most_one_gpu=_sum(part.most_one_gpu for part in parts),
+        source=source,
+        notes=tuple(note for part in parts for note in part.notes),
+        parameters=_known(found.parameters),
+        active_parameters=_known(found.active_parameters),
+    )
+
+
+def _known(value: float | None) -> float:
+    return nan if value is None else value
+
+
+def _sum(values: Iterable[float | None]) -> float:
+    return sum(map(_known, values))
 
 
 def _stored_bytes(path: Path | None) -> int:
@@ -241,24 +317,17 @@ def _stored_bytes(path: Path | None) -> int:
     return sum(file.stat().st_size for file in folder.glob("model*.safetensors"))
 
 
-def _budget(
-    args: argparse.Namespace,
-    memory: float,
-    step: int,
-    config: dict[str, Any],
-    weights: ModelWeights,
-    parallel: Parallel,
-) -> Budget:
+def _utilization(args: argparse.Namespace) -> float:
     """A reserve that is given alone is all that is neither weights nor KV cache."""
-    utilization = args.gpu_memory_utilization
-    if args.reserve is None:
-        slots = args.max_num_seqs or default_slots(args.gpu or "", memory)
-        vocabulary = model_config.values_of(config)[0].whole("vocab_size") if config else None
-        reserve = expected_reserve(step, slots, vocabulary, parallel.engine_gpus)
-        utilization = utilization or DEFAULT_UTILIZATION
-    else:
-        reserve = known_reserve(args.reserve)
-        utilization = utilization or 1.0
-    return Budget(
-        memory, utilization, weights.one_gpu, weights.most_one_gpu, reserve, args.kv_memory
-    )
+    if args.gpu_memory_utilization:
+        return float(args.gpu_memory_utilization)
+    return DEFAULT_UTILIZATION if args.reserve is None else 1.0
+
+
+def _reserve(args: argparse.Namespace, config: Config, memory: float, step: int) -> Reserve:
+    if args.reserve is not None:
+        return known_reserve(args.reserve)
+    slots = args.max_num_seqs or default_slots(args.gpu or "", memory)
+    vocabulary = model_config.values_of(config)[0].whole("vocab_size") if config else None
+    gpus = args.tensor_parallel * args.pipeline_parallel
+    return expected_reserve(step, slots, vocabulary, gpus)

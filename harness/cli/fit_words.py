@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from math import isnan
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from harness.cli.fit_question import Question
 from harness.measure.memory.verdict import Why
+
+if TYPE_CHECKING:
+    from harness.cli.fit_question import Question
 
 GB = 1e9
 GIB = 1 << 30
+MOST_GPUS = 64
 
 
 def gb(size: float | None) -> str:
@@ -27,6 +30,8 @@ def plural(number: int, word: str) -> str:
 def sentence(question: Question, facts: dict[str, Any]) -> str:
     """Return the verdict in words."""
     why = Why(facts["why"])
+    if why is Why.SHAPE:
+        return f"No: {question.division_fault}"
     if why is Why.OVERFLOW:
         return _overflow(question, facts)
     if why is Why.START:
@@ -97,8 +102,19 @@ def _overflow(question: Question, facts: dict[str, Any]) -> str:
             room += f" that vLLM takes ({budget.utilization:.0%})"
     return (
         f"No: weights of {gb(facts['weight_bytes'])} and {beside} do not fit in {room} of "
-        f"{plural(ways.gpus, 'GPU')}; try --tensor-parallel {2 * ways.tensor}."
+        f"{plural(ways.gpus, 'GPU')}; try --tensor-parallel {_enough(question)}."
     )
+
+
+def _enough(question: Question) -> int:
+    """The fewest GPUs, doubled, whose memory weights and the rest may leave some of."""
+    budget, tensor = question.budget, 2 * question.parallel.tensor
+    beside = budget.reserve.least if budget.kv_given is None else budget.kv_given
+    room = budget.taken - beside
+    whole = budget.weights * question.parallel.tensor
+    while room > 0 and whole / tensor >= room and tensor < MOST_GPUS:
+        tensor *= 2
+    return tensor
 
 
 def _start(question: Question, facts: dict[str, Any]) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self, TextIO
@@ -23,6 +22,8 @@ from harness.study.page_viewer import ended_levels, headline_latencies
 from harness.units import MS, SECOND, say_ns
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from rich.console import RenderableType
     from rich.text import Text
 

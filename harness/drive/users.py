@@ -13,7 +13,6 @@ those of requests. Token latencies go to the records.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from weakref import WeakKeyDictionary
 
@@ -32,6 +31,8 @@ from harness.reader.clock import CLOCK
 from harness.units import SECOND
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from locust.env import Environment
 
     from harness.load.arrivals import Due

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.engine.shapes import GPUS, MODELS, blocks_that_fit
+from harness.engine.shapes import MODELS, blocks_that_fit
 from harness.errors import ConfigError
+from harness.measure.memory.cards import GPUS
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from harness.measure.memory.cards import GPUS, GpuSpec
 from harness.measure.memory.kv_dtypes import AUTO, head_bytes
+
+if TYPE_CHECKING:
+    from harness.measure.memory.cards import GpuSpec
 
 
 @dataclass(frozen=True, slots=True)

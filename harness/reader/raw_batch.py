@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import marshal
 import struct
-from socket import socket
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from socket import socket
 
 LENGTH: Final = struct.Struct("!I")
 _HEAD: Final = struct.Struct("=qqqII")  # of a message: sequence, now, known, sizes of rows and blob

@@ -8,8 +8,7 @@ parsed here is HTTP: where a body begins and where the response ends.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import gevent
 
@@ -25,6 +24,9 @@ from harness.reader.raw_batch import HEAD, Output
 from harness.reader.stamping import Stamping
 from harness.units import MS, SECOND
 from harness.wire.http import ChunkedResponse, Response, ends_with_body
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SWEEP_S: Final = 0.1  # how often timeouts are looked for
 STALE_NS: Final = SECOND  # a kept connection that closes later had its request taken

@@ -5,7 +5,8 @@ from __future__ import annotations
 from math import isnan, nan
 from typing import TYPE_CHECKING, Final
 
-from harness.engine.shapes import GPUS, MODELS
+from harness.engine.shapes import MODELS
+from harness.measure.memory.cards import GPUS
 from harness.measure.records.record_table import OK
 from harness.report.curves import log_ticks
 from harness.report.svg import BLUE, INK, RED, drawing, to_svg

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from harness.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_SLO_MISSED, one_line
 from harness.measure.search.comparison import (
@@ -31,6 +30,9 @@ from harness.report.numbers import (
 )
 from harness.report.svg import BLUE, drawing, to_svg
 from harness.report.tables import aligned
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 TABLE_COLUMNS: Final = ("Figure", "A", "B", "Change", "95% interval", "Verdict")
 MAX_SUMMARY_ROWS: Final = 12  # rows of the summary; the full table is folded below

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from itertools import pairwise
 from math import inf, isnan
 from statistics import fmean
@@ -15,6 +14,8 @@ from harness.report import tables
 from harness.report.numbers import Quantity, escape_markdown, format_number
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from harness.measure.result import Level
     from harness.report.report_data import ReportData
 

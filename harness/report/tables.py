@@ -7,12 +7,11 @@ The page renders the same rows with one macro.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from harness.engine.shapes import GPUS
 from harness.measure.diagnosis.server_window import load_shares
+from harness.measure.memory.cards import GPUS
 from harness.measure.metrics import HEADLINES, LATENCIES
 from harness.measure.states import Status
 from harness.report.numbers import (
@@ -28,6 +27,8 @@ from harness.report.numbers import (
 from harness.report.report_data import ReportData, as_mapping, knee_figures
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from harness.measure.result import Level
 
     Row = dict[str, str]

@@ -16,8 +16,10 @@ concurrency_sweep.csv batching.json batching_benchmark.md   of a sweep, of its b
 from __future__ import annotations
 
 import re
-from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 RUN: Final = "run.json"
 LEVELS: Final = "levels.jsonl"

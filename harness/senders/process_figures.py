@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from harness.measure.records.samples import ClientSample
 from harness.reader.backends import IN_PYTHON
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 SUMS: Final = (
     "events", "reads", "cpu_s", "decoder_cpu_s", "decoder_backlog", "decoder_held", "clock_steps",

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import gevent
@@ -24,6 +23,8 @@ from harness.reader.clock import CLOCK
 from harness.reader.transport import ACK, BEAT, RECORDS, Ack, Beat, Inbox, RecordBatch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from locust.env import Environment
     from locust.rpc import Message
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import gevent
@@ -24,6 +23,8 @@ from harness.units import SECOND
 from harness.wire.vllm_metrics import sum_samples
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
     from harness.measure.records.samples import GpuSample, ServerSample
     from harness.server.access import TargetAccess
     from harness.server.gpu import GpuSource

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import nan
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from harness.errors import ConfigError
 from harness.measure.memory.families import ALL_LAYERS, FAMILIES, LATE_LAYERS, NO_LAYER, Family
 from harness.measure.memory.model_shape import ModelShape
 from harness.runfolder.json_files import read_json
 from harness.server.config_values import Config, ConfigValues
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 TEXT_PARTS: Final = ("text_config", "llm_config", "language_config")
 # The family of a text part that does not name its own.

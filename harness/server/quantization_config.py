@@ -7,13 +7,14 @@ checkpoints that vLLM 0.32 loads.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from harness.measure.memory.quantization import REGULAR, Format, Quantization
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from harness.server.config_values import ConfigValues
 
 SKIPPED: Final = (

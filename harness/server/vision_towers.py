@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,6 +9,8 @@ from harness.measure.memory.towers import Tower
 from harness.server.config_values import ConfigValues
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from harness.measure.memory.model_shape import ModelShape
     from harness.measure.memory.weights import WeightPlan
 

@@ -7,7 +7,6 @@ requests at their own pace, and about as many run at any time, however many slot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
@@ -18,6 +17,8 @@ from harness.measure.histogram import Histogram
 from harness.units import SECOND
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from harness.measure.records.samples import ServerSample
 
 MIN_FULL_SAMPLES: Final = 5  # samples with every slot taken

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil, isnan, nan
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from harness.measure.memory.reserve import Reserve
+if TYPE_CHECKING:
+    from harness.measure.memory.reserve import Reserve
 
 
 class Span(NamedTuple):

@@ -6,9 +6,11 @@ that is not here is refused: layers of an unknown kind would make any figure wro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # Which layers have the sliding window where no `layer_types` says: none, all, or those from
 # `max_window_layers` on (only with `use_sliding_window`); n: all but each n-th.

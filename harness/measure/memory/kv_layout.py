@@ -7,9 +7,9 @@ group can use any block. So groups are made equally large: `layers_per_group` of
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
+from typing import TYPE_CHECKING
 
 from harness.errors import ConfigError
 from harness.measure.memory.kv_dtypes import (
@@ -21,6 +21,9 @@ from harness.measure.memory.kv_dtypes import (
 )
 from harness.measure.memory.model_shape import ModelShape, stage_layers
 from harness.measure.memory.parallel import Parallel, check_parallel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 BLOCK_TOKENS = 16  # vLLM's default for most attention backends
 FEW_MORE = 1.5  # kinds of layers whose numbers differ by less are padded, not divided
@@ -40,7 +43,7 @@ class KvLayout:
 
     groups: tuple[KvGroup, ...]
     layer_bytes: tuple[tuple[int, int], ...]  # of each layer: window, bytes of a token on a GPU
-    parallel: Parallel = Parallel()
+    parallel: Parallel = field(default_factory=Parallel)
     block_tokens: int = BLOCK_TOKENS
     in_flight_tokens: int = 1  # scheduled and not yet settled: windows are kept beside them
 
@@ -112,13 +115,16 @@ def kv_layout(
     shape: ModelShape,
     dtype: str = AUTO,
     parallel: Parallel | None = None,
+    *,
     block_tokens: int = BLOCK_TOKENS,
     in_flight_tokens: int = 1,
     model_bytes: int = 2,
+    draft: ModelShape | None = None,
 ) -> KvLayout:
     """Return the KV cache of an engine. Raises ConfigError for what vLLM refuses.
 
-    `model_bytes` are those of a value in the model's own precision.
+    `model_bytes` are those of a value in the model's own precision. A draft model's layers are
+    beside the model's, on the last pipeline stage.
     """
     ways = parallel or Parallel()
     check_parallel(ways, shape)
@@ -134,9 +140,32 @@ def kv_layout(
     sizes = [plain if i in unpacked else packed for i in range(shape.layers)]
     if keeps_boundary_layers(dtype):
         block_tokens = _covering_block_tokens(block_tokens, packed, plain)
-    layers = tuple(zip(shape.windows, sizes, strict=True))
-    groups = _groups(layers, stage_layers(shape.layers, ways.pipeline))
-    return KvLayout(groups, layers, ways, block_tokens, in_flight_tokens)
+    layers = list(zip(shape.windows, sizes, strict=True))
+    counts = list(stage_layers(shape.layers, ways.pipeline))
+    if draft:
+        added = _draft_layers(draft, dtype, ways.tensor, model_bytes)
+        _check_alike(layers, added)
+        layers += added
+        counts[-1] += len(added)
+    groups = _groups(layers, counts)
+    return KvLayout(groups, tuple(layers), ways, block_tokens, in_flight_tokens)
+
+
+def _draft_layers(
+    draft: ModelShape, dtype: str, tensor: int, model_bytes: int
+) -> list[tuple[int, int]]:
+    size = _token_bytes(draft, dtype, tensor, model_bytes)
+    return [(window, size) for window in draft.windows]
+
+
+def _check_alike(layers: Sequence[tuple[int, int]], added: Sequence[tuple[int, int]]) -> None:
+    """Raise ConfigError for groups of layers whose blocks would differ in size."""
+    every = [*layers, *added]
+    if any(window for window, _ in every) and len({size for _, size in every}) > 1:
+        raise ConfigError(
+            "--draft has layers of another size than the model's, and some have a sliding window: "
+            "expected one size, how vLLM lays out others is not known here; leave --draft out."
+        )
 
 
 def _token_bytes(shape: ModelShape, dtype: str, tensor: int, model_bytes: int) -> int:

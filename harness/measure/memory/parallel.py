@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from harness.errors import ConfigError
-from harness.measure.memory.model_shape import ModelShape
+
+if TYPE_CHECKING:
+    from harness.measure.memory.model_shape import ModelShape
 
 
 @dataclass(frozen=True, slots=True)

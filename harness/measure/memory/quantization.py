@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
 from math import ceil
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 HALF_BITS: Final = 16  # vLLM loads a model of 32 bit in 16 bit, too
 REGULAR: Final = "re:"  # before a pattern that is a regular expression

@@ -14,6 +14,7 @@ class Why(Enum):
     BLOCKS = "blocks"  # the KV cache holds them, or does not
     SLOTS = "slots"  # more requests than --max-num-seqs
     START = "start"  # one request of --max-model-len: vLLM does not start without room for it
+    SHAPE = "shape"  # vLLM does not divide the weights like that
     OVERFLOW = "overflow"  # weights and the rest leave no KV cache
     NO_WEIGHTS = "weights"  # not known
     NO_MEMORY = "memory"  # not known

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from math import ceil
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from harness.measure.memory.model_shape import stage_layers
 from harness.measure.memory.parallel import Parallel
 from harness.measure.memory.quantization import HALF, Quantization
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 VOCABULARY_STEP: Final = 64  # vLLM pads the vocabulary to a multiple
 PADDED_HIDDEN: Final = 256  # experts in MXFP4: kernels want multiples of these
