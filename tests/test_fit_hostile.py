@@ -160,6 +160,7 @@ def test_nulls_of_transformers(name: str) -> None:
         ({"layer_types": ["full_attention"] * 3}, "'3 entries' as layer_types: expected one for"),
         ({"hidden_size": 4097}, "a multiple of the 32 heads, or head_dim"),
         ({"num_hidden_layers": 10**9}, "expected at most 1,000"),
+        ({"num_nextn_predict_layers": 10**9}, "as draft layers: expected at most 1,000"),
         ({"model_type": None}, "without model_type: expected one of"),
         ({"model_type": "jamba"}, "model_type 'jamba', whose layers are not known here"),
         ({"model_type": "gemma3_text", "sliding_window_pattern": "odd"}, "'odd' as sliding"),

@@ -127,8 +127,10 @@ def model_shape(config: Config) -> ModelShape:
     if missing:
         raise lacking(name, missing)
     hidden, layers, heads = (size or 0 for size in sizes)
-    if layers > MOST_LAYERS:
-        raise values.odd("num_hidden_layers", layers, f"at most {MOST_LAYERS:,}")
+    draft_layers = values.whole("num_nextn_predict_layers", "num_mtp_modules") or 0
+    for field, count in (("num_hidden_layers", layers), ("draft layers", draft_layers)):
+        if count > MOST_LAYERS:
+            raise values.odd(field, count, f"at most {MOST_LAYERS:,}")
     head_size = values.whole("head_dim", least=1)
     if head_size is None and hidden % heads and not rank:
         raise values.odd("hidden_size", hidden, f"a multiple of the {heads} heads, or head_dim")
@@ -146,7 +148,7 @@ def model_shape(config: Config) -> ModelShape:
         quantization=values.part("quantization_config").word("quant_method"),
         kv_cache_dtype=own_kv_cache_dtype(config),
         dtype=values.word("dtype", "torch_dtype"),
-        draft_layers=values.whole("num_nextn_predict_layers", "num_mtp_modules") or 0,
+        draft_layers=draft_layers,
     )
 
 
