@@ -7,7 +7,6 @@ guess would be wrong by factors. The rules are those of vLLM 0.32 and Transforme
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import nan
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.errors import ConfigError
@@ -237,28 +236,3 @@ def own_kv_cache_dtype(config: Config) -> str:
     if not bits.fields:
         return "auto"
     return "nvfp4" if bits.whole("num_bits") == BITS_OF_NVFP4 else "fp8"
-
-
-def model_weights(config: Config) -> tuple[float, float, float]:
-    """Return parameters (without norms and biases), those that multiply a token, and bytes."""
-    shape, (values, _) = model_shape(config), values_of(config)
-    hidden, layers, heads, kv_heads = shape.hidden, shape.layers, shape.heads, shape.kv_heads
-    attention: float = 2 * hidden * shape.head_size * (heads + kv_heads)
-    if shape.latent_size:
-        rank, rope, nope, value = (values.whole(name) or 0 for name in LATENT)
-        query, low = heads * (nope + rope), values.whole("q_lora_rank") or 0
-        attention = low * (hidden + query) if low else hidden * query
-        attention += heads * (rank * (nope + value) + value * hidden) + hidden * (rank + rope)
-    experts = values.whole("num_local_experts", "n_routed_experts", "num_experts") or 0
-    sparse = layers - (values.whole("first_k_dense_replace") or 0) if experts else 0
-    wide: float = values.whole("intermediate_size") or nan
-    expert = 3 * hidden * (values.whole("moe_intermediate_size") or wide) * sparse
-    total = layers * attention + 3 * hidden * wide * (layers - sparse) + hidden * experts * sparse
-    total += (experts + (values.whole("n_shared_experts") or 0)) * expert
-    tied = values.flag("tie_word_embeddings")
-    embeddings = (values.whole("vocab_size") or nan) * hidden * (1 if tied else 2)
-    scheme = values.part("quantization_config")
-    known = {"": 16.0, "fp8": 8.0, "awq": 4.0, "gptq": 4.0}
-    bits: float = scheme.whole("bits") or known.get(scheme.word("quant_method"), nan)
-    idle = max(experts - (values.whole("num_experts_per_tok") or 0), 0) * expert
-    return total + embeddings, total + embeddings - idle, total * bits / 8 + embeddings * 2
