@@ -31,6 +31,7 @@ ODD: list[Any] = [
     "fp8", "auto", [], [8, 8], [None], ["full_attention"], ["re:(a+)+$"], ["re:["], {}, {"a": 1},
     {"quant_method": "awq", "bits": 0, "group_size": -1}, {"quant_method": 3},
     {"quant_method": "fp8", "weight_block_size": [0, 128]},
+    {"quant_method": "gptq", "bits": 4, "dynamic": {"(": {"bits": 8}}, "extra_config": {"a": 3}},
     {"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": None}}},
 ]  # fmt: skip
 EXTRA = (
