@@ -180,6 +180,27 @@ def test_prompts_of_a_length_alone(tmp_path: Path) -> None:
     assert len({ids[:16] for ids in drawn}) == 8
 
 
+def test_mooncake_hashes_of_64_bits(tmp_path: Path) -> None:
+    """Two that differ in their upper half alone are two blocks."""
+    path = tmp_path / "rows.jsonl"
+    row = {"input_length": 64, "output_length": 5}
+    path.write_text(lines(*(row | {"hash_ids": [high << 32 | 7]} for high in (0, 1, 2**31, 0))))
+    data = DataSource(str(path), CHAT)
+    data.workload = data.as_workload(None)
+    first, *others, again = [data.spec(number).token_ids for number in range(4)]
+    assert again == first
+    assert len({first, *others}) == 3
+    assert list(data.shared_tokens()) == [0, 0, 0, 48]
+
+
+def test_blocks_of_another_size(tmp_path: Path) -> None:
+    """They are named: a trace of 16-token blocks is none of Mooncake's."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text(lines({"input_length": 521, "output_length": 5, "hash_ids": [*range(33)]}))
+    with pytest.raises(ConfigError, match="these would be blocks of 16 tokens"):
+        DataSource(str(path), CHAT)
+
+
 BODY = {"model": "m", "messages": ASKED, "max_tokens": 100, "temperature": 0.7}
 
 
