@@ -361,6 +361,12 @@ def test_what_to_do_with_it(tmp_path: Path, text: str, suffix: str, said: str) -
             "found a request to /v1/embeddings, expected messages or a prompt",
         ),
         (lines({"custom_id": "r", "body": {"prompt": [1, 2]}}), "jsonl", "batch request 1 of"),
+        (
+            lines(*({"custom_id": "r", "body": {"messages": one}} for one in (ASKED, "Hello"))),
+            "jsonl",
+            "batch request 2 of",
+        ),
+        (lines({"timestamp": 1, "request tokens": 1, "response tokens": 1}, 5), "json", "found 5"),
         (lines(MESSAGE, [1, 2]), "jsonl", "message 2 of"),
         (lines(MESSAGE | {"content": 5}), "jsonl", "message 1 of"),
         (lines(MESSAGE | {"timestamp": {}}), "jsonl", "message 1 of"),
