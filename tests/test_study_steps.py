@@ -14,6 +14,8 @@ from harness.measure.records.record_source import RecordsAsOf, RecordSource
 from harness.measure.records.record_table import RecordTable
 from harness.measure.search.next_level import Hold, SearchPlan
 from harness.measure.states import Purpose, StopRule
+from harness.report.answer import build_answer
+from harness.report.report_data import ReportData
 from harness.runfolder import names
 from harness.runfolder.folder_writer import RecordWriter, RunFolder
 from harness.runfolder.runinfo import run_info
@@ -199,22 +201,27 @@ def test_data_that_ends_early(
     ] == want
 
 
+def locust_folder(path: Path, made: list[RequestRecord], of: list[AskedUsers]) -> Path:
+    """As a live run leaves it."""
+    folder = RunFolder.create(path)
+    config = {"kind": "locust", "plan": {**asdict(SearchPlan(())), "slos": []}, "slos": []}
+    folder.write_json(names.RUN, run_info(config, seeds={}, server={"model": "m"}))
+    folder.lines(names.LEVELS).close()
+    writer = RecordWriter(folder, 0)
+    writer.put(made)
+    writer.close()
+    rows = [asdict(one) for one in of]
+    folder.write_json(names.ENDED, {"interrupted": False, "invalid": "", ASKED: rows})
+    return folder.path
+
+
 def test_the_folder_of_a_locust_test(tmp_path: Path) -> None:
     """Levels and phases in its frames, users who pause as users, and `compare` takes it."""
     made = requests((2, 0, 20), (6, 20, 40), pause_ms=400)
-    folders = []
-    for name in "ab":
-        folder = RunFolder.create(tmp_path / name)
-        config = {"kind": "locust", "plan": {**asdict(SearchPlan(())), "slos": []}, "slos": []}
-        folder.write_json(names.RUN, run_info(config, seeds={}, server={"model": "m"}))
-        folder.lines(names.LEVELS).close()  # as a live run leaves it
-        writer = RecordWriter(folder, 0)
-        writer.put(made)
-        writer.close()
-        rows = [asdict(one) for one in asked((2, 0, 20, 1), (6, 20, 40, 21), (9, 40, 41, None))]
-        folder.write_json(names.ENDED, {"interrupted": False, "invalid": "", ASKED: rows})
-        folders.append(folder.path)
-        result = write_results(folder.path).result
+    of = asked((2, 0, 20, 1), (6, 20, 40, 21), (9, 40, 41, None))
+    folders = [locust_folder(tmp_path / name, made, of) for name in "ab"]
+    for folder in folders:
+        result = write_results(folder).result
         assert (result.status, result.exit_code, result.unit) == ("measured", 0, "user")
         assert [level.users for level in result.levels] == [2, 6]
         assert "asked for 2, 6, 9 users, and only 2 of these 3 numbers" in result.unheld
@@ -224,3 +231,24 @@ def test_the_folder_of_a_locust_test(tmp_path: Path) -> None:
     assert (phases[0, "measured"], phases[1, "measured"]) > (60, 200)
     found = compare_folders(folders[0], folders[1], 0.05)
     assert {one.users for one in found.differences} == {2, 6}
+
+
+@pytest.mark.parametrize(
+    ("made", "of", "said"),
+    [
+        (requests((1, 0, 0.05)), asked((1, 0, 0.05, 0)), "too short: 1 request was sent in"),
+        (
+            requests((4, 0, 3)),
+            asked((100, 0, 3, None)),
+            "Locust was asked for 100 users, and none was held until",
+        ),
+    ],
+)
+def test_what_is_said_of_too_little(
+    made: list[RequestRecord], of: list[AskedUsers], said: str, tmp_path: Path
+) -> None:
+    """No figures of a single request, and none of users that were never all there."""
+    run, result, _ = write_results(locust_folder(tmp_path / "run", made, of))
+    text = build_answer(ReportData(run, result)).text
+    assert said in text
+    assert "ms" not in text
