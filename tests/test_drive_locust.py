@@ -325,9 +325,22 @@ def test_a_killed_worker_is_named(url: str, tmp_path: Path) -> None:
     file.write_text(KILLED)
     bind = ("--processes", 2, "--master-bind-port", port, "--master-port", port)
     process = locust(
-        file, "--headless", "-u", 4, "-r", 4, "-t", "5s", "--host", url, "--run-folder", folder,
-        "--output-tokens", 8, *bind,
-    )  # fmt: skip
+        file,
+        "--headless",
+        "-u",
+        4,
+        "-r",
+        4,
+        "-t",
+        "5s",
+        "--host",
+        url,
+        "--run-folder",
+        folder,
+        "--output-tokens",
+        8,
+        *bind,
+    )
     wait_for(lambda: sum(path.stat().st_size > 0 for path in folder.glob("records.*")) == 2)
     found = descendants(process.pid)
     # the master has two children; each has a decoder

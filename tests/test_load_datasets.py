@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +182,27 @@ def test_prompts_of_a_length_alone(tmp_path: Path) -> None:
     assert len({ids[:16] for ids in drawn}) == 8
 
 
+def test_mooncake_hashes_of_64_bits(tmp_path: Path) -> None:
+    """Two that differ in their upper half alone are two blocks."""
+    path = tmp_path / "rows.jsonl"
+    row = {"input_length": 64, "output_length": 5}
+    path.write_text(lines(*(row | {"hash_ids": [high << 32 | 7]} for high in (0, 1, 2**31, 0))))
+    data = DataSource(str(path), CHAT)
+    data.workload = data.as_workload(None)
+    first, *others, again = [data.spec(number).token_ids for number in range(4)]
+    assert again == first
+    assert len({first, *others}) == 3
+    assert list(data.shared_tokens()) == [0, 0, 0, 48]
+
+
+def test_blocks_of_another_size(tmp_path: Path) -> None:
+    """They are named: a trace of 16-token blocks is none of Mooncake's."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text(lines({"input_length": 521, "output_length": 5, "hash_ids": [*range(33)]}))
+    with pytest.raises(ConfigError, match="these would be blocks of 16 tokens"):
+        DataSource(str(path), CHAT)
+
+
 BODY = {"model": "m", "messages": ASKED, "max_tokens": 100, "temperature": 0.7}
 
 
@@ -340,6 +363,12 @@ def test_what_to_do_with_it(tmp_path: Path, text: str, suffix: str, said: str) -
             "found a request to /v1/embeddings, expected messages or a prompt",
         ),
         (lines({"custom_id": "r", "body": {"prompt": [1, 2]}}), "jsonl", "batch request 1 of"),
+        (
+            lines(*({"custom_id": "r", "body": {"messages": one}} for one in (ASKED, "Hello"))),
+            "jsonl",
+            "batch request 2 of",
+        ),
+        (lines({"timestamp": 1, "request tokens": 1, "response tokens": 1}, 5), "json", "found 5"),
         (lines(MESSAGE, [1, 2]), "jsonl", "message 2 of"),
         (lines(MESSAGE | {"content": 5}), "jsonl", "message 1 of"),
         (lines(MESSAGE | {"timestamp": {}}), "jsonl", "message 1 of"),
@@ -388,3 +417,71 @@ def test_rows_whose_length_nobody_knows(tmp_path: Path) -> None:
         assert data.lengths(index, 100) == data.planned(index)
         object.__setattr__(data.workload, "max_model_len", 500)
         assert list(data.spec(index).messages) == rows[index]
+
+
+NAMES = (
+    *(
+        "conversations",
+        "items",
+        "id",
+        "from",
+        "value",
+        "role",
+        "content",
+        "custom_id",
+        "body",
+        "url",
+    ),
+    *("messages", "prompt", "input", "max_tokens", "timestamp", "contexttokens", "generatedtokens"),
+    *("Request tokens", "Response tokens", "conversation_id", "tools", "tool_calls", "system"),
+    *("input_length", "output_length", "hash_ids", "output_tokens", "instruction"),
+)
+VALUES = (
+    *("human", "gpt", "user", "assistant", "system", "", "\ud83d", "2024-05-10", "1", "nan", "-5"),
+    *(None, True, 0, 5, 1.5, -1, 1e300, 2**63, 1711842000),
+)
+STARTS: tuple[dict[str, Any], ...] = (
+    TALK,
+    MESSAGE,
+    {"custom_id": "r", "body": BODY},
+    {"timestamp": "2024-05-10", "contexttokens": 1, "generatedtokens": 2},
+    {"timestamp": 1, "Request tokens": 1, "Response tokens": 2},
+    {"prompt": "a"},
+)
+
+
+def drawn(draw: random.Random, depth: int = 0) -> Any:
+    """Any JSON value of the names and values that mean something somewhere."""
+    kind = draw.random()
+    if depth > 3 or kind < 0.45:
+        return draw.choice(VALUES)
+    if kind < 0.7:
+        return [drawn(draw, depth + 1) for _ in range(draw.randrange(4))]
+    return {draw.choice(NAMES): drawn(draw, depth + 1) for _ in range(draw.randrange(5))}
+
+
+def test_hostile_files(tmp_path: Path) -> None:
+    """300 seeded ones: a sentence or rows that --data reads, never another error."""
+    file, out = tmp_path / "in.json", tmp_path / "out.jsonl"
+    read, refused = 0, []
+    for seed in range(300):
+        draw = random.Random(seed)  # noqa: S311 - a test
+        rows: list[Any] = []
+        for _ in range(draw.randrange(1, 4)):
+            row = dict(draw.choice(STARTS))
+            for _ in range(draw.randrange(3)):
+                row[draw.choice(NAMES)] = drawn(draw)
+            rows.append(row if draw.random() < 0.9 else drawn(draw))
+        text = lines(*rows) if draw.random() < 0.7 else json.dumps(rows)
+        file.write_text(text if draw.random() < 0.9 else text[: draw.randrange(len(text))])
+        try:
+            convert(file, out)
+        except ConfigError as error:
+            refused.append(str(error))
+        else:
+            DataSource(str(out), CHAT)
+            read += 1
+        with contextlib.suppress(ConfigError):
+            DataSource(str(file), CHAT)
+    assert min(read, len(refused)) > 30
+    assert [said for said in refused if "\n" in said] == []

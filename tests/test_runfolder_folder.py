@@ -57,7 +57,7 @@ def test_an_existing_folder_is_refused(tmp_path: Path) -> None:
 def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
     """A file where the folder should be is said in a sentence."""
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunFolderError, match="cannot be made"):
+    with pytest.raises(RunFolderError, match="is not an empty folder"):
         RunFolder.create(tmp_path / "file")
 
 

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from measure_tables import MS, SECOND, record
+from measure_tables import SECOND, record
 
+from harness import open_run
 from harness.measure.records.record_source import RecordsAsOf, RecordSource
 from harness.measure.records.record_table import RecordTable
 from harness.measure.search.next_level import Hold, SearchPlan
 from harness.measure.states import Purpose, StopRule
+from harness.report.answer import build_answer
+from harness.report.report_data import ReportData
+from harness.runfolder import names
+from harness.runfolder.folder_writer import RecordWriter, RunFolder
+from harness.runfolder.runinfo import run_info
+from harness.study.compare_folders import compare_folders
 from harness.study.controller import KneeController
 from harness.study.held_levels import in_turn
 from harness.study.locust_levels import (
@@ -22,21 +31,31 @@ from harness.study.locust_levels import (
     unheld_sentence,
     users_pause,
 )
+from harness.study.results import write_results
+
+if TYPE_CHECKING:
+    from harness.measure.records.request_record import RequestRecord
 
 LIFE_MS = 100
 
 
 def load(*steps: tuple[int, float, float], pause_ms: float = 0) -> RecordTable:
+    """What `requests` has, as columns."""
+    return RecordTable.from_records(requests(*steps, pause_ms=pause_ms))
+
+
+def requests(*steps: tuple[int, float, float], pause_ms: float = 0) -> list[RequestRecord]:
     """Each step: so many users from then to then (s), who send again when an answer has ended."""
     found = []
     for users, begin_s, end_s in steps:
         for user in range(users):
             at_ms = begin_s * 1000 + user
+            at_ms += user * pause_ms / users  # each in its own time
             while at_ms < end_s * 1000:
                 one = record(len(found), at_ms, [at_ms + LIFE_MS / 2], at_ms + LIFE_MS)
                 found.append(replace(one, user=user))
                 at_ms += LIFE_MS + pause_ms
-    return RecordTable.from_records(found)
+    return found
 
 
 def asked(*steps: tuple[int, float, float, float | None]) -> list[AskedUsers]:
@@ -111,14 +130,6 @@ def test_each_number_of_users_is_a_level(
 def test_users_who_pause_are_no_concurrency(pause_ms: float, want: bool) -> None:
     """Five users who are in flight a fifth of the time are five users all the same."""
     table = load((5, 0, 10), pause_ms=pause_ms)
-    if pause_ms:  # each at a time of its own
-        shift = table.user * round((LIFE_MS + pause_ms) / 5) * MS
-        table = replace(
-            table,
-            sent_ns=table.sent_ns + shift,
-            done_ns=table.done_ns + shift,
-            at_ns=table.at_ns + shift[table.request_of_event],
-        )
     (level,) = locust_levels(table, asked((5, 0, 10, 1)))
     assert level.window.users == 5
     assert users_pause(table, [level.window]) == want
@@ -188,3 +199,56 @@ def test_data_that_ends_early(
         )
         for one in windows
     ] == want
+
+
+def locust_folder(path: Path, made: list[RequestRecord], of: list[AskedUsers]) -> Path:
+    """As a live run leaves it."""
+    folder = RunFolder.create(path)
+    config = {"kind": "locust", "plan": {**asdict(SearchPlan(())), "slos": []}, "slos": []}
+    folder.write_json(names.RUN, run_info(config, seeds={}, server={"model": "m"}))
+    folder.lines(names.LEVELS).close()
+    writer = RecordWriter(folder, 0)
+    writer.put(made)
+    writer.close()
+    rows = [asdict(one) for one in of]
+    folder.write_json(names.ENDED, {"interrupted": False, "invalid": "", ASKED: rows})
+    return folder.path
+
+
+def test_the_folder_of_a_locust_test(tmp_path: Path) -> None:
+    """Levels and phases in its frames, users who pause as users, and `compare` takes it."""
+    made = requests((2, 0, 20), (6, 20, 40), pause_ms=400)
+    of = asked((2, 0, 20, 1), (6, 20, 40, 21), (9, 40, 41, None))
+    folders = [locust_folder(tmp_path / name, made, of) for name in "ab"]
+    for folder in folders:
+        result = write_results(folder).result
+        assert (result.status, result.exit_code, result.unit) == ("measured", 0, "user")
+        assert [level.users for level in result.levels] == [2, 6]
+        assert "asked for 2, 6, 9 users, and only 2 of these 3 numbers" in result.unheld
+    frames = open_run(folders[0])
+    assert frames.levels.users.tolist() == [2, 6]
+    phases = frames.requests.groupby(["level", "phase"]).size()
+    assert (phases[0, "measured"], phases[1, "measured"]) > (60, 200)
+    found = compare_folders(folders[0], folders[1], 0.05)
+    assert {one.users for one in found.differences} == {2, 6}
+
+
+@pytest.mark.parametrize(
+    ("made", "of", "said"),
+    [
+        (requests((1, 0, 0.05)), asked((1, 0, 0.05, 0)), "too short: 1 request was sent in"),
+        (
+            requests((4, 0, 3)),
+            asked((100, 0, 3, None)),
+            "Locust was asked for 100 users, and none was held until",
+        ),
+    ],
+)
+def test_what_is_said_of_too_little(
+    made: list[RequestRecord], of: list[AskedUsers], said: str, tmp_path: Path
+) -> None:
+    """No figures of a single request, and none of users that were never all there."""
+    run, result, _ = write_results(locust_folder(tmp_path / "run", made, of))
+    text = build_answer(ReportData(run, result)).text
+    assert said in text
+    assert "ms" not in text

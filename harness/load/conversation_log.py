@@ -31,6 +31,7 @@ from harness.load.known_data import (
     records,
     since_1970,
 )
+from harness.load.own_data import parse_row
 
 ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 OF_A_MESSAGE: Final = ("role", "content", "tool_calls", "tool_call_id", "name")
@@ -68,6 +69,8 @@ def convert(log: Path, out: Path) -> Made:
             _of_log(records(log), made)
         else:
             made_of(kind, records(log), made)
+        if kind is Kind.batch:
+            _check(made)
     except (OSError, ValueError, csv.Error) as error:
         raise ConfigError(
             f"{made.of} {made.n + 1:,} of {log} cannot be used ({one_line(str(error))}): expected "
@@ -82,6 +85,14 @@ def convert(log: Path, out: Path) -> Made:
         for row in made.rows:
             file.write(orjson.dumps(row) + b"\n")
     return made
+
+
+def _check(made: Made) -> None:
+    """What a batch says may be anything. Raises ValueError: what --data would."""
+    rows, made.n = made.rows, 0
+    for row in rows:
+        parse_row(orjson.dumps(row))
+        made.n += 1
 
 
 def _kind(log: Path) -> Kind:

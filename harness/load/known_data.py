@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -361,20 +361,20 @@ def _of_lengths(found: Iterable[Any], made: Made, at: str, prompt: str, answer: 
     """
     empty = 0
     for record in found:
-        row = {str(name).strip().lower(): value for name, value in dict(record).items()}
+        if not isinstance(record, dict):
+            raise bad(record)
+        row = {str(name).strip().lower(): value for name, value in record.items()}
         lengths = _whole(row, prompt), _whole(row, answer)
         if min(lengths) > 0:
             due = at_ms(row.get(at), 1000.0)
             if math.isnan(due):
-                raise bad(dict(record), at)
+                raise bad(record, at)
             times = {"timestamp": due}
             made.rows.append(times | {"input_length": lengths[0], "output_length": lengths[1]})
         else:
             empty += 1
         made.n += 1
-    early = sum(
-        b["timestamp"] < a["timestamp"] for a, b in zip(made.rows, made.rows[1:], strict=False)
-    )
+    early = sum(b["timestamp"] < a["timestamp"] for a, b in pairwise(made.rows))
     made.rows.sort(key=lambda row: float(row["timestamp"]))
     first = made.rows[0]["timestamp"] if made.rows else 0.0
     for row in made.rows:

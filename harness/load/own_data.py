@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from harness.load.workloads import Workload
 
 TRACE_BLOCK: Final = 512  # tokens of a Mooncake block
+OTHER_BLOCKS: Final = (16, 32, 64, 128, 256)  # tokens of a block in other traces
 CACHE_BLOCK: Final = 16  # tokens of a KV block, vLLM's default
 MOST_MS: Final = 1 << 50  # so that it is known in ns
 SECONDS_FROM, SECONDS_TO = 10**9, 10**11  # a first timestamp between: no ms that anybody means
@@ -95,11 +96,19 @@ def parse_row(line: bytes) -> Row:
     blocks, hashes = math.ceil(row.get("input_length", 0) / TRACE_BLOCK), row.get("hash_ids")
     all_hashed = hashes is None or len(hashes) == blocks
     if blocks and not (all_hashed and "output_length" in row):
+        n = len(hashes or ())
         raise ValueError(
-            f"found {len(hashes or ())} hash_ids and output_length {row.get('output_length')}, "
-            f"expected both, a hash for each {TRACE_BLOCK} tokens of input_length: {blocks}"
+            f"found {n} hash_ids and output_length {row.get('output_length')}, expected both, a "
+            f"hash for each {TRACE_BLOCK} tokens of input_length: {blocks}"
+            f"{_other_block(row['input_length'], n)}"
         )
     return row
+
+
+def _other_block(tokens: int, n_hashes: int) -> str:
+    """Of a trace with smaller blocks: which they are; "" where no size fits."""
+    fits = [size for size in OTHER_BLOCKS if math.ceil(tokens / size) == n_hashes]
+    return f"; these would be blocks of {fits[0]} tokens, which are not read" if fits else ""
 
 
 def text_of(row: Row) -> bytes:

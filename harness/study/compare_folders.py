@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from harness.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_SLO_MISSED, ConfigError
+from harness.measure.diagnosis.instrument import instrument_sentence
 from harness.measure.latency_figures import BlockedWindow
 from harness.measure.metrics import e2e, failed_requests, tpot, ttft
 from harness.measure.records.record_source import RecordsAsOf
@@ -31,6 +32,7 @@ from harness.measure.search.fit import fit_crossing, fit_levels
 from harness.measure.search.statistics import MAX_BLOCKS
 from harness.runfolder.folder_reader import read_result, read_run
 from harness.study.explain_knee import invalid_reason, shared_prompt_tokens
+from harness.study.held_levels import LOCUST
 from harness.study.knee_estimate import ends_decided
 from harness.study.replay import RunTokenStats, requests_in_window
 from harness.study.results import levels_unit, logged_levels, search_plan
@@ -225,6 +227,9 @@ def _read(run: Run, plan: SearchPlan) -> Sides:
         shared = shared_prompt_tokens(config.get("drive") or {})
         for w, level in RunTokenStats(run, left, plan.slos, run.server).levels.items():
             known = level.known
+            if config.get("kind") == LOCUST:  # users may pause, as when its result was made
+                why[w] = instrument_sentence(known, w, plan.slos, level.tokens.gaps)
+                continue
             why[w] = invalid_reason(w, known, run.server, plan.slos, shared=shared, counted=level)
     windows = [window for window, reason in why.items() if not reason]
     return level_figures(run, windows, plan, searched=config.get("kind") == "knee")

@@ -187,6 +187,8 @@ def clipping_note(load: LoadOptions, max_model_len: int | None) -> str:
         clipped = f"{data.n_clipped(max_model_len or 0):,} clipped to the model's context"
         if data.n_unsized:
             clipped += f", {data.n_unsized:,} whose length nobody can know go out as they are"
+        if data.timed and data.rate_per_s:
+            clipped += f"; their times (ms) ask for {data.rate_per_s:,.3g} requests/s"
         salt = "" if data.salt else "; without --salt the server's cache knows rows of earlier runs"
         return f"{data.path}: {len(data):,} rows, {clipped}; after the last {end}{salt}"
     budget = (load.workload.conversation or ONE_TURN).session_budget
