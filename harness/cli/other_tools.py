@@ -95,7 +95,7 @@ def hint(name: str, value: str, known: Mapping[str, object], prog: str, *, has_u
         return f": the server's URL is an argument; try `{prog} {url}`, or"
     if name in KEYS:
         return ": the key is read from the environment; try `export VLLM_API_KEY=...`, or"
-    if name in NEEDLESS:
+    if has_url and name in NEEDLESS:  # a command that sends load
         return f", and needs none: {NEEDLESS[name]}; leave it out, or try"
     # One of ours may be another command's.
     ours = next((row for row, theirs in MEANT.items() if name in (*row, *theirs.split())), ())
