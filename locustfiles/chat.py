@@ -2,8 +2,7 @@
 
 from locust import task
 
-import harness.study.plain  # noqa: F401 - options, run folder, results, our page
-from harness.drive.users import ChatUser
+from harness.locust import ChatUser
 
 
 class Chat(ChatUser):

@@ -2,8 +2,7 @@
 
 from locust import between, task
 
-import harness.study.plain  # noqa: F401 - options, run folder, results, our page
-from harness.drive.users import ChatUser
+from harness.locust import ChatUser
 
 QUESTIONS = ("Why is the sky blue?", "And at sunset?", "Sum that up in one sentence.")
 
@@ -19,7 +18,9 @@ class OwnTurns(ChatUser):
         history = [{"role": "system", "content": f"You talk to visitor {self.number}."}]
         for question in QUESTIONS:
             history.append({"role": "user", "content": question})
-            reply = self.llm.send(messages=history, body={"top_p": 0.9}, output_tokens=24)
+            reply = self.llm.send(
+                messages=history, body={"top_p": 0.9}, output_tokens=24, name="turn"
+            )
             if reply.outcome != "ok":
                 return  # Locust has counted it, with the reason: reply.error
             history.append({"role": "assistant", "content": reply.text})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -453,6 +454,34 @@ def test_the_words_of_other_tools(
         said[theirs] = capsys.readouterr().err
     assert {theirs: text for theirs, text in said.items() if table[theirs] not in text} == {}
     assert [text for text in said.values() if "sk-1" in text] == []
+
+
+# Command lines as people post them, of vllm bench serve, genai-perf, guidellm and Locust.
+POSTED = {
+    "vllm bench serve": """--base-url http://h:1 --dataset-name random --random-output-len 1
+        --random-input-len 3100 --num-prompts 1024 --max-concurrency 32 --save-result
+        --result-filename result.json""",
+    "genai-perf": """--service-kind openai --endpoint-type chat --endpoint v1/chat/completions
+        --streaming --url http://h:1 --synthetic-input-tokens-mean 3000 --tokenizer T
+        --synthetic-input-tokens-stddev 0 --output-tokens-mean 150 --output-tokens-stddev 0
+        --extra-inputs max_tokens:150 --concurrency 1 --request-count 10
+        --warmup-request-count 1""",
+    "guidellm": "--target http://h:1 --rate-type sweep --max-seconds 30 --max-requests 100",
+    "locust": "-u 100 --spawn-rate 10 --run-time 5m --host http://h:1 --headless",
+}
+
+
+@pytest.mark.parametrize("tool", POSTED)
+def test_no_option_of_a_posted_line_is_left_alone(
+    tool: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each gets our name for it, or what is done in its place."""
+    answers = {}
+    for flag in re.findall(r"(?<!\S)--?[a-z][\w-]*", POSTED[tool]):
+        assert main(["run", flag, "1"]) == 2
+        answers[flag] = capsys.readouterr().err
+    helped = ("did you mean --", "and needs none: ", "the server's URL is an argument")
+    assert [flag for flag, said in answers.items() if not any(x in said for x in helped)] == []
 
 
 def test_a_url_with_a_password_is_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:

@@ -113,10 +113,13 @@ def test_a_locustfile_works_alone(url: str, file: str, tmp_path: Path) -> None:
 OWN = """
 import json
 from pathlib import Path
-from locust import LoadTestShape, User, task
-import harness.study.plain
-from harness.drive.users import ChatUser
+from locust import LoadTestShape, User, events, task
 from harness.errors import HarnessError
+from harness.locust import ChatUser
+@events.request.add_listener
+def on_request(name, context, **rest):
+    with Path(SAID + ".events").open("a") as out:
+        print(json.dumps([name, context.get("ttft_ms")]), file=out)
 class Steps(LoadTestShape):
     def tick(self):
         at_s = self.get_run_time()
@@ -145,13 +148,15 @@ def test_what_own_requests_get_back(url: str, tmp_path: Path) -> None:
     """
     folder, said, file = tmp_path / "run", tmp_path / "said", tmp_path / "own.py"
     asked = (
-        '[dict(messages=[HELLO], body={"top_p": 0.9}, output_tokens=3), dict(body={"n": 2}),'
+        '[dict(messages=[HELLO], body={"top_p": 0.9}, output_tokens=3, name="hello"), '
+        'dict(body={"n": 2}),'
         ' dict(prompt="a b", messages=[HELLO]), dict(body={"stop": {1}}), dict(prompt="a b c d")]'
     )
     file.write_text(f"SAID, HELLO = {str(said)!r}, {HELLO}\nASKED = {asked}\n{OWN}")
     flags = ("--headless", "--output-tokens", 9, "--run-folder", folder)
     ended(locust(file, *flags, "--host", url))
     rows = [json.loads(line) for line in said.read_text().splitlines()]
+    fired = [json.loads(line) for line in Path(f"{said}.events").read_text().splitlines()]
     run = read_run(folder)
     assert run.damage.sentences() == []
     got = [row for row in rows if row[0] == "ok"]
@@ -160,6 +165,9 @@ def test_what_own_requests_get_back(url: str, tmp_path: Path) -> None:
     lasted = run.table.done_ns[ok] - run.table.sent_ns[ok]
     times = zip((first / 1e6).tolist(), (lasted / 1e6).tolist(), strict=True)
     assert sorted((row[1], row[2]) for row in got) == sorted(times)
+    # Locust's event has the name that was given, and the TTFT of the reply.
+    assert {name for name, _ in fired} == {"hello", "/v1/chat/completions"}
+    assert {row[1] for row in got} <= {ttft_ms for _, ttft_ms in fired}
     prompts = {3: 8, 9: 9}  # tokens with the chat template, by those of the answer
     assert [row[3:] for row in got[:2]] == [[3, " a" * 3], [got[1][3], " a" * got[1][3]]]
     assert run.table.prompt_tokens[ok][:1].tolist() == [prompts[3]]

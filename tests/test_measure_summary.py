@@ -62,6 +62,9 @@ def test_the_figures_of_two_seconds():
         ([50], None, [128], 1.0),  # one event with the whole answer
         ([50, 50.2], [49, 49], [1, 1], 1.0),  # both may have come in one read
         ([50, 70], [49, 69], [1, 1], 0.0),  # a stream
+        ([50, 51], [50, 51], [1, 48], 1.0),  # 49 tokens in the same ms, through a gateway
+        ([50, 51], [50, 51], [1, 299], 1.0),  # 300 in a burst of several reads
+        ([50, 51], [50, 51], [1, 4], 0.0),  # 0.25 ms a token: the fastest engines are as fast
         ([50], None, [1], None),  # one token says nothing
     ],
 )

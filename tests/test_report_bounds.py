@@ -10,7 +10,7 @@ from measure_tables import record, table
 
 from harness.measure.diagnosis.slots import MaxNumSeqs
 from harness.measure.result import Knee, Result, SloResult, Target
-from harness.measure.states import Verdict
+from harness.measure.states import Status, Verdict
 from harness.report.bounds import bounds_chart, bounds_of, bounds_sentence
 from harness.report.report_data import ReportData
 from harness.runfolder.folder_reader import Damage, Run
@@ -19,7 +19,12 @@ NONE, LLAMA = {}, {"model": "llama-3.1-8b", "gpu": "h100"}
 
 
 def facts(
-    knee: int, slots: int | None, flags: dict[str, str], cached: int = 0, kv_tokens: int = 24_000
+    knee: int,
+    slots: int | None,
+    flags: dict[str, str],
+    cached: int = 0,
+    kv_tokens: int = 24_000,
+    status: Status = Status.found,
 ) -> ReportData:
     """A searched knee of requests of 100 prompt tokens and 56 more, 128 at mid-life."""
     one = replace(record(0, 0, [1.0] * 56), prompt_tokens=100, output_tokens=56)
@@ -31,7 +36,13 @@ def facts(
     )
     slos = (SloResult("itl_p95=20ms", Verdict.met),)
     found = Knee(estimate=knee, ci95=(knee, knee))
-    return ReportData(run, Result(knee=found, target=target, slos=slos))
+    return ReportData(run, Result(knee=found, target=target, slos=slos, status=status))
+
+
+def test_an_inconclusive_search_has_no_knee_to_speak_of() -> None:
+    """Its estimate is called so."""
+    said = bounds_sentence(facts(60, 64, NONE, status=Status.inconclusive))
+    assert said.endswith("The best estimate of the knee is 60: bound by the slots.")
 
 
 @pytest.mark.parametrize(

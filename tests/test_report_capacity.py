@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from harness.measure.records.record_table import concat_tables
-from harness.measure.result import Knee, Result
-from harness.measure.states import Status
+from harness.measure.result import Knee, Result, SloResult
+from harness.measure.states import Status, Verdict
 from harness.report.answer import explanation
 from harness.report.report_data import ReportData
 from harness.runfolder.folder_reader import Damage, Run
@@ -24,7 +25,8 @@ def facts(users: int | None, ci95: Sequence[int], planned: int | None, status: s
     knee = Knee(holds=low if status == "not_reached" else None, estimate=users, ci95=tuple(ci95))
     info = {"config": {"plan_users": planned}}
     run = Run(Path(), info, concat_tables([]), [], [], [], [], [], [], Damage())
-    return ReportData(run, Result(status=Status(status), knee=knee))
+    slos = (SloResult("e2e_p95=9s", Verdict.met),)
+    return ReportData(run, Result(status=Status(status), knee=knee, slos=slos))
 
 
 @pytest.mark.parametrize(
@@ -50,3 +52,12 @@ def facts(users: int | None, ci95: Sequence[int], planned: int | None, status: s
 def test_replicas(users, ci95, planned, status, want):
     """Only a knee that was found says what a replica holds, and by its cautious end."""
     assert explanation(facts(users, ci95, planned, status)) == want
+
+
+def test_a_power_knee_holds_nothing() -> None:
+    """Without an SLO nothing was promised."""
+    found = facts(51, (48, 52), None, "found")
+    power = replace(found, result=replace(found.result, slos=()))
+    assert explanation(power) == [
+        "Each replica is best at 48, so U users need R = ceil(U / 48) replicas."
+    ]

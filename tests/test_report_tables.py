@@ -8,14 +8,17 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from measure_tables import record
 from report_folder import LEVELS, begin, make, report
 from study_process import harness, load
 
 from harness.errors import one_line
 from harness.measure.diagnosis.server_window import ServerFigures
-from harness.measure.result import Knee, Latency, Level, Result, Target
-from harness.measure.states import Decision, Status
-from harness.report.answer import build_answer
+from harness.measure.records.record_table import RecordTable
+from harness.measure.records.request_record import Outcome
+from harness.measure.result import Knee, Latency, Level, Result, SloResult, Target
+from harness.measure.states import Decision, Status, Verdict
+from harness.report.answer import build_answer, silent_sentences
 from harness.report.numbers import UNKNOWN, as_sentence, escape_markdown
 from harness.report.report_data import ReportData
 from harness.report.tables import level_rows, tiles, tool_number
@@ -116,6 +119,39 @@ def test_a_ttft_that_cannot_be_told() -> None:
         told = [line for line in build_answer(facts).sentences if "all at once" in line]
         assert bool(told) == (share == 0.98)
         assert all("At 4 concurrent requests, 98% of the answers came all at" in x for x in told)
+
+
+def test_each_slo_has_its_figure() -> None:
+    """`report --slo e2e_p95=1s` says what p95 e2e was, also beside p95 TTFT and ITL."""
+    run: Any = SimpleNamespace(info={"config": {}}, table=(), server=[1], gpu=[1], some=[])
+    e2e = Latency(n=50, p95=812.0, p99=911.0)
+    level = Level(0, 4, decision=Decision.held, e2e_ms=e2e, ttft_ms=Latency(n=50, p95=20.0))
+    slos = tuple(SloResult(slo, Verdict.met) for slo in ("e2e_p99=1s", "ttft_p95=1s"))
+    facts = ReportData(run, Result(command="run", status=Status.met, levels=(level,), slos=slos))
+    [said] = [line for line in build_answer(facts).sentences if "4 concurrent" in line]
+    assert said.count("p95 TTFT 20.0 ms") == said.count("p99 e2e 911 ms") == 1
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "want"),
+    [
+        ("+++---", "The last good answer ended 2.5 s after the load began; all 3 requests that"),
+        ("+++--", ""),  # too few
+        ("++---+", ""),  # it came back
+        ("---", "None of the 3 requests that ended was answered well."),
+        ("", ""),
+    ],
+)
+def test_when_a_server_died(outcomes: str, want: str) -> None:
+    """Its last good answer, where all that ended later failed."""
+    kinds = {"+": Outcome.ok, "-": Outcome.connect}
+    records = [
+        record(n, 1000 * n, [1000 * n + 500], outcome=kinds[sign])
+        for n, sign in enumerate(outcomes)
+    ]
+    run: Any = SimpleNamespace(table=RecordTable.from_records(records))
+    said = silent_sentences(ReportData(run, Result(command="run")))
+    assert (len(said), "".join(said).startswith(want)) == (bool(want), True)
 
 
 def torn(path: Path) -> None:

@@ -35,12 +35,14 @@ MEANT: Final[dict[tuple[str, ...], str]] = {
     "--save-result --csv --html -o",
     ("--json",): "--output-file --result-file --result-filename --summary-export --json-file",
     ("--slo",): "--goodput --slos --threshold --thresholds --sla",
-    ("--data",): "--dataset --dataset-path --dataset-name --input-file --trace-file",
+    ("--load", "--rate"): "--rate-type --load-type --schedule",
+    ("--data",): "--dataset --dataset-path --dataset-name --input-file --trace-file "
+    "--fixed-schedule",
     ("--body",): "--extra-body --extra-inputs --extra-request-body --temperature --top-p --top-k "
     "--additional-sampling-params --ignore-eos",
     ("--header",): "--headers -H",
     ("--model",): "--model-name --served-model-name --model-id -m",
-    ("--api",): "--endpoint --endpoint-type --backend --llm-api --protocol",
+    ("--api",): "--endpoint --endpoint-type --service-kind --backend --llm-api --protocol",
     ("--seed",): "--random-seed",
     ("--arrivals",): "--burstiness --arrival-pattern",
     ("--processes",): "--workers --num-workers --expect-workers --threads --max-workers",
@@ -93,7 +95,7 @@ def hint(name: str, value: str, known: Mapping[str, object], prog: str, *, has_u
         return f": the server's URL is an argument; try `{prog} {url}`, or"
     if name in KEYS:
         return ": the key is read from the environment; try `export VLLM_API_KEY=...`, or"
-    if name in NEEDLESS:
+    if has_url and name in NEEDLESS:  # a command that sends load
         return f", and needs none: {NEEDLESS[name]}; leave it out, or try"
     # One of ours may be another command's.
     ours = next((row for row, theirs in MEANT.items() if name in (*row, *theirs.split())), ())

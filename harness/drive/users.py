@@ -29,13 +29,13 @@ from harness.load.request_fields import CHAT_APIS, OWN_FIELDS
 from harness.load.workloads import API_PATHS
 from harness.measure.records.request_record import Outcome
 from harness.reader.clock import CLOCK
+from harness.reader.open_stream import Exchange
 from harness.units import SECOND
 
 if TYPE_CHECKING:
     from locust.env import Environment
 
     from harness.load.arrivals import Due
-    from harness.reader.open_stream import Exchange
     from harness.senders.drive_options import DriveOptions
     from harness.senders.driver import Driver
 
@@ -67,9 +67,11 @@ class LlmClient:
     def send(
         self, *, messages: Sequence[dict[str, Any]] = (), prompt: str = "",
         tools: Sequence[dict[str, Any]] = (), body: Mapping[str, Any] = NO_FIELDS,
-        output_tokens: int | None = None,
+        output_tokens: int | None = None, name: str = "",
     ) -> Exchange:  # fmt: skip
         """Send one request, wait for its end and return what came back, a failure too.
+
+        `name` is its row in Locust's statistics, as in Locust's own clients; "": the API's path.
 
         `messages`, in OpenAI's form, or `prompt` take the place of what the workload plans next;
         what is not given stays as planned. `body` has fields of this request, over --body's.
@@ -97,7 +99,7 @@ class LlmClient:
             spec = spec._replace(tools=tuple(tools))
         length = spec.output_tokens if output_tokens is None else output_tokens
         spec = spec._replace(body=body, output_tokens=length, keep_text=True)
-        return user.send_spec(spec)
+        return user.send_spec(spec, name)
 
 
 class StreamingUser(User):
@@ -146,8 +148,12 @@ class StreamingUser(User):
         """The workload's think time, in seconds; Locust waits that long between two tasks."""
         return max(self._think_ns, 0) / SECOND
 
-    def send(self, prompt: str | None = None, output_tokens: int | None = None) -> Exchange:
+    def send(
+        self, prompt: str | None = None, output_tokens: int | None = None, name: str = ""
+    ) -> Exchange:
         """Send one request and wait for its end; without a prompt, the workload's next.
+
+        `name` is its row in Locust's statistics; "": the API's path.
 
         Raises StopUser when the run's requests are used up, its target was refused or the run is
         over.
@@ -157,7 +163,7 @@ class StreamingUser(User):
             spec = RequestSpec(prompt, -1, spec.output_tokens)
         if output_tokens is not None:
             spec = spec._replace(output_tokens=output_tokens)
-        return self.send_spec(spec)
+        return self.send_spec(spec, name)
 
     def next_spec(self) -> RequestSpec:
         """What the workload plans next. Raises StopUser."""
@@ -166,35 +172,39 @@ class StreamingUser(User):
             raise StopUser
         return spec
 
-    def send_spec(self, spec: RequestSpec) -> Exchange:
+    def send_spec(self, spec: RequestSpec, name: str = "") -> Exchange:
         """Send it and wait for its end, as `send` does."""
         self._think_ns = spec.think_ns
-        sent = self._exchange(self.number, spec)
+        sent = self._exchange(self.number, spec, name=name)
         if sent.outcome is Outcome.connect:  # nobody there: asking a thousand times a second helps
             gevent.sleep(REFUSED_S)  # neither side, and fills the run folder
         if sent.outcome is Outcome.cancelled:  # the reader was closed: there is none to go on with
             raise StopUser
         return sent
 
-    def _exchange(self, number: int, spec: RequestSpec, scheduled_ns: int = -1) -> Exchange:
+    def _exchange(
+        self, number: int, spec: RequestSpec, scheduled_ns: int = -1, name: str = ""
+    ) -> Exchange:
         assert self.driver is not None  # noqa: S101 - who sends has one
         try:
             sent = self.driver.request(number, self.api, spec, scheduled_ns)
         except gevent.GreenletExit:  # Locust cuts this user off; its record says `cancelled`
-            self._report(Outcome.cancelled, 0, 0, "the harness stopped it")
+            self._report(Exchange(Outcome.cancelled, 0, 0, "the harness stopped it"), name)
             raise
-        self._report(sent.outcome, sent.e2e_ns, sent.n_bytes, sent.error)
+        self._report(sent, name)
         return sent
 
-    def _report(self, outcome: Outcome, e2e_ns: int, n_bytes: int, error: str) -> None:
-        ok = outcome is Outcome.ok
+    def _report(self, sent: Exchange, name: str = "") -> None:
+        """Fire Locust's `request` event; its context has `ttft_ms` where the answer was kept."""
+        ok, told = sent.outcome is Outcome.ok, f"{sent.outcome.value}: {sent.error}".rstrip(": ")
+        known = {} if sent.ttft_ms is None else {"ttft_ms": sent.ttft_ms}
         self.environment.events.request.fire(
             request_type="POST",
-            name=API_PATHS[self.api],
-            response_time=e2e_ns / 1e6,
-            response_length=n_bytes,
-            exception=None if ok else RequestFailed(f"{outcome.value}: {error}".rstrip(": ")),
-            context=self.context(),
+            name=name or API_PATHS[self.api],
+            response_time=sent.e2e_ns / 1e6,
+            response_length=sent.n_bytes,
+            exception=None if ok else RequestFailed(told),
+            context={**self.context(), **known},
         )
 
 
@@ -253,7 +263,7 @@ class Pacer(StreamingUser):
                     in_flight.spawn(self._insist, due.number, spec, due.at_ns)
                 else:
                     driver.drop(due, spec)
-                    self._report(Outcome.dropped, 0, 0, "too many in flight")
+                    self._report(Exchange(Outcome.dropped, 0, 0, "too many in flight"))
                 gevent.sleep(0)  # it goes out before the next one is planned
             in_flight.join()
         finally:

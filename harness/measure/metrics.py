@@ -136,15 +136,22 @@ def delivered_tokens(table: RecordTable) -> Ints:
     return np.asarray(np.diff(total[table.offsets]))
 
 
+BURST_NS: Final = 100_000  # between two tokens of a stream: faster, and they were collected
+
+
 def came_at_once(table: RecordTable) -> Floats:
     """1 for each request of whose tokens the last may have come with the first, else 0.
 
     Of those that succeeded and had more than one token. Where a server or a proxy collects an
     answer before it sends it, its TTFT is its e2e, and nothing says when its first token was made.
+    A burst of several reads, faster than any engine makes tokens, is the same.
     """
-    rows = np.flatnonzero((table.outcome == OK) & (delivered_tokens(table) > 1))
+    tokens = delivered_tokens(table)
+    rows = np.flatnonzero((table.outcome == OK) & (tokens > 1))
     first, last = table.offsets[:-1][rows], table.offsets[1:][rows] - 1
-    return np.asarray(table.not_before_ns[last] <= table.at_ns[first], np.float64)
+    further = tokens[rows] - table.tokens[first]
+    burst = table.at_ns[last] - table.at_ns[first] < BURST_NS * further
+    return np.asarray(burst | (table.not_before_ns[last] <= table.at_ns[first]), np.float64)
 
 
 def lost_gaps(table: RecordTable) -> tuple[Ints, Ints]:

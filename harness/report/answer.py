@@ -13,7 +13,8 @@ from typing import Final
 
 from harness.measure.diagnosis.server_window import replica_figures
 from harness.measure.diagnosis.triage import SYMPTOMS, TRIAGE_QUANTILE, p95_limits_ns
-from harness.measure.metrics import HEADLINES, SLO_METRICS
+from harness.measure.metrics import HEADLINES, SLO_METRICS, failed_requests
+from harness.measure.records.record_table import OK
 from harness.measure.records.samples import samples_within
 from harness.measure.result import CONCURRENT, Level, SloResult
 from harness.measure.slo import Slo
@@ -36,6 +37,8 @@ from harness.report.small_print import loop_text
 from harness.report.sweep import findings, rules_of_thumb
 from harness.report.tables import tool_comparisons, tools_as_text
 from harness.units import SECOND
+
+MIN_SILENT: Final = 3  # requests that failed after the last good one: fewer may be chance
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,7 @@ def build_answer(facts: ReportData) -> Answer:
             *facts.asked_later,
             *found.sentences,
             *at_once_sentences(facts),
+            *silent_sentences(facts),
             *delivery_sentences(facts),
             *replica_sentences(facts),
             *loop,
@@ -256,8 +260,8 @@ def _figures(facts: ReportData, level: Level) -> str:
         f"p95 {name} {Quantity.of(level.latency(key), 'p95', facts.limit_ms(key))}"
         for key, name in HEADLINES.items()
     ]
-    speeds = [slo for slo in facts.slos if slo.speed]
-    shown += [f"{slo_name(slo)} {_observed(level, slo)}" for slo in speeds]
+    usual = [f"{key}_p95" for key in HEADLINES]
+    shown += [f"{slo_name(x)} {_observed(level, x)}" for x in facts.slos if x.name not in usual]
     tokens = Quantity(level.output_tokens_per_s, unit="output tokens/s")
     if level.rate_per_s:
         shown.insert(0, f"{format_number(level.in_flight)} in flight")
@@ -323,6 +327,10 @@ def knee_sentences(facts: ReportData) -> list[str]:
     if not figures:
         return []
     parts = [f"{name} {figure}" if figure.unit == "ms" else str(figure) for name, figure in figures]
+    usual = [f"{key}_p95" for key in HEADLINES]
+    others = [slo for slo in facts.slos if slo.name not in usual]
+    level = facts.result.at_knee
+    parts += [f"{slo_name(slo)} {_observed(level, slo)}" for slo in others if level is not None]
     parts += [f"{format_number(facts.knee.in_flight)} requests in flight"] * facts.is_rate
     return [f"At {facts.measured_at:,}: {', '.join(parts)}.", *_steepness(facts)]
 
@@ -345,10 +353,10 @@ def _replicas(facts: ReportData) -> list[str]:
         return []
     exact, planned = facts.status == Status.found, int(facts.config.get("plan_users") or 0)
     if not planned:
-        plain = (
-            f"Each replica holds {each:,}, so U {facts.who}s need R = ceil(U / {each:,}) replicas."
-        )
-        return [plain] * exact
+        # Without an SLO nothing was promised: it is where throughput over latency peaks.
+        verb = "holds" if facts.slos else "is best at"
+        plain = f"Each replica {verb} {each:,}, so U {facts.who}s need R = ceil(U / {each:,})"
+        return [f"{plain} replicas."] * exact
     # An upper bound where the knee may be higher.
     least, most = ("", "") if exact else ("at least ", "at most ")
     need, users = count_of(-(-planned // each), "replica"), count_of(planned, facts.who)
@@ -386,6 +394,23 @@ def at_once_sentences(facts: ReportData) -> list[str]:
         "stream of tokens; try without a proxy that buffers, or a lower --stream-interval."
         for level in whole[-1:]
     ]
+
+
+def silent_sentences(facts: ReportData) -> list[str]:
+    """When the server gave its last good answer, if all that ended later failed."""
+    table = facts.run.table
+    if not len(table) or facts.result.command == "drill":
+        return []
+    good, bad = table.outcome == OK, failed_requests(table)
+    last_ns = int(table.done_ns[good].max()) if good.any() else 0
+    later = int((bad & (table.done_ns > last_ns)).sum())
+    if later < MIN_SILENT:
+        return []
+    if not last_ns:
+        return [f"None of the {later:,} requests that ended was answered well."]
+    after_s = (last_ns - int(table.sent_ns.min())) / SECOND
+    failed = f"all {count_of(later, 'request')} that ended later failed"
+    return [f"The last good answer ended {after_s:,.1f} s after the load began; {failed}."]
 
 
 def survivor_sentences(facts: ReportData) -> list[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from harness.engine.shapes import MODELS
 from harness.measure.memory.cards import GPUS
 from harness.measure.records.record_table import OK
+from harness.measure.states import Status
 from harness.report.curves import log_ticks
 from harness.report.svg import BLUE, INK, RED, drawing, to_svg
 from harness.units import MS, SECOND
@@ -51,7 +52,8 @@ def bounds_sentence(facts: ReportData) -> str:
         return ""
     said = "; ".join(f"{name} {requests:,.0f}" for name, requests in found.items())
     end = f"bound by the {next(iter(found)).partition(' (')[0]}" * is_bound(facts, found)
-    knee = f"The knee was {facts.knee.estimate:,}: {end or 'below all of them'}."
+    what = "The knee was" if facts.status == Status.found else "The best estimate of the knee is"
+    knee = f"{what} {facts.knee.estimate:,}: {end or 'below all of them'}."
     return f"Bounds, in concurrent requests: {said}. {knee}"
 
 

@@ -147,6 +147,14 @@ def setting_row(one: Setting) -> dict[str, str]:
     return row | {"Exit codes": ", ".join(map(str, one.runs.values()))}
 
 
+def _in_times(d: Difference) -> str:
+    """The interval of a change as factors: `0.06 to 0.19`."""
+    lo, hi = d.ci95
+    if math.isinf(hi):
+        return "too few requests" if lo <= -1 else f"at least {1 + lo:.2f}"
+    return f"at most {1 + hi:.2f}" if lo <= -1 else f"{1 + lo:.2f} to {1 + hi:.2f}"
+
+
 def gain(c: Comparison) -> str:
     """`B against A: output tokens/s +20% (+15% to +26%), for 2.00 times the p95 ITL (ms) (...)`."""
     parts: dict[bool, list[str]] = {True: [], False: []}
@@ -154,7 +162,10 @@ def gain(c: Comparison) -> str:
         if d.metric in SETTING_COLUMNS:
             name, _, _, change, interval, _ = difference_row(d).values()
             more = d.metric in MORE_IS_BETTER
-            figure = f"{name} {change}" if more else f"{1 + d.change:.2f} times the {name}"
+            figure = f"{name} {change}"
+            if not more:
+                figure = f"{1 + d.change:.2f} times the {name.replace(' (ms)', '')}"
+                interval = _in_times(d)
             known = d.verdict in {Change.worse, Change.better}
             parts[more].append(f"{figure} ({interval}{'' if known else ', not shown'})")
     return f"{c.b} against {c.a}: {', '.join(parts[True])}, for {', '.join(parts[False])}"
@@ -170,7 +181,8 @@ def settings_report(
     failures = [f"{one.name}: {one_line(one.failure)}" for one in settings if one.failure]
     first = f"Best for {' and '.join(slos) or 'throughput'}: {best}."
     if not measured[1:]:
-        first = f"Nothing to compare: {', '.join(measured) or 'none of the settings'} was measured."
+        only = f"only {measured[0]}" if measured else "none of the settings"
+        first = f"Nothing to compare: {only} was measured."
         first, failures = " ".join([first, *failures]), []
     elif len(ties) == len(measured) - 1:
         first = f"No difference shown between {' and '.join(measured)}."
@@ -183,7 +195,11 @@ def settings_report(
     steps = [c for c in pairs if (c.a, c.b) in {*pairwise(measured)} and c.differences]
     parts = [{"Figure": c.name, "95% interval": Quantity(c.value, *c.ci95).cell,
               "Meaning": c.meaning} for c in costs]  # fmt: skip
-    title = f"By length, at {costs[0].load:g} {settings[0].unit}" if costs else ""
+    title = ""
+    if costs:
+        unit = settings[0].unit
+        one = costs[0].load == 1 and unit != PER_S
+        title = f"By length, at {costs[0].load:g} {unit.removesuffix('s') if one else unit}"
     tables = {"Settings": rows} | ({title: parts} if costs else {})
     tables |= {gain(c): [*map(difference_row, c.differences)] for c in steps}
     tone = BADGE_TONES.get(code, "unsure"), f"exit code {code}"

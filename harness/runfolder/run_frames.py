@@ -303,7 +303,9 @@ def write_levels(folder: RunFolder, rows: Sequence[Mapping[str, Any]]) -> None:
     columns = dict.fromkeys(key for row in rows for key in row)
     table = pa.table({key: _of_cells([row.get(key) for row in rows]) for key in columns})
     with folder.replacing(names.LEVELS_PARQUET) as file:
-        pq.write_table(table, file, compression="zstd")
+        # A few hundred columns of a few rows: all that a file says of a column is larger than it.
+        plain = {"use_dictionary": False, "write_statistics": False, "store_schema": False}
+        pq.write_table(table, file, **plain)
 
 
 def _of_cells(cells: list[Any]) -> pa.Array:

@@ -31,6 +31,7 @@ from harness.measure.search.evidence import (
 from harness.measure.search.fit import fit_crossing, fit_levels
 from harness.measure.search.statistics import MAX_BLOCKS
 from harness.runfolder.folder_reader import read_result, read_run
+from harness.runfolder.json_files import flat
 from harness.study.explain_knee import invalid_reason, shared_prompt_tokens
 from harness.study.held_levels import LOCUST
 from harness.study.knee_estimate import ends_decided
@@ -247,5 +248,4 @@ def _settings(run: Run) -> dict[str, str]:
         "arrivals": (config.get("drive") or {}).get("arrivals") or "as answers end",
         "client": {name: client.get(name) for name in ("cpu", "usable_cores")},
     }
-    flat = ((n, v if isinstance(v, dict) else {"": v}) for n, v in settings.items())
-    return {f"{name} {part}".strip(): str(v) for name, parts in flat for part, v in parts.items()}
+    return {name.replace(".", " "): str(value) for name, value in flat(settings).items()}
