@@ -31,6 +31,7 @@ ODD: list[Any] = [
     "fp8", "auto", [], [8, 8], [None], ["full_attention"], ["re:(a+)+$"], ["re:["], {}, {"a": 1},
     {"quant_method": "awq", "bits": 0, "group_size": -1}, {"quant_method": 3},
     {"quant_method": "fp8", "weight_block_size": [0, 128]},
+    {"quant_method": "gptq", "bits": 4, "dynamic": {"(": {"bits": 8}}, "extra_config": {"a": 3}},
     {"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": None}}},
 ]  # fmt: skip
 EXTRA = (
@@ -160,6 +161,7 @@ def test_nulls_of_transformers(name: str) -> None:
         ({"layer_types": ["full_attention"] * 3}, "'3 entries' as layer_types: expected one for"),
         ({"hidden_size": 4097}, "a multiple of the 32 heads, or head_dim"),
         ({"num_hidden_layers": 10**9}, "expected at most 1,000"),
+        ({"num_nextn_predict_layers": 10**9}, "as draft layers: expected at most 1,000"),
         ({"model_type": None}, "without model_type: expected one of"),
         ({"model_type": "jamba"}, "model_type 'jamba', whose layers are not known here"),
         ({"model_type": "gemma3_text", "sliding_window_pattern": "odd"}, "'odd' as sliding"),
@@ -186,7 +188,7 @@ YARN = {"original_max_position_embeddings": 4096, "factor": "40"}
         ({"max_position_embeddings": 163_840, "rope_scaling": {"type": "yarn"} | YARN}, 163_840),
         ({"max_position_embeddings": 4096, "rope_parameters": {"rope_type": "yarn"} | YARN},
          163_840),
-        ({"max_position_embeddings": 4096, "rope_scaling": {"type": "linear", "factor": 2.0}}, 8192),
+        ({"n_positions": 4096, "rope_scaling": {"type": "linear", "factor": 2.0}}, 8192),
         ({"max_position_embeddings": 131_072, "rope_scaling": {"rope_type": "llama3", "factor": 8}},
          131_072),
         ({"max_position_embeddings": 32_768, "rope_scaling": {"type": "mrope"}}, 32_768),

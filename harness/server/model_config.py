@@ -7,7 +7,6 @@ guess would be wrong by factors. The rules are those of vLLM 0.32 and Transforme
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import nan
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.errors import ConfigError
@@ -20,6 +19,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TEXT_PARTS: Final = ("text_config", "llm_config", "language_config")
+# The family of a text part that does not name its own.
+TEXT_FAMILIES: Final = {
+    "gemma3": "gemma3_text",
+    "llava": "llama",
+    "llava_next": "llama",
+    "mistral3": "mistral",
+    "qwen3_vl": "qwen3_vl_text",
+    "qwen3_vl_moe": "qwen3_vl_moe_text",
+}
 NESTED: Final = "nested_text_config"  # a mark of ours: Transformers' sizes fill what is left out
 MODELOPT_FILE: Final = "hf_quant_config.json"
 CONTEXT: Final = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
@@ -66,6 +74,9 @@ def model_config(path: Path | None) -> dict[str, Any]:
         if text:
             said = {key: value for key, value in text.items() if value is not None}
             silent = {key: None for key in text if config.get(key) is None}
+            outer = config.get("model_type")
+            if "model_type" not in said and isinstance(outer, str):
+                said["model_type"] = TEXT_FAMILIES.get(outer, outer)
             return {**config, **silent, **said, NESTED: True}
     return config
 
@@ -115,8 +126,10 @@ def model_shape(config: Config) -> ModelShape:
     if missing:
         raise lacking(name, missing)
     hidden, layers, heads = (size or 0 for size in sizes)
-    if layers > MOST_LAYERS:
-        raise values.odd("num_hidden_layers", layers, f"at most {MOST_LAYERS:,}")
+    draft_layers = values.whole("num_nextn_predict_layers", "num_mtp_modules") or 0
+    for field, count in (("num_hidden_layers", layers), ("draft layers", draft_layers)):
+        if count > MOST_LAYERS:
+            raise values.odd(field, count, f"at most {MOST_LAYERS:,}")
     head_size = values.whole("head_dim", least=1)
     if head_size is None and hidden % heads and not rank:
         raise values.odd("hidden_size", hidden, f"a multiple of the {heads} heads, or head_dim")
@@ -134,7 +147,7 @@ def model_shape(config: Config) -> ModelShape:
         quantization=values.part("quantization_config").word("quant_method"),
         kv_cache_dtype=own_kv_cache_dtype(config),
         dtype=values.word("dtype", "torch_dtype"),
-        draft_layers=values.whole("num_nextn_predict_layers", "num_mtp_modules") or 0,
+        draft_layers=draft_layers,
     )
 
 
@@ -223,28 +236,3 @@ def own_kv_cache_dtype(config: Config) -> str:
     if not bits.fields:
         return "auto"
     return "nvfp4" if bits.whole("num_bits") == BITS_OF_NVFP4 else "fp8"
-
-
-def model_weights(config: Config) -> tuple[float, float, float]:
-    """Return parameters (without norms and biases), those that multiply a token, and bytes."""
-    shape, (values, _) = model_shape(config), values_of(config)
-    hidden, layers, heads, kv_heads = shape.hidden, shape.layers, shape.heads, shape.kv_heads
-    attention: float = 2 * hidden * shape.head_size * (heads + kv_heads)
-    if shape.latent_size:
-        rank, rope, nope, value = (values.whole(name) or 0 for name in LATENT)
-        query, low = heads * (nope + rope), values.whole("q_lora_rank") or 0
-        attention = low * (hidden + query) if low else hidden * query
-        attention += heads * (rank * (nope + value) + value * hidden) + hidden * (rank + rope)
-    experts = values.whole("num_local_experts", "n_routed_experts", "num_experts") or 0
-    sparse = layers - (values.whole("first_k_dense_replace") or 0) if experts else 0
-    wide: float = values.whole("intermediate_size") or nan
-    expert = 3 * hidden * (values.whole("moe_intermediate_size") or wide) * sparse
-    total = layers * attention + 3 * hidden * wide * (layers - sparse) + hidden * experts * sparse
-    total += (experts + (values.whole("n_shared_experts") or 0)) * expert
-    tied = values.flag("tie_word_embeddings")
-    embeddings = (values.whole("vocab_size") or nan) * hidden * (1 if tied else 2)
-    scheme = values.part("quantization_config")
-    known = {"": 16.0, "fp8": 8.0, "awq": 4.0, "gptq": 4.0}
-    bits: float = scheme.whole("bits") or known.get(scheme.word("quant_method"), nan)
-    idle = max(experts - (values.whole("num_experts_per_tok") or 0), 0) * expert
-    return total + embeddings, total + embeddings - idle, total * bits / 8 + embeddings * 2

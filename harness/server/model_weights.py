@@ -160,40 +160,43 @@ def _experts(values: ConfigValues) -> int:
 
 def _is_sparse(values: ConfigValues, layer: int) -> bool:
     """Whether a layer of a model with experts has them."""
+    kinds = values.words("mlp_layer_types")
+    if layer < len(kinds):
+        return kinds[layer] == "sparse"
     if layer < (values.whole("first_k_dense_replace") or 0):
         return False
     if layer in values.wholes("mlp_only_layers"):
         return False
     step = values.whole("decoder_sparse_step") or 1
-    every = values.whole("moe_layer_freq") or 1 if values.has("first_k_dense_replace") else 1
+    every = values.whole("moe_layer_freq") or 1
     return (layer + 1) % step == 0 and layer % every == 0
 
 
 def _layer(values: ConfigValues, family: Family, shape: ModelShape, sparse: bool) -> list[Matrix]:
     """Return the feed-forward part of a layer. Raises UnknownWeightsError."""
-    hidden = shape.hidden
-    own = values.flag("mlp_bias") or values.flag("use_bias")
-    bias = own if family.mlp_bias is None else family.mlp_bias
-    said = any(values.has(name) for name in EXPERT_COUNTS) or _experts(values) > 0
-    if family.experts and not said:
+    if family.experts and not _experts(values) and not any(map(values.has, EXPERT_COUNTS)):
         _lacks(shape, EXPERT_COUNTS[:3])
+    own_bias = values.flag("mlp_bias") or values.flag("use_bias")
+    bias = own_bias if family.mlp_bias is None else family.mlp_bias
     if not sparse:
-        inner = values.whole(*SHARED_INNER[1:]) if _is_shared_only(values, family) else None
-        inner = inner or values.whole(*INNER)
-        if not inner and shape.family == "gpt2":
-            inner = GPT2_INNER * hidden
-        return FeedForward(hidden, inner or _lacks(shape, INNER[:1]), family.gated, bias).matrices()
+        inner = _dense_size(values, family, shape)
+        return FeedForward(shape.hidden, inner, family.gated, bias).matrices()
     inner = values.whole(*EXPERT_INNER) or _lacks(shape, EXPERT_INNER[:1])
-    found = Experts(hidden, inner, _experts(values), bias).matrices()
+    found = Experts(shape.hidden, inner, _experts(values), bias).matrices()
     shared = values.whole(*SHARED_INNER) or inner * (values.whole(*SHARED) or 0)
     if shared:
-        found += FeedForward(hidden, shared, module="mlp.shared_experts").matrices()
+        found += FeedForward(shape.hidden, shared, module="mlp.shared_experts").matrices()
     return found
 
 
-def _is_shared_only(values: ConfigValues, family: Family) -> bool:
-    """Whether a family of experts has none in this model, but what they share."""
-    return family.experts and not _experts(values)
+def _dense_size(values: ConfigValues, family: Family, shape: ModelShape) -> int:
+    """Return the inner size of a layer without experts, be it what experts would share."""
+    shared = values.whole("shared_intermediate_size")
+    if shared and family.experts and not _experts(values):
+        return shared
+    if shape.family == "gpt2":
+        return values.whole(*INNER) or GPT2_INNER * shape.hidden
+    return values.whole(*INNER) or _lacks(shape, INNER[:1])
 
 
 def _lacks(shape: ModelShape, fields: tuple[str, ...]) -> int:

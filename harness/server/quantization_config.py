@@ -112,8 +112,33 @@ def _integers(scheme: ConfigValues) -> Quantization:
         bits = INT4
     if bits is None:
         return _unknown(method, "the file does not say how many bits")
-    form = Format(bits, group=_group(scheme, INT4_GROUP), scale_bits=SCALE + bits)
-    return Quantization(method, ((ALL, form),), _skipped(scheme), head=scheme.flag("lm_head"))
+    group = _group(scheme, INT4_GROUP)
+    skipped = [*_skipped(scheme)]
+    formats: list[tuple[tuple[str, ...], Format]] = []
+    for name, own in _exceptions(scheme):
+        if own is None or own >= MOST_BITS:
+            skipped.append(name)
+        else:
+            formats.append(((name,), Format(own, group=group, scale_bits=SCALE + own)))
+    formats.append((ALL, Format(bits, group=group, scale_bits=SCALE + bits)))
+    return Quantization(method, tuple(formats), tuple(skipped), head=scheme.flag("lm_head"))
+
+
+def _exceptions(scheme: ConfigValues) -> list[tuple[str, int | None]]:
+    """Return patterns of modules with bits of their own; None: not quantized."""
+    found: list[tuple[str, int | None]] = []
+    modules = scheme.part("extra_config")  # AutoRound's, by name
+    for name in modules.fields:
+        own = _bits(modules.part(name), "bits")
+        if own is not None:
+            found.append((checked(scheme, "extra_config", name), own))
+    patterns = scheme.part("dynamic")  # GPTQModel's: `-:` before a pattern takes modules out
+    for name in patterns.fields:
+        pattern = checked(scheme, "dynamic", REGULAR + name.removeprefix("-:").removeprefix("+:"))
+        own = None if name.startswith("-:") else _bits(patterns.part(name), "bits")
+        if own is not None or name.startswith("-:"):
+            found.append((pattern, own))
+    return found
 
 
 def _bits(scheme: ConfigValues, *names: str) -> int | None:
@@ -181,7 +206,10 @@ def _tensor_format(weights: ConfigValues, form: str) -> Format | None:
     if bits is None:
         return None
     strategy = weights.word("strategy")
-    sides = weights.wholes("block_structure")
+    structure = weights.value("block_structure")
+    sides = () if isinstance(structure, str) else weights.wholes("block_structure")
+    if structure == "128x128":
+        sides = (128, 128)
     if strategy == "block" and len(sides) == 2 and all(sides):  # noqa: PLR2004 - as above
         return Format(bits, block=(sides[0], sides[1]))
     if "nvfp4" in form or strategy == "tensor_group":

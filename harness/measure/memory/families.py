@@ -142,20 +142,29 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "cohere2": replace(COHERE, slides=4, always={**COHERE.always, "sliding_window": 4096}),
     "deepseek_v2": DEEPSEEK,
     "deepseek_v3": DEEPSEEK,
+    "ernie4_5": Family(
+        always={"head_dim": 128, "num_key_value_heads": 2, "tie_word_embeddings": True}
+    ),
     "exaone4": Family(4, {"sliding_window": 4096}, head_norms=True),
     "gemma": GEMMA,
     "gemma2": GEMMA2,
     "gemma3_text": GEMMA3,
     "glm4": GLM4,
     "glm4_moe": Family(always={"num_key_value_heads": 8}, experts=True, output_bias=False),
+    "glm4_moe_lite": DEEPSEEK,
     "gpt2": GPT2,
     "gpt_neox": replace(OPT, always={"attention_bias": True}, positions=None),
     "gpt_oss": GPT_OSS,
     "granite": LLAMA,
     "granitemoe": replace(LLAMA, experts=True),
     "granitemoehybrid": replace(LLAMA, experts=True),
+    "granitemoeshared": replace(LLAMA, experts=True),
+    "hunyuan_v1_dense": Family(head_norms=True),
+    "internlm2": LLAMA,
+    "internlm3": LLAMA,
     "kimi_k2": DEEPSEEK,
     "llama": LLAMA,
+    "mimo": QWEN2,
     "minimax_m2": Family(
         always={"head_dim": 128, "num_key_value_heads": 8}, experts=True, head_norms=True
     ),
@@ -164,6 +173,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "mixtral": MIXTRAL,
     "nemotron": replace(LLAMA, gated=False, norm_bias=True),
     "olmo2": Family(head_norms=True),
+    "olmo3": Family(4, {"sliding_window": 4096}, head_norms=True),
     "olmoe": Family(experts=True, head_norms=True),
     "opt": OPT,
     "phi": replace(OPT, always={}, norms=1, positions=None),
@@ -184,6 +194,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         output_bias=False,
     ),
     "smollm3": Family(always={"tie_word_embeddings": True, "num_key_value_heads": 4}),
+    "stablelm": Family(norm_bias=True),
     "starcoder2": replace(
         OPT, slides=ALL_LAYERS, always={"tie_word_embeddings": True}, positions=None
     ),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import lru_cache
 from math import ceil
 from typing import TYPE_CHECKING, Final
 
@@ -253,7 +252,6 @@ def shard_sizes(matrix: Matrix, parallel: Parallel) -> tuple[int, int, int]:
     return ceil(inputs / tensor), outputs, count
 
 
-@lru_cache(maxsize=1024)
 def round_up(number: int, step: int) -> int:
     """Return the next multiple."""
     return ceil(number / step) * step
