@@ -10,6 +10,7 @@ import pytest
 import real_vllm
 
 from harness.cli import main
+from harness.server import probe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -126,8 +127,8 @@ def run(tmp_path: Path, config: Config, *options: str) -> int:
         (LLAMA_70B, ["--gpu", "h100", "--tensor-parallel", "8"], 0, [
             "memory 680.24 GB (633.52 GiB)", "of which vLLM takes 625.82 GB (582.84 GiB)",
             "prefill, upper bound 56,071 tokens/s: TTFT of 4,096 tokens at least 73.1 ms",
-            ("Weights: shape. Reserve: as start logs of vLLM show it, for activations, the sampler, "
-             "CUDA graphs and NCCL."),
+            ("Weights: shape. Reserve: as start logs of vLLM show it, for activations, the "
+             "sampler, CUDA graphs and NCCL."),
         ]),
         # a share of a memory that is known: 0.5 x 100 - 10 - 5 = 35 GB; x 4 without the share
         (LLAMA_70B, ["--memory", "100", "--weights", "10", "--reserve", "5",
@@ -210,6 +211,47 @@ def test_prefill_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     shown = re.sub(" +", " ", capsys.readouterr().out)
     assert "KV cache to move per request 0.40 GB (0.38 GiB)" in shown
     assert "Choose 3 for prefill and 5 for decoding: at least 90% of the requests/s" in shown
+
+
+PHI3_SHAPE: Config = {  # a window of 255, that Phi 3 has in each layer
+    "model_type": "phi3", "hidden_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "sliding_window": 255, "intermediate_size": 1024,
+    "vocab_size": 32_000, "max_position_embeddings": 2048,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("said", "tokens", "concurrency", "differs", "users"),
+    [
+        ("986895", 986_895, 481.88, False, 481),  # 8,192 blocks, 17 of a request
+        ("900000", 900_000, 439.45, True, 439),  # ours is not this server's: its own is taken
+        (None, 986_895, 481.88, None, 481),  # an old server, which says blocks only
+    ],
+)
+def test_a_running_server(
+    said: str | None, tokens: int, concurrency: float, differs: bool | None, users: int,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Its own figures beside ours; where they differ by more than 1%, its own are the answer."""
+    labels = {"block_size": "128", "num_gpu_blocks": "8192", "cache_dtype": "auto"}
+    if said:
+        labels |= {"kv_cache_size_tokens": said, "kv_cache_max_concurrency": str(int(said) / 2048)}
+    found = probe.Capabilities(
+        url="http://127.0.0.1:8000", api="completions", model="m", models=("m",),
+        max_model_len=2048, version="0.32.0+cpu", fixed_length=True, continuous_usage=True,
+        final_usage=True, tokenize=True, metrics=True, cache=probe.cache_summary([labels]),
+    )  # fmt: skip
+    monkeypatch.setattr(probe, "probe", lambda *_: found)
+    (tmp_path / "config.json").write_text(json.dumps(PHI3_SHAPE))
+    out = tmp_path / "fit.json"
+    options = ["http://127.0.0.1:8000", "--config", str(tmp_path), "--context", "2048"]
+    assert main(["fit", *options, "--json", str(out)]) == 0
+    got = json.loads(out.read_text())
+    assert (got["kv_tokens"], round(got["kv_concurrency"], 2)) == (tokens, concurrency)
+    assert got["user"]["users"] == users
+    assert (got["server"] or {"differs": None})["differs"] is differs
+    page = capsys.readouterr().out
+    assert ("more than 1% off: the server's are used" in page) is bool(differs)
 
 
 @pytest.mark.vllm

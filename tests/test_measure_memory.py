@@ -63,8 +63,10 @@ GEMMA_27B = shape(every(62, 1024, 6), kv_heads=16)
 
 @pytest.mark.parametrize("case", json.loads(LAYOUTS.read_text()), ids=lambda case: case["kv_bytes"])
 def test_layouts_as_vllm_has_them(case: dict[str, Any]) -> None:
-    """80 drawn models, divisions and formats, to the block and the token: what vLLM 0.32's own
-    get_kv_cache_configs and get_max_concurrency_for_kv_cache_config returned (seed 27).
+    """80 drawn models, divisions and formats, to the block and the token.
+
+    What vLLM 0.32's own get_kv_cache_configs and get_max_concurrency_for_kv_cache_config returned
+    for them (seed 27).
     """
     drawn = shape(
         every(case["layers"], case["window"], case["whole_every"]),

@@ -226,6 +226,10 @@ def test_a_length_that_vllm_refuses(tmp_path: Path) -> None:
     [
         ({}, {}, 28_672),  # 2 x 28 layers x 2 heads x 128 x 2 bytes
         ({"kv_cache_dtype": "fp8"}, {}, 14_336),
+        ({"kv_cache_dtype": "int8_per_token_head"}, {}, 14_784),  # 28 x 2 x (2 x 128 + 2 x 4)
+        ({"kv_cache_dtype": "int4_per_token_head"}, {}, 7616),
+        ({"kv_cache_dtype": "nvfp4"}, {}, 8064),
+        ({"kv_cache_dtype": "turboquant_4bit_nc"}, {}, 10_528),  # 2 x (4 x 512 + 24 x 134)
         ({"dtype": "float32", "kv_cache_dtype": "auto"}, {}, 57_344),
         ({}, {"head_dim": 64}, 14_336),
         ({}, {"num_attention_heads": None}, None),
