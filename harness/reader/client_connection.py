@@ -187,8 +187,8 @@ class Connection:
         acknowledged may have been read, and a server that closes after that has dropped it.
         """
         try:
-            waiting = fcntl.ioctl(self.fd, termios.TIOCOUTQ, bytes(4))
-        except OSError:
+            waiting = fcntl.ioctl(self.sock.fileno(), termios.TIOCOUTQ, bytes(4))
+        except (OSError, ValueError):  # closed meanwhile
             return False
         return int.from_bytes(waiting, sys.byteorder) >= self.queued
 

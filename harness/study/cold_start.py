@@ -8,7 +8,6 @@ which is measured apart.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from contextlib import closing, suppress
@@ -27,7 +26,7 @@ from harness.server.gpu import local_gpus
 from harness.server.http_exchange import MAX_QUOTED_CHARS, HttpConnection
 from harness.server.vllm_start import StartOptions, session_pids, started
 from harness.units import SECOND
-from harness.wire.openai import read_event
+from harness.wire.openai import read_event, read_json
 from harness.wire.sse import SseDecoder
 
 if TYPE_CHECKING:
@@ -134,7 +133,7 @@ def timed_stream(line: HttpConnection, body: Figures) -> Figures:
             tokens = max(tokens, chunk.prompt_tokens + chunk.completion_tokens)
             if chunk.carries_token:
                 first_ns, last_ns = first_ns or at_ns, at_ns
-                text += json.loads(event)["choices"][0]["text"]
+                text += read_json(event)["choices"][0]["text"]
     if not first_ns:
         said = one_line(answer.body.decode(errors="replace"), MAX_QUOTED_CHARS)
         raise ServerUnreachable(

@@ -73,7 +73,7 @@ class StreamDecoder:
         self._counted = 0  # tokens that usage has accounted for so far
         self._done = False
         self._uncounted = 0  # events with tokens before the first that had a count
-        self._counted_by_ids = False
+        self._ids = -1  # tokens of the latest event, by their ids
         self._thought = -1  # reasoning tokens, in the final count
         self._progress_at_stranger = -1  # how far the answer had come at an object that is no part
         self._problem: tuple[str, str] | None = None  # (outcome, sentence)
@@ -146,7 +146,7 @@ class StreamDecoder:
             return
         if answer and self._answer < 0:
             self._answer = len(self._at)
-        self._counted_by_ids = self._counted_by_ids or ids > 0
+        self._ids = ids
         self._token(at_ns, low_ns, completion, ids if ids > 0 else 1)
 
     def _without_token(self, chunk: Chunk, at_ns: int) -> None:
@@ -247,7 +247,7 @@ class StreamDecoder:
         events, tokens = len(self._at), self._output
         if self._answer == 0:  # what it thought of before its answer did not come
             tokens -= max(self._thought, 0)
-        if not self._uncounted or self._counted_by_ids or self._output < 0:
+        if not self._uncounted or self._ids > 0 or self._output < 0:
             return
         tokens = max(tokens, events)
         before = [tokens * n // events for n in range(events + 1)]

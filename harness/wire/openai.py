@@ -143,18 +143,13 @@ def _read(body: Any) -> Chunk:
     """Read an object of any shape; an unexpected one raises AttributeError, TypeError, ..."""
     if body.get("error") or body.get("object") == "error":  # the object itself: vLLM before 0.10
         return Chunk(error=error_message(body.get("error") or body) or NO_WORDS)
-    if "choices" not in body:
-        if "type" in body:
-            return _read_typed(body["type"], body)
-        if not body.get("usage"):
-            return _read_other(body)
+    if "choices" not in body and ("type" in body or not body.get("usage")):
+        return _read_typed(body["type"], body) if "type" in body else _read_other(body)
     completion, prompt, cached, thought = _usage(body.get("usage"))
     ids = -1
     finish, carries, answer, silent = "", False, False, False
     if choices := body.get("choices"):
         choice = _only(choices)
-        if choice.get("error"):  # of gateways, beside the reason
-            return Chunk(error=error_message(choice["error"]) or NO_WORDS)
         delta = choice.get("delta")
         token_ids = choice.get("token_ids")  # null unless requested
         if delta is None:
@@ -163,12 +158,16 @@ def _read(body: Any) -> Chunk:
             carries = answer = bool(delta.get("content") or delta.get("tool_calls"))
             if not answer:
                 carries = bool(delta.get("reasoning") or delta.get("reasoning_content"))
-        finish = _reason(choice.get("finish_reason"))
         silent = not carries
+        if silent and choice.get("error"):  # of gateways, beside the reason
+            return Chunk(error=error_message(choice["error"]) or NO_WORDS)
+        if reason := choice.get("finish_reason"):
+            finish = _reason(reason)
         if token_ids is not None:
             ids = len(token_ids)
-    how = carries, answer, ids, completion, prompt, cached, finish, "", False, silent, False
-    return Chunk(*how, thought)
+    return Chunk(
+        carries, answer, ids, completion, prompt, cached, finish, "", False, silent, False, thought
+    )
 
 
 def _usage(usage: Any) -> tuple[int, int, int, int]:
@@ -194,10 +193,10 @@ def _read_typed(kind: str, body: dict[str, Any]) -> Chunk:
     delta, whole = body.get("delta") or {}, body.get("response") or body
     if kind in ("error", "response.failed"):
         return Chunk(error=error_message(whole.get("error") or whole) or NO_WORDS)
-    if not kind.startswith(KNOWN_TYPES):
-        return _read_other(body)
     if isinstance(delta, str):  # of /v1/responses
         return Chunk(bool(delta), "reasoning" not in kind)
+    if not kind.startswith(KNOWN_TYPES):
+        return _read_other(body)
     answer = bool(delta.get("text") or delta.get("partial_json"))
     if answer or delta.get("thinking"):
         return Chunk(carries_token=True, is_answer=answer)

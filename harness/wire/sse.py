@@ -51,6 +51,7 @@ EMPTY_EVENTS: Final = (b"data:\n", b"data: \n", b"data:\r", b"data: \r")
 
 _LF: Final = 10
 _CR: Final = 13
+_SPACE: Final = 32
 _BOM: Final = b"\xef\xbb\xbf"
 
 
@@ -83,8 +84,10 @@ class SseDecoder:
 
     # An unfinished line is kept as a list of pieces and joined once, when it ends. Joining it with
     # every new piece would copy a body without line ends again and again: quadratic time.
-    __slots__ = ("_after_cr", "_begun", "_data", "_data_bytes", "_is_error", "_line", "_line_bytes",
-                 "last", "stray")  # fmt: skip
+    __slots__ = (
+        "_after_cr", "_begun", "_between", "_data", "_data_bytes", "_is_error", "_line",
+        "_line_bytes", "last", "stray",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.last = False
@@ -94,6 +97,7 @@ class SseDecoder:
         self._data: list[bytes] = []  # of the event that has not ended yet
         self._line_bytes = self._data_bytes = 0
         self._after_cr = False  # a CR ended the last line: an LF right after it belongs to it
+        self._between = False  # events, with nothing of the next one: feed may take a short way
         self._begun = False  # past the byte order mark that may open a stream
 
     @property
@@ -102,15 +106,15 @@ class SseDecoder:
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Return the events that end in this chunk. Raises EventTooLong: feed nothing after it."""
-        # The fast path: nearly every read holds exactly one event of one line.
-        if chunk.startswith(DATA) and chunk.endswith(EVENT_END) and self._begun:
+        # The fast path: nearly every read holds exactly one event of one line, and data in it.
+        if self._between and chunk.startswith(DATA) and chunk.endswith(EVENT_END):
             plain = chunk.count(b"\n") == 2 and _CR not in chunk  # noqa: PLR2004 - the two at the end
-            data = chunk[6:-2]
-            open_event = self._line or self._data or self._is_error
-            if plain and not open_event and data and not data.isspace():
+            if plain and chunk[6] > _SPACE:
                 self.last, self._after_cr = True, False
-                return [data]
+                return [chunk[6:-2]]
         events = self._lines(chunk)
+        open_event = self._line or self._data or self._is_error
+        self._between = self._begun and not open_event
         if self.held > MAX_EVENT_BYTES:
             raise EventTooLong(TOO_LONG)
         return events
