@@ -1,7 +1,7 @@
 # make knee is the first command on a fresh clone, make test the second; both set up .venv.
 
 .DEFAULT_GOAL := help
-.PHONY: help knee test seeds duel drill truth up targets down setup lint audit format lock docs bench bench-quick soak clean
+.PHONY: help knee test test-all seeds duel drill truth up targets down setup lint audit format lock docs bench bench-quick soak clean
 
 # The first interpreter that is new enough; say `make PYTHON=/path/to/python3.12 setup` for another.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -23,9 +23,13 @@ comma := ,
 SEEDS ?=
 # How long `make soak` holds its load.
 MINUTES ?= 30
-# What `make test` runs: `make test TESTS="tests/test_units.py -x"`, and in how many processes.
+# What else pytest is told: `make test TESTS="tests/test_units.py -x"`, and in how many processes.
 TESTS ?=
 WORKERS ?= 4
+# The quick tests need Python alone. Which of all tests `make test-all` runs: MARKS="docker or vllm".
+QUICK := not (vllm or docker or browser or npm or realtime or long)
+MARKS ?=
+SIDE_BY_SIDE := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 13
@@ -33,8 +37,16 @@ help: ## this list
 knee: $(READY) ## find the knee of the embedded server, a simulated vLLM (two minutes)
 	@$(BIN)/vllm-harness knee $(KNEE)
 
-test: $(READY) ## run every test: most side by side, real-time ones alone
-	@$(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(TESTS)
+test: $(READY) ## the quick tests: Python alone, and our own processes (five minutes)
+	@$(BIN)/pytest $(SIDE_BY_SIDE) -m "$(QUICK)" $(TESTS)
+
+# Two runs: side by side, and then what measures, alone. Each may have nothing to do (5).
+test-all: $(READY) ## every test, with what CONTRIBUTING.md says to install (20 minutes)
+	@worst=0; both="$(if $(MARKS),($(MARKS)) and )"; \
+	$(BIN)/pytest $(SIDE_BY_SIDE) -m "$${both}not realtime" $(TESTS) || { code=$$?; \
+		test $$code = 5 || worst=$$code; }; \
+	$(BIN)/pytest -m "$${both}realtime" $(TESTS) || { code=$$?; test $$code = 5 || worst=$$code; }; \
+	exit $$worst
 
 seeds: $(READY) ## search 200 seeded configurations again, where their code has changed (3 minutes)
 	@$(BIN)/python tests/seeds.py

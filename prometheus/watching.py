@@ -1,6 +1,6 @@
 """WATCHED: alerts on the stack itself: is what is seen whole, and may it be believed.
 
-Where to look when latency is over its limit is told by rules.py; a knee's threshold as well.
+Where to look when latency is over its limit, and a knee's threshold, is told by `recording.py`.
 """
 
 from __future__ import annotations

@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import pytest
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
 
 TOP = Path(__file__).parents[1]
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-WHY = os.environ.get("HARNESS_CHROMIUM_MISSING", "apt-get install chromium fonts-dejavu-core")
 FLAGS = ["--no-sandbox", "--disable-gpu"]
 PATIENCE_S = 60
 # every element with words of its own: its contrast with what lies behind it, as WCAG 2 counts it
@@ -62,13 +59,17 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
+def missing() -> str:
+    """Why no page can be opened here; "" where one can."""
+    return "" if CHROMIUM else "no Chromium (Debian: apt-get install chromium fonts-dejavu-core)"
+
+
 @contextlib.contextmanager
 def browser() -> Iterator[Browser]:
-    """Chromium; a test without one is skipped, which fails in CI."""
-    playwright = pytest.importorskip("playwright.sync_api")
-    if CHROMIUM is None:
-        pytest.skip(f"no Chromium: {WHY}")
-    with playwright.sync_playwright() as made:
+    """Chromium."""
+    from playwright import sync_api  # noqa: PLC0415 - slow, and most tests need no browser
+
+    with sync_api.sync_playwright() as made:
         opened = made.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield opened
         opened.close()

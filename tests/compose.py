@@ -21,20 +21,8 @@ PATIENCE_S = 180.0  # it runs beside everything else
 PLAIN, SEARCH = "locustfiles/chat.py", "locustfiles/knee.py"  # what Locust runs
 
 
-# Where `.ci/docker.sh` starts an engine of its own, if it must. While that is under way there is
-# no `state`; then it is empty, or says why Docker cannot be had here.
-HOME = Path(os.environ.get("HARNESS_DOCKER", TOP / ".docker"))
-STARTING = os.environ.get("HARNESS_DOCKER_INSTALLING") == "1"
-START_S = 900
-
-
-def said() -> str:
-    """Why Docker cannot be had on this machine, by `.ci/run`. Waits while that tries."""
-    state = HOME / "state"
-    until = time.monotonic() + START_S
-    while STARTING and not state.exists() and time.monotonic() < until:
-        time.sleep(1)
-    return state.read_text().strip() if state.exists() else ""
+# Where `.ci/docker.sh` puts an engine of its own, if it must; the folder is ignored by git.
+HOME = TOP / ".docker"
 
 
 def where() -> dict[str, str]:
@@ -46,8 +34,6 @@ def where() -> dict[str, str]:
 
 def missing() -> str:
     """Why no stack can be started here; "" where one can."""
-    if why := said():
-        return why
     for what in ("compose version", "info"):
         try:
             done = subprocess.run(

@@ -1,35 +1,33 @@
-"""How the tests share two cores, how they print figures, and what CI does about a skip.
+"""What marks mean: what runs side by side, what is not here, and what CI does about a skip.
 
-All tests are one run of pytest, sorted: pure ones first, then those that start containers, browsers
-or processes, which wait more than they compute: four workers for two cores. A test marked
-`realtime` measures, so it runs last and alone: it waits until no other test runs, and none starts
-before it ends. What it measured it hands to the fixture `figure`; all figures are printed together
-at the end. All but the pure ones get a second try, which the summary shows.
+Tests run side by side, four workers on two cores, as most of them wait more than they compute.
+Those marked `realtime` measure, and have a run of pytest to themselves (`make test-all`). What a
+test measured it hands to the fixture `figure`; all figures are printed together at the end. All
+but the pure tests get a second try, which the summary shows.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import gc
 import os
 import signal
 import sys
-import tempfile
-from pathlib import Path
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+import browser_run
 import compose
 import gevent
 import pytest
 import real_vllm
 from _pytest.runner import runtestprotocol
 from hypothesis import settings
+from npm_packages import npm_missing
 
 from harness.reader.backends import IN_C, IN_PYTHON, VARIABLE, why_not_c
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator
 
 # A machine may forbid bytecode: then each of our processes would compile all that it imports again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -49,29 +47,21 @@ settings.register_profile("ours", deadline=None)  # a busy machine is no error
 settings.load_profile("ours")
 IN_CI = os.environ.get("HARNESS_CI") == "1"
 
-# An item is of the last of these kinds whose mark it has.
-KINDS: Final = ("", "process", "docker", "browser", "vllm", "vllm_start", "realtime")
 AGAIN: Final = "tried again"  # the outcome of a first try that failed
-# Tests that share something are run in order by one worker of pytest-xdist. The longest such row
-# begins first; what waits for servers of vLLM comes after tests that fill the time until these are
-# there; and the longest of the rest begin early, so that all workers end at about the same time.
-ORDER: Final = ("", "docker", "vllm_start", "browser", "long", "vllm", "process", "realtime")
-SHARE: Final = ("docker", "vllm", "vllm_start", "browser", "realtime")
-LONG: Final = (  # files whose processes take 20 s and more
-    "test_study_vary", "test_study_two_doors", "test_study_faults", "test_export_dashboards_live",
-    "test_study_hosted", "test_study_engine", "test_study_endings", "test_study_replicas",
-)  # fmt: skip
-WHOLE: Final = (  # files with a folder that takes 10 s to make: one worker does, once
-    "test_study_limits", "test_report_page", "test_report_tables", "test_report_waterfall",
-    "test_runfolder_frames",
-)  # fmt: skip
-MISSING: Final[dict[str, Callable[[], str]]] = {  # why what the tests so marked need is not here
-    "vllm": real_vllm.not_here,
-    "vllm_start": real_vllm.not_installed,
-    "docker": compose.said,
-    "npm": lambda: os.environ.get("HARNESS_NPM_MISSING", ""),
-    "browser": lambda: os.environ.get("HARNESS_CHROMIUM_MISSING", ""),
+# Why what the tests so marked need is not here; "" where it is.
+NEEDS: Final[dict[str, Callable[[], str]]] = {
+    "docker": cache(compose.missing),
+    "vllm": cache(real_vllm.missing),
+    "browser": cache(browser_run.missing),
+    "npm": cache(npm_missing),
 }
+# What `.ci/run` found that it cannot install on this machine, by mark.
+CANNOT_HAVE: Final = os.environ.get("HARNESS_CANNOT_HAVE", "").split()
+# One worker runs all that share a stack, a server or a browser, in order, and begins with them:
+# these rows take longest. Then come tests that take long by themselves; the shortest are last, so
+# that all workers end at about the same time.
+SHARED: Final = ("docker", "vllm", "browser")
+FIRST: Final = (*SHARED, "long", "realtime", "process")
 
 
 def has(item: pytest.Item, mark: str) -> bool:
@@ -79,9 +69,9 @@ def has(item: pytest.Item, mark: str) -> bool:
     return item.get_closest_marker(mark) is not None
 
 
-def kind(item: pytest.Item) -> str:
-    """One of KINDS."""
-    return [mark for mark in KINDS if not mark or has(item, mark)][-1]
+def is_pure(item: pytest.Item) -> bool:
+    """Whether it starts nothing."""
+    return not any(has(item, mark) for mark in (*FIRST, "npm"))
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist writes down the groups
@@ -89,13 +79,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sort, and group."""
 
     def rank(item: pytest.Item) -> int:
-        of = kind(item)
-        return ORDER.index("long" if of == "process" and item.path.stem in LONG else of)
+        ranks = [number for number, mark in enumerate(FIRST) if has(item, mark)]
+        return min(ranks, default=len(FIRST))
 
     items.sort(key=rank)
     for item in items:
-        if kind(item) in SHARE or item.path.stem in WHOLE:
-            item.add_marker(pytest.mark.xdist_group(kind(item) or item.path.stem))
+        for mark in SHARED:
+            if has(item, mark):
+                item.add_marker(pytest.mark.xdist_group(mark))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs something that is not here, and say what."""
+    for mark, why in NEEDS.items():
+        if has(item, mark) and (missing := why()):
+            pytest.skip(missing)
 
 
 UNFREEZE: Final = gc.unfreeze
@@ -117,42 +115,25 @@ def pytest_unconfigure() -> None:
     gc.unfreeze()
 
 
-@contextlib.contextmanager
-def machine(item: pytest.Item) -> Iterator[None]:
-    """Exclusively for what measures, shared by all others."""
-    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
-    if run is None:  # one process: nothing to share with
-        yield
-        return
-    alone = has(item, "realtime")
-    if alone:  # nor may anything be installed beside it
-        real_vllm.not_here()
-        compose.said()
-    with (Path(tempfile.gettempdir()) / f"harness-tests-{run}").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
-        yield
-
-
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
     """Run a test, and a second time if it failed and is not pure: docs/decisions/0003.
 
     What the first try tore down, as it was the last of its file, is set up again.
     """
-    with machine(item):
-        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-        reports = runtestprotocol(item, nextitem=nextitem, log=False)
-        if kind(item) and any(report.failed for report in reports):
-            for report in reports:
-                if report.failed:
-                    report.outcome = AGAIN
-                    item.ihook.pytest_runtest_logreport(report=report)
-            if not any(report.when == "call" for report in reports):
-                item.session._setupstate.teardown_exact(None)  # noqa: SLF001 - else it stays failed
-            item.user_properties.clear()
-            reports = runtestprotocol(item, nextitem=nextitem, log=False)
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    reports = runtestprotocol(item, nextitem=nextitem, log=False)
+    if not is_pure(item) and any(report.failed for report in reports):
         for report in reports:
-            item.ihook.pytest_runtest_logreport(report=report)
-        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+            if report.failed:
+                report.outcome = AGAIN
+                item.ihook.pytest_runtest_logreport(report=report)
+        if not any(report.when == "call" for report in reports):
+            item.session._setupstate.teardown_exact(None)  # noqa: SLF001 - else it stays failed
+        item.user_properties.clear()
+        reports = runtestprotocol(item, nextitem=nextitem, log=False)
+    for report in reports:
+        item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     return True
 
 
@@ -162,8 +143,8 @@ def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] 
 
 
 def excused(item: pytest.Item) -> bool:
-    """Whether the part that it needs cannot be had on this machine, and `.ci/run` has said why."""
-    return any(has(item, mark) and why() for mark, why in MISSING.items())
+    """Whether what it needs cannot be had on this machine: `.ci/run` has tried."""
+    return any(has(item, mark) for mark in CANNOT_HAVE)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,10 +1,7 @@
 """The real vLLM on the CPU, for tests marked `vllm`: no weights, a tiny model, real scheduling.
 
-    real_vllm.py start    leaves a process behind that starts all SERVERS and writes AHEAD
-    real_vllm.py end      ends it, and they end with it
-
-A start takes half a minute of one core, so each server is there for several tests. `.ci/run` starts
-them ahead, while other tests run; elsewhere the fixture `vllm` starts what is asked for.
+A start takes half a minute of one core, so each of SERVERS is started once, when it is asked for
+first, and answers all that do not ask about starting.
 """
 
 from __future__ import annotations
@@ -12,31 +9,20 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pytest
-from study_process import alive, wait_for
 
-from harness.errors import HarnessError
 from harness.server.address import free_port
 from harness.server.vllm_start import StartOptions, started
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-# Where `.ci/run` puts vLLM (`venv`) and the model (`tiny`); the folder is ignored by git. While it
-# is being installed and the shared servers start there is no `state`; then it is empty, or says why
-# vLLM cannot be had here. In between there is `installed`.
-HOME = Path(os.environ.get("HARNESS_VLLM", Path(__file__).parents[1] / ".vllm"))
-INSTALLING = os.environ.get("HARNESS_VLLM_INSTALLING") == "1"
-AHEAD = HOME / "servers.json"  # those started ahead
-HOLDER = HOME / "holder.pid"  # the process that holds them
-INSTALL_S = 900
+# Where `.ci/run` puts vLLM (`venv`) and the model (`tiny`); the folder is ignored by git.
+HOME = Path(__file__).parents[1] / ".vllm"
 ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GB
     "HF_HUB_OFFLINE": "1",
@@ -81,15 +67,16 @@ class Served(NamedTuple):
     spare: int  # the port that its flags name as SPARE
 
 
+def missing() -> str:
+    """Why there is no vLLM here; "" where there is."""
+    here = (HOME / "venv/bin/vllm").exists() and (HOME / "tiny").exists()
+    return "" if here else "vLLM is not installed: see CONTRIBUTING.md"
+
+
 @contextlib.contextmanager
 def servers() -> Iterator[Callable[[str], Served]]:
-    """A function that gives one of SERVERS; those that it started are gone after the `with`.
-
-    Skips the test where vLLM is not installed (which fails in CI: see conftest.py).
-    """
-    if missing := not_here():
-        pytest.skip(missing)
-    ready = _ahead() if INSTALLING else {}
+    """A function that gives one of SERVERS; those that it started are gone after the `with`."""
+    ready: dict[str, Served] = {}
     with contextlib.ExitStack() as running:
 
         def server(name: str) -> Served:
@@ -98,25 +85,6 @@ def servers() -> Iterator[Callable[[str], Served]]:
             return ready[name]
 
         yield server
-
-
-def not_here(ready: str = "state") -> str:
-    """Why there is no vLLM; "" when there is. Waits while it is being installed and started."""
-    state = HOME / "state"
-    until = time.monotonic() + INSTALL_S
-    while INSTALLING and time.monotonic() < until:
-        if state.exists() or (HOME / ready).exists():
-            break
-        time.sleep(1)
-    said = state.read_text().strip() if state.exists() else ""
-    if said or ((HOME / "venv/bin/python").exists() and (HOME / "tiny").exists()):
-        return said
-    return "vLLM is not installed: see .ci/run"
-
-
-def not_installed() -> str:
-    """The same for what starts servers of its own: does not wait for those that are shared."""
-    return not_here("installed")
 
 
 @contextlib.contextmanager
@@ -172,45 +140,3 @@ def _served(name: str) -> Iterator[Served]:
         server = stack.enter_context(started(start_options(), flags, log=HOME / f"{name}.log"))
         patch.undo()
         yield Served(server.url, spare)
-
-
-def _ahead() -> dict[str, Served]:
-    """Those of AHEAD by name."""
-    said = json.loads(AHEAD.read_text()) if AHEAD.exists() else {}
-    return {name: Served(*one) for name, one in said.items()}
-
-
-def hold() -> None:
-    """Start each in turn and keep them until SIGTERM; a test starts one that did not start."""
-    HOLDER.write_text(str(os.getpid()))
-    ready: dict[str, Served] = {}
-    with contextlib.suppress(KeyboardInterrupt), contextlib.ExitStack() as running:
-        for name in SERVERS:
-            with contextlib.suppress(HarnessError):
-                ready[name] = running.enter_context(_served(name))
-        AHEAD.write_text(json.dumps(ready))
-        signal.pause()
-
-
-def start_ahead() -> None:
-    """Until they are ready."""
-    AHEAD.unlink(missing_ok=True)
-    command = [sys.executable, __file__, "hold"]
-    with (HOME / "hold.log").open("wb") as log:
-        holder = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-    while holder.poll() is None and not AHEAD.exists():
-        time.sleep(0.5)
-    holder.returncode = 0  # it stays: no warning that it does
-
-
-def end_ahead() -> None:
-    """All of them."""
-    if HOLDER.exists():
-        pid = int(HOLDER.read_text())
-        os.kill(pid, signal.SIGTERM)
-        wait_for(lambda: not alive({pid: "holder"}))
-        HOLDER.unlink()
-
-
-if __name__ == "__main__":
-    {"start": start_ahead, "hold": hold, "end": end_ahead}[sys.argv[1]]()

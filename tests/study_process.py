@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PATIENCE_S = 60.0
-TRIES = 3  # of a measurement
 TOO_BUSY = (  # what the product says of a client that could not keep up
     "this client cannot tell",
     "the client cannot keep its users busy",
     "a load process fell behind or stopped",
-    "sent later than they were due",
+    "ms later than they were due",
+    "two arrivals shared a read, or were read late",
 )
 
 
@@ -34,20 +34,6 @@ def harness(
     return subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=timeout_s, cwd=cwd
     )
-
-
-def undisturbed(*arguments: str, out: Path) -> tuple[subprocess.CompletedProcess[str], Path]:
-    """A measurement, and its folder: `out`, with a number behind it.
-
-    Made again while it says that its figures must not be used, as this machine was too busy (exit
-    code 5), at most three times; each with a seed of its own, as the server may cache prompts.
-    """
-    for number in range(1, TRIES + 1):
-        folder = out.with_name(f"{out.name}-{number}")
-        done = harness(*arguments, "--seed", f"{number}00", "--out", str(folder))
-        if done.returncode != MeasurementInvalid.exit_code:
-            break
-    return done, folder
 
 
 def measured(*arguments: str, out: Path, wanted: tuple[int, ...] = (0,)) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from real_vllm import bench_serve, benchmark
-from study_process import harness, load, undisturbed
+from study_process import harness, load
 
 if TYPE_CHECKING:
     import subprocess
@@ -50,10 +50,10 @@ def bench(tool: subprocess.Popen[str], url: str, folder: Path) -> dict[str, Figu
 
 def ours(url: str, out: Path, api: str) -> Figures:
     """What ours says that the tool would print, ms."""
-    done, out = undisturbed(
+    done = harness(
         "run", url, "--users", "2", "--requests", str(REQUESTS), "--workload", "fixed",
         "--api", api, "--prompt-tokens", str(PROMPT), "--output-tokens", str(ANSWER),
-        "--quiet", "--compat", "vllm-bench", out=out,
+        "--quiet", "--compat", "vllm-bench", "--out", str(out),
     )  # fmt: skip
     assert "Beside vllm bench serve" in done.stdout, done.stderr
     level: dict[str, Any] = load(out / "result.json")["compat"]["vllm-bench"]["levels"][0]

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from counted import expected, exposed
 from prometheus_tools import lines_of
-from study_process import alive, descendants, wait_for
+from study_process import alive, check_code, descendants, wait_for
 
 from harness import open_run
 from harness.measure.metrics import LATENCIES
@@ -31,13 +31,6 @@ from harness.wire.vllm_metrics import server_sample
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Why figures must not be used (exit code 5) on a machine that was too busy; any other reason fails.
-TOO_BUSY = (
-    "two arrivals shared a read, or were read late",
-    "later than they were due",
-    "the client cannot keep its users busy",
-    "a load process fell behind or stopped",
-)
 HERE = Path(__file__).parent
 TOP = HERE.parent
 pytestmark = pytest.mark.process
@@ -86,8 +79,7 @@ def running(url: str) -> float:
 def ended(process: subprocess.Popen[str], code: int = 0) -> str:
     """Its output, once it has exited with `code`, or with 5 as this machine was too busy."""
     out, _ = process.communicate(timeout=120)
-    busy = process.returncode == 5 and any(reason in out for reason in TOO_BUSY)
-    assert process.returncode == code or busy, out
+    check_code(process.returncode, out, code)
     return out
 
 
@@ -214,6 +206,7 @@ def test_requests_at_a_rate(url: str, flags: tuple[str, ...], code: int, tmp_pat
         assert [level["rate_per_s"] for level in result["levels"]] == [20]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["processes", "master and worker"])
 def test_distributed_runs_lose_nothing(url: str, how: str, tmp_path: Path) -> None:
     """Every record of every worker is there once, and Locust's sum agrees."""
@@ -234,6 +227,7 @@ def test_distributed_runs_lose_nothing(url: str, how: str, tmp_path: Path) -> No
     assert "never arrived" not in out
 
 
+@pytest.mark.long
 def test_a_worker_that_joins_a_running_test(url: str, tmp_path: Path) -> None:
     """It may be told to spawn users before its own `init` event: they send, and nothing fails."""
     late = tmp_path / "late.py"  # its `init` takes long enough for the master to be first

@@ -10,10 +10,14 @@ import pytest
 
 TOP = Path(__file__).parents[1]
 # Each fails as often as LEFT says; `day` is set up once, except for what failed as the file's last.
+PURE = """
+def test_pure():
+    assert False
+"""
 CASES = """
 import pytest
 
-LEFT = {"pure": 1, "fixture": 1, "first": 0, "once": 1, "twice": 2, "never": 0, "last": 1}
+LEFT = {"fixture": 1, "first": 0, "once": 1, "twice": 2, "never": 0, "last": 1}
 DAYS = []
 
 
@@ -22,17 +26,14 @@ def check(name):
     assert LEFT[name] < 0, f"{name} fails"
 
 
-def test_pure():
-    check("pure")
-
-
 @pytest.fixture(scope="module")
 def day():
     DAYS.append("a day")
     check("fixture")
 
 
-@pytest.mark.docker
+@pytest.mark.process
+@pytest.mark.xdist_group("day")
 @pytest.mark.parametrize("name", ["first", "once", "twice", "never", "last"])
 def test_day(name, day, figure):
     figure(f"day {len(DAYS)}, {LEFT[name]} left")
@@ -48,6 +49,7 @@ FIGURES = {"first": "day 2, 0 left", "once": "day 2, 0 left", "twice": "day 2, 1
 def test_a_second_try(workers: str, tmp_path: Path) -> None:
     """One failure is named and forgiven, two are not; a pure test has one try."""
     (tmp_path / "test_cases.py").write_text(CASES)
+    (tmp_path / "test_pure.py").write_text(PURE)
     command = [sys.executable, "-m", "pytest", "-p", "conftest", "-c", str(TOP / "pyproject.toml"),
                "--rootdir", str(tmp_path), str(tmp_path), *workers.split()]  # fmt: skip
     done = subprocess.run(command, cwd=TOP / "tests", capture_output=True, text=True, check=False)

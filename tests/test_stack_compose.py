@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from compose import SEARCH, Stack, missing, wait_for, where
+from compose import SEARCH, Stack, wait_for, where
 from recording import RECORDED
 from study_process import harness, started
 
@@ -46,8 +46,6 @@ FORM = {"host": "http://engine:8000", "slo": "ttft_p95=1ms", "workload": "chat",
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Stack:
     """A copy of the tree without an .env."""
-    if why := missing():
-        pytest.skip(why)
     with socket.create_server(("127.0.0.1", 0)) as sock:
         port = int(sock.getsockname()[1])
     return Stack(tmp_path_factory.mktemp("stack"), port)

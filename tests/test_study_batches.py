@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 import pytest
-from study_process import harness, lines, load, send, started, wait_for
+from study_process import check_code, harness, lines, load, send, started, wait_for
 
 from harness import open_run
 from harness.load.workloads import workload
@@ -281,6 +281,7 @@ def test_users_of_a_batch_share_its_requests() -> None:
 ARGUMENTS = ("--embedded", "--max-num-seqs", "4", "--prompt-tokens", "64", "--quiet")
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_a_command_and_its_records(tmp_path: Path) -> None:
     """Every figure follows from the requests alone; the server never has more than it should."""
@@ -289,7 +290,7 @@ def test_a_command_and_its_records(tmp_path: Path) -> None:
         "sweep", "--users", "2,8", "--batch", "16", "--repeats", "2", "--output-tokens", "8",
         *ARGUMENTS, "--out", str(out),
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    check_code(done.returncode, done.stdout + done.stderr, 0)
     run = open_run(out)
     requests = run.requests.sort_values(["worker", "number"])
     assert requests.phase.eq("measured").all()

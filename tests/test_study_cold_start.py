@@ -246,8 +246,6 @@ def test_bad_input(
 @pytest.fixture
 def on_a_real_vllm(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The options that start it."""
-    if missing := real_vllm.not_installed():
-        pytest.skip(missing)
     for name, value in real_vllm.ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     options = real_vllm.start_options()
@@ -255,7 +253,6 @@ def on_a_real_vllm(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.vllm
-@pytest.mark.vllm_start
 def test_coldstart_of_a_real_vllm(
     on_a_real_vllm: list[str], tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
@@ -279,7 +276,6 @@ def test_coldstart_of_a_real_vllm(
 
 
 @pytest.mark.vllm
-@pytest.mark.vllm_start
 def test_two_lengths_of_a_real_vllm(on_a_real_vllm: list[str], tmp_path: Path) -> None:
     """Two starts: a quarter of the requests fit at four times the length; GPU columns are empty."""
     out = tmp_path / "kv"

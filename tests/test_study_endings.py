@@ -49,6 +49,7 @@ def test_ctrl_c(moment: str, tmp_path: Path) -> None:
         assert load(out / "result.json")["interrupted"] is True
 
 
+@pytest.mark.long
 def test_kill(tmp_path: Path) -> None:
     """`kill -9` takes its load process, decoder and engine along; the folder is readable."""
     out = tmp_path / "run"
@@ -85,6 +86,7 @@ def test_a_dead_decoder_ends_the_run(tmp_path: Path) -> None:
     assert load(out / "result.json")["status"] == "invalid"
 
 
+@pytest.mark.long
 def test_the_server_dies(tmp_path: Path) -> None:
     """That is the finding: exit code 99, with what it saw; what was measured before is kept."""
     out = tmp_path / "run"

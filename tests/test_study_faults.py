@@ -81,6 +81,7 @@ SAID: Final = {  # what most of the failed requests ended with
 }
 
 
+@pytest.mark.long
 def test_faults(servers: FaultServers, tmp_path: Path) -> None:
     """All goes wrong after some requests: missed, exit code 99; without SLOs it is the target's.
 
@@ -130,6 +131,7 @@ def test_a_minority_of_failures(servers: FaultServers, tmp_path: Path) -> None:
     assert f"SLO missed: {level['n_failed']} of 60 requests failed" in run.out
 
 
+@pytest.mark.long
 def test_a_knee_of_a_server_that_dies(servers: FaultServers, tmp_path: Path) -> None:
     """It dies with the sixth request at once: that is the finding, and what was seen is kept."""
     options = ("--min-users", "4", "--max-users", "8", "--budget", "60s", "--slo", "ttft_p95=500ms")
@@ -176,6 +178,7 @@ LOCUSTS: Final[dict[str, tuple[tuple[object, ...], tuple[int, str, str]]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 def test_locust_is_judged(servers: FaultServers, tmp_path: Path) -> None:
     """The third door: exit code, words, and a run folder with a report where nobody named one."""
 

@@ -32,7 +32,7 @@ from harness.study import form
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.long]
 SMALL = (
     "--slo", "ttft_p95=5s", "--prompt-tokens", "16", "--output-tokens", "8", "--min-users", "2",
     "--max-users", "2", "--workload", "fixed",

@@ -15,7 +15,7 @@ import pytest
 from gateway import Gateway
 from little_servers import http, little_server, vllm_like
 from report_folder import make
-from study_process import harness, started
+from study_process import check_code, harness, started
 
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
@@ -354,7 +354,8 @@ def run(url: str, out: Path, *flags: str) -> tuple[str, Any]:
     done = harness("run", url, *RUN, *flags, "--out", str(out))
     result = read_result(out)
     assert result is not None, done.stdout + done.stderr
-    assert result.exit_code == done.returncode == 0, done.stdout + done.stderr
+    check_code(done.returncode, done.stdout + done.stderr, 0)
+    assert result.exit_code == done.returncode
     return done.stdout, result.levels[0]
 
 
@@ -379,6 +380,7 @@ def engines() -> Iterator[list[str]]:
         yield [one.url, two.url]
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_two_replicas_behind_a_balancer(engines: list[str], tmp_path: Path) -> None:
     """Every request that was sent is counted by one of them; eight of ten users are on one."""
@@ -431,6 +433,7 @@ RESOLVER = """
 """
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_a_name_with_two_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Connections are spread over both, and both are read, without an option."""

@@ -218,6 +218,7 @@ def test_a_form_is_a_scenario_too(tmp_path: Path) -> None:
     assert (got.target, got.load, got.plan) == (want.target, want.load, want.plan)
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_a_run_is_repeated_from_its_folder(tmp_path: Path) -> None:
     """The second run sends what the first sent, and writes the same scenario."""

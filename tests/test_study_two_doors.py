@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # one worker has `doors`, half a minute, for all
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("doors")]
+pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.xdist_group("doors")]
 SAME = (
     "--slo", "e2e_p95=1ms", "--prompt-tokens", "16", "--output-tokens", "8",
 )  # fmt: skip

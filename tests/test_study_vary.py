@@ -370,6 +370,7 @@ def test_refusals(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_with_real_processes(tmp_path: Path) -> None:
     """A B B A of a server that starts in a second; the two Bs are on one; what does not start."""
@@ -472,7 +473,6 @@ def test_a_diagnosis_is_proven(tmp_path: Path, figure: Callable[[str], None]) ->
 
 
 @pytest.mark.vllm
-@pytest.mark.vllm_start
 def test_a_and_b_on_a_real_vllm(
     tmp_path: Path, figure: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -482,8 +482,6 @@ def test_a_and_b_on_a_real_vllm(
     wait go on when it is idle, so their loop is not closed, and `run` is refused. A batch is
     judged by its time as a whole, in which the client hardly matters, nor do tests beside it.
     """
-    if missing := real_vllm.not_installed():
-        pytest.skip(missing)
     for name, value in real_vllm.ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     # One core is the server's, so that the client has one: of two, vLLM would take both.

@@ -95,7 +95,7 @@ class IllegalTransition(RuntimeError):  # noqa: N818 - says what it is
 class FastPath:
     """Of one connection: its owner, its lane's cells, and the arrival rules' memory in them.
 
-    In C it takes the place of `wire.stamps.SocketStamps`.
+    In C it takes the place of `stamping.SocketStamps`.
     """
 
     __slots__ = ("_allowed", "_lessons", "_lock", "cells", "owner")

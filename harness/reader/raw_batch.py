@@ -35,7 +35,7 @@ class Output(NamedTuple):
     file: str = ""  # a file of the run folder, which it appends whole records to; "": none
     secrets: tuple[str, ...] = ()  # never to be written, not even in a server's error message
     worker: int = 0
-    run: str = ""  # as `transport.Batch` has it
+    run: str = ""  # as `RecordBatch` has it
     master: tuple[str, int, str] | None = None  # host, port, the worker's id at Locust's master
     anchor_ns: int = 0  # of the worker's clock: to be added to the monotonic one
     shared: bool = True  # the file is in the run folder: the master need not write it too

@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run folder: its requests and samples in memory, its tokens on disk (`Recorded`).
+    """A run folder: its requests and samples in memory, its tokens on disk (`RecordSource`).
 
     Rows of `table` and entries of `errors` are the same requests, ordered by worker and number.
     """

@@ -1,6 +1,6 @@
 """What a worker and the master tell each other, and the orderly end of a distributed run.
 
-Records do not pass here: each worker's decoder sends them to the master (`masterstream`). The
+Records do not pass here: each worker's decoder sends them to the master. The
 worker says once a second what it has begun, how it fares, and whether its decoder is lost.
 
 Locust's own end of a run sends "quit" and waits half a second: records would be lost. So before it,

@@ -169,6 +169,6 @@ class CurrentLevel:
 
     @property
     def phase(self) -> str:
-        """Of `export.live.PHASES`."""
+        """Of `run_series.PHASES`."""
         level = "ramping" if self.ramped_ns < 0 else "settling" if self.settled_ns < 0 else ""
         return "draining" if self.drain is not None else level or "measuring"

@@ -2,7 +2,8 @@
 
 Each is like one of `vllm-harness`: the same checks before any load, run folder and results. The
 results are computed by `vllm-harness report` in a process of its own, so that the web UI answers
-meanwhile. What is asked for is a subclass's: a search (hosted.py), or a test by Locust (plain.py).
+meanwhile. What is asked for is a subclass's: a search (locust_knee.py), or a test by Locust
+(plain.py).
 """
 
 from __future__ import annotations

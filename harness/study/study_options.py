@@ -152,7 +152,7 @@ def wanted_levels(
     max_errors: float = 0.01,
     dry_run: bool = False,
 ) -> Wanted:
-    """The experiment that holds each level in turn: for a time, for `requests` or `load.batch`.
+    """The experiment that holds each level in turn: for a time, for `requests`, or for a batch.
 
     With `load.arrivals` they are rates, in steps of RATE_STEP_PER_S. Repeats take turns, so that a
     drift meets all alike.

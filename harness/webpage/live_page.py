@@ -3,7 +3,7 @@
     /harness               the page; its scripts and styles beside it, nothing from elsewhere
     /harness/live.json     what is new since a cursor, asked for once a second while a page is open
     /harness/files/NAME    of the run's folder, the files of DOWNLOADS and no other
-    /harness/start, /stop  POST from the page itself; origin.py refuses another site's
+    /harness/start, /stop  POST from the page itself; login.py refuses another site's
 
 While nobody looks, nothing is done here. Locust's own page gets a link that leads here.
 """

@@ -104,7 +104,7 @@ def values_of(d: Definition, table: RecordTable, connect_ns: int) -> WeightedVal
 
 
 class ChunkGaps:
-    """A Walker: the gaps of the requests that ended well, by chunk, that ended in a window."""
+    """An EventVisitor: gaps by chunk that ended in a window, of requests that ended well."""
 
     def __init__(self, window: tuple[int, int], *, empty_ones: bool) -> None:
         """`empty_ones`: chunks with a choice but without a token count too."""

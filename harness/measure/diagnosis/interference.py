@@ -37,7 +37,7 @@ MIN_PER_BIN: Final = 2.0  # mean arrivals per bin; bins are longer if there woul
 
 
 class GapSample:
-    """A Walker that keeps every k-th gap that ended in a window: at most MAX_GAPS."""
+    """An EventVisitor that keeps every k-th gap that ended in a window: at most MAX_GAPS."""
 
     def __init__(self, start_ns: int, end_ns: int) -> None:
         self.start_ns, self.end_ns = start_ns, end_ns

@@ -170,7 +170,7 @@ def _with_arrays(
 class LedgerView:
     """What a ledger knew at `horizon_ns` of the requests that ended at `from_ns` or later.
 
-    It is `Recorded`, and valid until the next `put`.
+    It is a `RecordSource`, and valid until the next `put`.
     """
 
     ended: Sequence[RecordTable | PackedTable]

@@ -164,7 +164,7 @@ class PackedTable:
         return RecordTable(**{k: unpack(*v) for k, v in self.columns.items()}, whole=False)
 
     def chunks(self) -> Iterator[RecordTable]:
-        """All events, as `Recorded`; raises ValueError if they were let go."""
+        """All events, as `RecordSource` has them; raises ValueError if they were let go."""
         return iter([self.events.restore(self.table)]) if self.events else self.table.chunks()
 
 

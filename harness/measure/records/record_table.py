@@ -40,7 +40,7 @@ NUMBER_COLUMNS: Final = (
 class RecordTable:
     """n requests with m token-bearing events in all; every column is int64.
 
-    It implements `Recorded`: all requests, and all events in chunks.
+    It implements `RecordSource`: all requests, and all events in chunks.
     """
 
     worker: Ints

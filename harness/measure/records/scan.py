@@ -76,7 +76,7 @@ class EventChunk:
 
     @cached_property
     def columns(self) -> dict[str, tuple[Ints, Ints]]:
-        """(gaps, their bins), named as in `Observed`."""
+        """(gaps, their bins), by the name of the bound of each gap."""
         gaps = {"ns": self.gap_ns, "lo_ns": self.min_ns, "hi_ns": self.max_ns}
         return {name: (ns, duration_bin(ns)) for name, ns in gaps.items()}
 

@@ -1,6 +1,6 @@
 """The statistics of ITL in a window, without holding the gaps in memory.
 
-Mean, max, n, failures and the share over an SLO's limit (`evidence.Judged`) are exact. Quantiles
+Mean, max, n, failures and the share over an SLO's limit are exact. Quantiles
 and the ends of their intervals are order statistics within 0.1%, from a `LogHistogram`.
 """
 
@@ -55,7 +55,7 @@ class GapCounter(LatencyFigures):
 
 
 class WindowGapCounter(GapCounter):
-    """A Walker: the gaps that ended in a span."""
+    """An EventVisitor: the gaps that ended in a span."""
 
     def __init__(
         self, table: RecordTable, span: BlockedWindow, key: str = "itl", mix_row: int = -1

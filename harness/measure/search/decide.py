@@ -20,7 +20,7 @@ is at least that of the observations in the upper tail of twice the allowed shar
 
     counts = [
         counts_of(step.table, w, slos, 0.01, judged=step.judged, gaps=step.tokens.gaps)
-        for w, step in counted.steps.items()
+        for w, step in steps.items()
     ]
     for level in decide(counts):
         [(one.slo, one.verdict, one.n_over, one.n, one.needs_more) for one in level.slos]

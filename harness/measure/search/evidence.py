@@ -173,7 +173,7 @@ def backlog_growth(table: RecordTable, window: Window) -> tuple[float, str]:
 
 
 class EvidenceCounter:
-    """A Walker that counts each token of a window for its evidence, in blocks made from `known`."""
+    """An EventVisitor: counts the tokens of a window for its evidence, in blocks of `known`."""
 
     def __init__(self, known: RecordTable, window: Window, slos: Sequence[Slo]) -> None:
         """`known`: the requests as known at the window's end."""

@@ -1,6 +1,6 @@
 """The knee from all steps at once: isotonic fit of the criterion over load, inverted.
 
-The criterion of a level is its excess (excess.py), in log-odds. Latency does not fall with load, so
+The criterion of a level is its excess, in log-odds. Latency does not fall with load, so
 a non-decreasing function is fitted to it (pool adjacent violators, weighted by information), its
 points are joined by straight lines, and the knee is where it crosses 0. For the interval, each
 level's blocks of time are resampled. The interval always includes the levels on both sides of the

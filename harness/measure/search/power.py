@@ -59,7 +59,7 @@ def throughputs(evidences: Sequence[Evidence]) -> list[LevelThroughput]:
 def next_power_action(
     plan: SearchPlan, evidences: Sequence[Evidence], spent_ns: int
 ) -> Hold | Done:
-    """As `search.next_action`, for the peak of the power."""
+    """As `next_level.next_action`, for the peak of the power."""
     levels = throughputs(evidences)
     left = plan.budget_ns - spent_ns
     cap = int(min(left, plan.budget_ns * 0.05))

@@ -1,0 +1,252 @@
+"""Names in comments, docstrings and docs are names of something: what is gone is mentioned nowhere.
+
+Looked at: what stands between backticks and looks like a name, a dotted name or a file, and in
+comments and docstrings also dotted names of our own packages without backticks. A name is found if
+code has it; a file, if it is here; `a.b`, if module or class `a` has `b`. Names of other projects
+stand in data/foreign_words.toml.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+import tomllib
+from collections import defaultdict
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TOP = Path(__file__).parents[1]
+FOLDERS = ("harness", "tests", "bench", "grafana", "prometheus", "locustfiles", "docs", ".ci")
+OTHER_CODE = ("*.c", "*.h", "*.js", "*.ts", "*.css", "*.html", "*.toml", "*.yml", "*.json", "*.sh")
+PAGES = sorted([*TOP.glob("*.md"), *TOP.glob("docs/**/*.md")])
+# The past has its own names.
+HISTORY = ("CHANGELOG.md", "docs/decisions")
+WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+NAME = re.compile(r"[A-Za-z_][\w]*(\.[A-Za-z_]\w*)*(\(\))?")
+FILE = re.compile(r"[\w./-]*\w\.(py|c|js|ts|md|toml|yml|css|html|sh|jsonl?)(?!\w)")
+QUOTED = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+CAPITALIZED = re.compile(r"[A-Z][a-z0-9]+")
+DOTTED = re.compile(r"(?<![\w./-])[a-z_]\w*(?:\.[A-Za-z_]\w*)+(?![\w/(-])")
+FOREIGN = tomllib.loads((TOP / "tests/data/foreign_words.toml").read_text())
+
+
+class Mention(NamedTuple):
+    """A name in prose."""
+
+    path: str
+    line: int
+    name: str
+
+
+def sources() -> list[Path]:
+    """Every Python file of ours."""
+    return sorted(path for folder in FOLDERS for path in (TOP / folder).rglob("*.py"))
+
+
+@cache
+def tokens_of(path: Path) -> list[tokenize.TokenInfo]:
+    """Of a Python file."""
+    return list(tokenize.generate_tokens(io.StringIO(path.read_text()).readline))
+
+
+@cache
+def identifiers() -> frozenset[str]:
+    """Every name of Python code."""
+    return frozenset(
+        token.string
+        for path in sources()
+        for token in tokens_of(path)
+        if token.type == tokenize.NAME
+    )
+
+
+@cache
+def words_of_other_files() -> frozenset[str]:
+    """Every word of C, JavaScript, TOML, YAML and the like."""
+    named = ("Makefile", "pyproject.toml", "docker-compose.yml", "Dockerfile", ".env.example")
+    paths = [TOP / name for name in (*named, ".ci/run")]
+    for folder in FOLDERS:
+        for pattern in OTHER_CODE:
+            paths += (TOP / folder).rglob(pattern)
+    return frozenset(
+        word for path in paths for word in WORD.findall(path.read_text(errors="replace"))
+    )
+
+
+@cache
+def words_of_strings() -> frozenset[str]:
+    """Every word of Python's strings that are no docstrings."""
+    words: set[str] = set()
+    for path in sources():
+        text = path.read_text()
+        prose = {line for first, last, _ in docstrings(text) for line in range(first, last + 1)}
+        for token in tokens_of(path):
+            if token.type == tokenize.STRING and token.start[0] not in prose:
+                words.update(WORD.findall(token.string))
+    return frozenset(words)
+
+
+def is_known(word: str) -> bool:
+    """Whether code has it. A capitalized word begins many strings: it must be an identifier."""
+    if word in identifiers() or word in words_of_other_files():
+        return True
+    return word in words_of_strings() and not CAPITALIZED.fullmatch(word)
+
+
+@cache
+def files() -> frozenset[str]:
+    """Paths of all files, and every end of them: `wire/sse.py` and `sse.py`; files that code names.
+
+    Most of the latter are those of a run folder.
+    """
+    ends = set()
+    for path in sources():
+        for token in tokens_of(path):
+            if token.type == tokenize.STRING and token.string[:3] != '"""':
+                ends.update(match[0] for match in FILE.finditer(token.string))
+    for path in TOP.rglob("*"):
+        parts = path.relative_to(TOP).parts
+        if not {".venv", ".git", "reports", "__pycache__"} & set(parts):
+            ends.update("/".join(parts[start:]) for start in range(len(parts)))
+    return frozenset(ends)
+
+
+@cache
+def members() -> dict[str, set[str]]:
+    """What modules, packages and classes have, by their last name."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for path in sources():
+        tree = ast.parse(path.read_text())
+        name = path.parent.name if path.stem == "__init__" else path.stem
+        found[name].update(bound_in(tree.body))
+        found[path.parent.name].add(path.stem)
+        found[path.parent.parent.name].add(path.parent.name)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                found[node.name].update(bound_in(node.body))
+                found[node.name].update(
+                    inner.attr
+                    for inner in ast.walk(node)
+                    if isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store)
+                )
+    return found
+
+
+def bound_in(body: list[ast.stmt]) -> Iterator[str]:
+    """Names that statements bind."""
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            yield from (alias.asname or alias.name for alias in node.names)
+        elif isinstance(node, ast.If | ast.With | ast.Try):
+            yield from bound_in(node.body)
+        else:
+            yield from (
+                inner.id
+                for inner in ast.walk(node)
+                if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store)
+            )
+
+
+def docstrings(text: str) -> Iterator[tuple[int, int, str]]:
+    """(first line, last line, text) of each."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[0] if node.body else None
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                value = first.value
+                if isinstance(value.value, str):
+                    yield value.lineno, value.end_lineno or value.lineno, value.value
+
+
+def prose_of(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, text) of each comment and each docstring."""
+    for token in tokens_of(path):
+        if token.type == tokenize.COMMENT and "noqa" not in token.string:
+            yield token.start[0], token.string
+    for first, _, said in docstrings(path.read_text()):
+        yield first, said
+
+
+def mentions_in_code() -> Iterator[Mention]:
+    """Names between backticks, and dotted names of ours without."""
+    ours = {path.stem for path in sources()} | {path.parent.name for path in sources()}
+    for path in sources():
+        at = str(path.relative_to(TOP))
+        for line, said in prose_of(path):
+            for name in QUOTED.findall(said):
+                yield Mention(at, line, name)
+            for name in DOTTED.findall(QUOTED.sub("", said)):
+                if name.partition(".")[0] in ours or FILE.fullmatch(name):
+                    yield Mention(at, line, name)
+
+
+def mentions_in_pages() -> Iterator[Mention]:
+    """Names between backticks, outside of examples."""
+    for page in PAGES:
+        at = str(page.relative_to(TOP))
+        if at.startswith(HISTORY):
+            continue
+        fenced = False
+        for number, line in enumerate(page.read_text().splitlines(), 1):
+            if line.lstrip().startswith("```"):
+                fenced = not fenced
+            if not fenced and not line.startswith("    "):
+                yield from (Mention(at, number, name) for name in QUOTED.findall(line))
+
+
+def is_found(name: str) -> bool:
+    """Whether it names something, or does not look like a name."""
+    name = name.removesuffix("()")
+    if FILE.fullmatch(name):
+        return name.removeprefix("./") in files() or name in FOREIGN["files"]
+    if not NAME.fullmatch(name) or name in FOREIGN["words"]:
+        return True
+    first, *rest = name.split(".")
+    if first in FOREIGN["packages"]:
+        return True
+    if not rest:
+        return is_known(name) or name in files() or name in members()
+    for owner, member in zip([first, *rest], rest, strict=False):
+        if owner in members():
+            has = member in members()[owner] or f"{owner}.{member}" in files()
+            return has or name in files()
+    return all(is_known(word) for word in (first, *rest))
+
+
+@pytest.mark.parametrize("where", [mentions_in_code, mentions_in_pages])
+def test_every_name_is_of_something(where: object) -> None:
+    """Mend the sentence, or add a name of another project to data/foreign_words.toml."""
+    assert callable(where)
+    lost = [mention for mention in where() if not is_found(mention.name)]
+    assert [f"{path}:{line}: {name}" for path, line, name in lost] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "want"),
+    [
+        ("RecordSource", True),
+        ("Walk" + "er", False),
+        ("slo.Slo", True),
+        ("slo.Gone", False),
+        ("measure/slo.py", True),
+        ("measure/" + "go" + "ne.py", False),
+        ("result.json", True),
+        ("go" + "ne.json", False),
+        ("next_action()", True),
+        ("gone" + "_for_ever()", False),
+        ("--budget 90s", True),  # no name
+    ],
+)
+def test_what_is_found(name: str, want: bool) -> None:
+    """Names of code and files are; what nothing has is not."""
+    assert is_found(name) == want
