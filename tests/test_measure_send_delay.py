@@ -50,7 +50,7 @@ def test_a_backlog_is_the_clients_own(stall_s: float, slos: list[str], n_late: i
     """The sentence names how many, how late, and what was expected."""
     rows = stalled(10, 10 + stall_s)
     said = send_delay_sentence(rows, 0, END_NS, [Slo.parse(slo) for slo in slos])
-    start = f"{n_late} of 600 requests were sent later than they were due, by more than 250 ms "
+    start = f"{n_late} of 600 requests were sent more than 250 ms later than they were due "
     assert said.startswith(start) if n_late else said == ""
 
 
