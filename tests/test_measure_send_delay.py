@@ -60,6 +60,19 @@ def test_the_sentence() -> None:
     assert "(p95 2,000 ms, at most 4,900 ms): expected at most 2.5%" in said
 
 
+def test_a_client_that_falls_behind_little_by_little() -> None:
+    """It sends 10 requests in 1.1 s: after 2.5 s of the schedule each one is 250 ms late."""
+    due_ms = [100 * number for number in range(600)]
+    rows = [
+        replace(record(number, 1.1 * due, [1.1 * due + 190]), scheduled_ns=due * MS)
+        for number, due in enumerate(due_ms)
+    ]
+    said = send_delay_sentence(table(*rows), 0, END_NS, [Slo.parse("ttft_p95=500ms")])
+    assert said.startswith(
+        "574 of 600 requests were sent more than 250 ms later than they were due"
+    )
+
+
 @pytest.mark.parametrize(
     ("window_s", "n"),
     [
