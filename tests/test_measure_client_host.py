@@ -43,6 +43,9 @@ SAID = "this machine is busy with other programs (CPU pressure 85%, load 7.0 on 
         # a container's own limit, whatever else the machine does
         (replace(BUSY, cores=0.5, stopped=0.3), "the limit of this container, 0.5 cores, stopped"),
         (replace(CALM, cores=0.5, stopped=0.01), MORE_PROCESSES),
+        # 30 ms of work each second, of which a limit of 13 ms in 100 ms makes 204 ms: far below
+        # the limit on average, and stopped for 174 ms all the same
+        (replace(CALM, cores=0.13, own=0.03, stopped=0.174), "the limit of this container, 0.13"),
     ],
 )
 def test_the_remedy_is_the_causes(seen: HostFigures, want: str) -> None:

@@ -50,7 +50,7 @@ def test_a_backlog_is_the_clients_own(stall_s: float, slos: list[str], n_late: i
     """The sentence names how many, how late, and what was expected."""
     rows = stalled(10, 10 + stall_s)
     said = send_delay_sentence(rows, 0, END_NS, [Slo.parse(slo) for slo in slos])
-    start = f"{n_late} of 600 requests were sent later than they were due, by more than 250 ms "
+    start = f"{n_late} of 600 requests were sent more than 250 ms later than they were due "
     assert said.startswith(start) if n_late else said == ""
 
 
@@ -58,6 +58,19 @@ def test_the_sentence() -> None:
     """4.9 s at 10/s: 49 late ones are 8%, so that the p95 is one of them."""
     said = send_delay_sentence(stalled(10, 14.9), 0, END_NS, [Slo.parse("ttft_p95=500ms")])
     assert "(p95 2,000 ms, at most 4,900 ms): expected at most 2.5%" in said
+
+
+def test_a_client_that_falls_behind_little_by_little() -> None:
+    """It sends 10 requests in 1.1 s: after 2.5 s of the schedule each one is 250 ms late."""
+    due_ms = [100 * number for number in range(600)]
+    rows = [
+        replace(record(number, 1.1 * due, [1.1 * due + 190]), scheduled_ns=due * MS)
+        for number, due in enumerate(due_ms)
+    ]
+    said = send_delay_sentence(table(*rows), 0, END_NS, [Slo.parse("ttft_p95=500ms")])
+    assert said.startswith(
+        "574 of 600 requests were sent more than 250 ms later than they were due"
+    )
 
 
 @pytest.mark.parametrize(

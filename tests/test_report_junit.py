@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from harness.measure.result import Gate, Level, Result, SloResult, Target
-from harness.measure.states import Status, Verdict
+from harness.measure.states import Decision, Status, Verdict
 from harness.report.write import junit
 
 MET, MISSED, OPEN = Verdict.met, Verdict.missed, Verdict.inconclusive
@@ -72,6 +72,19 @@ SAID_ERRORS = "SLO missed: 9 of 100 requests failed at 8 concurrent requests (9.
         (
             {"status": Status.invalid, "exit_code": 5, "invalid_reason": "the clock jumped."},
             [("invalid", "error", "invalid: the clock jumped.")],
+        ),
+        # met where it was judged, and one level was left out
+        (
+            {
+                "status": Status.inconclusive,
+                "exit_code": 6,
+                "slos": (FINE,),
+                "levels": (Level(0, 4, decision=Decision.invalid, reason="the clock jumped"),),
+            },
+            [
+                (ITL, "system-out", None),
+                ("inconclusive", "error", "inconclusive: the clock jumped"),
+            ],
         ),
         (
             {"status": Status.interrupted, "exit_code": 130, "slos": (FINE,)},

@@ -279,5 +279,6 @@ def test_the_command_s_own_page(url: str, tmp_path: Path) -> None:
         _, err = process.communicate()
     knee = json.loads((out / "result.json").read_text())
     assert process.returncode == knee["exit_code"], err
+    assert f"Live page: http://127.0.0.1:{port}/harness\n" in err
     assert (facts["state"], facts["can_start"]) == (knee["status"], False)
     assert facts["files"][0]["name"] == "report.html"

@@ -6,7 +6,12 @@ import re
 from math import isnan
 from typing import Any, Final
 
-from harness.measure.diagnosis.client_host import host_figures
+from harness.measure.diagnosis.client_host import (
+    UNKNOWN_HOST,
+    HostFigures,
+    busy_sentence,
+    host_figures,
+)
 from harness.measure.metrics import failed_requests
 from harness.measure.states import Status
 from harness.report.numbers import (
@@ -66,12 +71,17 @@ def instrument_rows(facts: ReportData) -> list[tuple[str, str]]:
     return rows
 
 
-def machine_text(facts: ReportData) -> str:
-    """Who used the client's machine during the load; "" where it was not read."""
+def host_of(facts: ReportData) -> HostFigures:
+    """The client's machine during the whole load."""
     readings = facts.run.host
     if not readings:
-        return ""
-    seen = host_figures(readings, readings[0].at_ns, readings[-1].at_ns)
+        return UNKNOWN_HOST
+    return host_figures(readings, readings[0].at_ns, readings[-1].at_ns)
+
+
+def machine_text(facts: ReportData) -> str:
+    """Who used the client's machine during the load; "" where it was not read."""
+    seen = host_of(facts)
     if isnan(seen.own):
         return ""
     text = (
@@ -93,6 +103,9 @@ def limitations(facts: ReportData) -> list[str]:
     out += [f"{count_of(excluded, 'level')} excluded; the table gives the reason"] * bool(excluded)
     if (ms := result.client.get("clock_apart_ms") or 0) > MOST_APART_MS:
         out.append(f"a load process's clock may be off the master's by {ms:g} ms, as its windows")
+    if (seen := host_of(facts)).busy_with_others:
+        shared = ", which an embedded server shares" if facts.result.target.simulated else ""
+        out.append(f"{busy_sentence(seen, 'was')}{shared}")
     out += _missing_sources(facts) + counting_notes(as_mapping(facts.config.get("drive")))
     if facts.status == Status.found:
         out.append(

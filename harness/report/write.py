@@ -180,7 +180,8 @@ def junit(result: Result) -> str:
     cases: list[TestCase] = [(one.slo, one.verdict, slo_sentence(one, error)) for one in results]
     cases += [(gate.name, gate.verdict, gate.sentence) for gate in result.gates]
     if result.exit_code != EXIT_OK and all(found == Verdict.met for _, found, _ in cases):
-        reason = result.invalid_reason or f"exit code {result.exit_code}"
+        left_out = next((level.reason for level in result.levels if not level.usable), "")
+        reason = result.invalid_reason or left_out or f"exit code {result.exit_code}"
         cases.append((result.status, Verdict.inconclusive, f"{result.status}: {reason}"))
     kinds = [FAILURE_ELEMENTS.get(found, "") for _, found, _ in cases]
     name, target = f"vllm-harness {result.command}", result.target

@@ -101,7 +101,7 @@ def host_figures(samples: Sequence[HostSample], start_ns: int, end_ns: int) -> H
     )
 
 
-def busy_sentence(seen: HostFigures) -> str:
+def busy_sentence(seen: HostFigures, verb: str = "is") -> str:
     """`this machine is busy with other programs (CPU pressure 85%, load 7.0 on 2 cores, ...)`."""
     parts = []
     if not isnan(seen.pressure):
@@ -110,7 +110,7 @@ def busy_sentence(seen: HostFigures) -> str:
         parts.append(f"load {seen.load_1m:.1f} on {seen.machine_cores:g} cores")
     if not isnan(seen.others):
         parts.append(f"{seen.others:.1f} cores used by them, {seen.own:.1f} by this client")
-    return f"this machine is busy with other programs ({', '.join(parts)})"
+    return f"this machine {verb} busy with other programs ({', '.join(parts)})"
 
 
 def remedy(seen: HostFigures, otherwise: str = MORE_PROCESSES) -> str:

@@ -106,8 +106,8 @@ def send_delay_sentence(table: RecordTable, start_ns: int, end_ns: int, slos: Se
     if found is None or not found.too_many:
         return ""
     return (
-        f"{found.n_late:,} of {found.n:,} requests were sent later than they were due, by more "
-        f"than {found.late_ns / MS:,.4g} ms (p95 {found.p95_ns / MS:,.0f} ms, at most "
+        f"{found.n_late:,} of {found.n:,} requests were sent more than {found.late_ns / MS:,.4g} "
+        f"ms later than they were due (p95 {found.p95_ns / MS:,.0f} ms, at most "
         f"{found.max_ns / MS:,.0f} ms): expected at most {found.allowed:.1%}, because a "
         "backlog reaches the server as a burst that nobody asked for"
     )
