@@ -3,7 +3,7 @@
 Every search is a pure function of the levels that it holds, in simulated time: the table says how
 often each is right and what it costs in load. `make statistics NAMES=duel` asks the others (a
 quarter of an hour on two cores, only after their code or the engine has changed), `NAMES=knees`
-ours; then `make docs` writes results/duel.md. A test fails where the aim is not met.
+ours; then `make docs` writes results/duel.md. A test says which parts of the aim are met.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 from report_example import MS, SLOTS, S, Server
@@ -106,6 +107,19 @@ def make(
     ended = {"interrupted": False, "invalid": "", "figures": CLIENT}
     folder.write_json(names.ENDED, ended | {"status": status})
     return ended_as(write_results(path)[1], status)
+
+
+@cache
+def found_run(base: Path) -> tuple[Path, Result]:
+    """The run of a found knee, recorded and reported once in a session, and its result.
+
+    `base`: the session's folder. Who changes the run copies it first.
+    """
+    path = base / "found"
+    result = make(path, seconds=3)
+    assert result is not None
+    report(path, result)
+    return path, result
 
 
 def ended_as(result: Result, status: str) -> Result:

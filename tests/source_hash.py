@@ -34,7 +34,7 @@ class Module(NamedTuple):
 
 def source_hash(module: str, name: str, data: str = "") -> str:
     """The hash of a definition of a module, of all that it uses, and of some data."""
-    texts = sorted(dump(statement) for statement in reached(module, name))
+    texts = sorted(text_of(statement) for statement in reached(module, name))
     return hashlib.sha256("\n".join([*texts, data]).encode()).hexdigest()
 
 
@@ -105,11 +105,13 @@ def bound_by(node: ast.stmt) -> list[str]:
     ]
 
 
+@cache
 def names_in(node: ast.AST) -> set[str]:
     """Every name that the code uses, annotations left out."""
     return {n.id for n in walk(node) if isinstance(n, ast.Name)}
 
 
+@cache
 def attributes_in(node: ast.AST) -> set[tuple[str, str]]:
     """Every `name.attribute`."""
     return {
@@ -142,6 +144,12 @@ def walk(node: ast.AST) -> Iterator[ast.AST]:
         for one in value if isinstance(value, list) else [value]:
             if isinstance(one, ast.AST):
                 yield from walk(one)
+
+
+@cache
+def text_of(statement: ast.stmt) -> str:
+    """The same for each statistic that reaches it."""
+    return dump(statement)
 
 
 def dump(node: object) -> str:

@@ -25,19 +25,24 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import duel
 import simulated_calibration
 import simulated_comparison
+import simulated_decisions
 import simulated_drill
+import simulated_gaps
+import simulated_intervals
 import simulated_knee
 import simulated_limits
 import simulated_rate
 import simulated_recovery
 import simulated_sides
+import simulated_sizing
+import simulated_truths
 import simulated_users
 import simulated_verdict
 import split_cases
 from source_hash import source_hash
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
 STORED: Final = Path(__file__).parent / "data" / "statistics"
 PROCESSES: Final = 2
@@ -57,6 +62,16 @@ class Statistic(NamedTuple):
 
 DRILLS: Final = tuple(simulated_drill.DRILLS)
 
+
+class Answer(NamedTuple):
+    """What was computed of a case, and the seconds of CPU time that it took."""
+
+    name: str
+    key: str
+    found: Any
+    took_s: float
+
+
 # What takes long and cannot be divided comes first, so that both cores are busy to the end.
 STATISTICS: Final = {
     "recovery_boundary": Statistic(
@@ -64,14 +79,14 @@ STATISTICS: Final = {
     ),
     "calibration": Statistic(simulated_calibration.errors, simulated_calibration.cases, 0),
     "recovery_knees": Statistic(simulated_recovery.knee, simulated_recovery.knee_cases, 0),
-    "recovery": Statistic(simulated_recovery.repeat, simulated_recovery.repeat_cases, 2),
+    "recovery": Statistic(simulated_recovery.repeat, simulated_recovery.repeat_cases, 1),
     "recovery_at_once": Statistic(simulated_recovery.at_once, simulated_recovery.at_once_cases, 1),
     "drill_truths": Statistic(simulated_drill.counted, simulated_drill.truth_cases, 1, DRILLS),
     "drills": Statistic(simulated_drill.judged, simulated_drill.cases, 3, DRILLS),
-    "knees": Statistic(simulated_knee.answer, simulated_knee.cases, 4),
+    "knees": Statistic(simulated_knee.answer, simulated_knee.cases, 2),
     "first_command": Statistic(simulated_knee.first_command, simulated_knee.first_cases, 2),
     "limits": Statistic(simulated_limits.found_at_limits, simulated_limits.cases, 1),
-    "thinking": Statistic(simulated_users.answer_thinking, simulated_users.thinking_cases, 2),
+    "thinking": Statistic(simulated_users.answer_thinking, simulated_users.thinking_cases, 1),
     "talking": Statistic(simulated_users.answer_talking, simulated_users.talking_cases, 1),
     "rates": Statistic(simulated_rate.answer, simulated_rate.cases, 1),
     "backlogs": Statistic(simulated_rate.backlog, simulated_rate.backlog_cases, 4),
@@ -79,6 +94,12 @@ STATISTICS: Final = {
     "splits": Statistic(split_cases.checked, split_cases.cases, 8),
     "pairs": Statistic(simulated_comparison.pair, simulated_comparison.cases, 2),
     "sides": Statistic(simulated_sides.decisions, simulated_sides.cases, 2),
+    "decisions": Statistic(simulated_decisions.wrong_verdicts, simulated_decisions.cases, 2),
+    "intervals": Statistic(simulated_intervals.covered, simulated_intervals.cases, 1),
+    "gaps": Statistic(simulated_gaps.p_values, simulated_gaps.cases, 0),
+    "fleets": Statistic(simulated_sizing.fleet_ms, simulated_sizing.fleet_cases, 1),
+    "ramps": Statistic(simulated_sizing.ramp, simulated_sizing.ramp_cases, 0),
+    "truths": Statistic(simulated_truths.truth, simulated_truths.cases, 2),
     "duel": Statistic(duel.answer, duel.cases, 0),
 }
 
@@ -105,7 +126,7 @@ def stored(name: str) -> dict[Any, Any]:
     """The answer of each case; a case with one argument is that argument."""
     answers = read(name)["answers"]
     return {
-        case if len(case) > 1 else case[0]: answers[key]
+        case[0] if len(case) == 1 else case: answers[key]
         for key, case in cases(name).items()
         if key in answers
     }
@@ -131,10 +152,19 @@ def again(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return json.loads(json.dumps(now)), {key: kept.get(key) for key in keys}
 
 
-def timed(answer: Callable[..., Any], case: Case) -> tuple[Any, float]:
-    """An answer, and the seconds of CPU time that it took."""
+def timed(name: str, key: str) -> Answer:
+    """The answer of a case."""
     began = time.process_time()
-    return answer(*case), time.process_time() - began
+    answer = STATISTICS[name].answer(*cases(name)[key])
+    return Answer(name, key, answer, time.process_time() - began)
+
+
+def in_processes(asked: list[tuple[str, str]]) -> Iterator[Answer]:
+    """The answer of each (statistic, key), as they come."""
+    pool = ProcessPoolExecutor(PROCESSES, initializer=gc.set_threshold, initargs=(GARBAGE,))
+    with pool:
+        for future in as_completed([pool.submit(timed, *one) for one in asked]):
+            yield future.result()
 
 
 def write(name: str, made_by: str, answers: dict[str, Any]) -> None:
@@ -149,7 +179,9 @@ def write(name: str, made_by: str, answers: dict[str, Any]) -> None:
     part.replace(path)
 
 
-def compute(names: list[str]) -> None:
+def compute(
+    names: list[str], answer: Callable[[list[tuple[str, str]]], Iterable[Answer]] = in_processes
+) -> None:
     """What is stale of these; a line for each."""
     sources = {name: source(name) for name in names}
     answers = {name: dict(current(name)) for name in names}
@@ -159,20 +191,14 @@ def compute(names: list[str]) -> None:
             say(f"{name}: of this code")
     left = {name: len(keys) for name, keys in wanted.items()}
     cpu_s: defaultdict[str, float] = defaultdict(float)
-    with ProcessPoolExecutor(PROCESSES, initializer=gc.set_threshold, initargs=(GARBAGE,)) as pool:
-        asked = {
-            pool.submit(timed, STATISTICS[name].answer, cases(name)[key]): (name, key)
-            for name, keys in wanted.items()
-            for key in keys
-        }
-        for future in as_completed(asked):
-            name, key = asked[future]
-            answers[name][key], took_s = future.result()
-            write(name, sources[name], answers[name])
-            cpu_s[name] += took_s
-            left[name] -= 1
-            if left[name] == 0:
-                say(f"{name}: {len(wanted[name])} cases, {cpu_s[name]:.0f} s of CPU time")
+    asked = [(name, key) for name, keys in wanted.items() for key in keys]
+    for name, key, found, took_s in answer(asked):
+        answers[name][key] = found
+        write(name, sources[name], answers[name])
+        cpu_s[name] += took_s
+        left[name] -= 1
+        if left[name] == 0:
+            say(f"{name}: {len(wanted[name])} cases, {cpu_s[name]:.0f} s of CPU time")
 
 
 def say(line: str) -> None:

@@ -1,25 +1,18 @@
 """Open-loop schedules: when requests are due, and which process sends them. Pure and seeded."""
 
 from dataclasses import replace
-from itertools import chain, islice, pairwise
-from math import lgamma, sqrt
+from itertools import chain, pairwise
 
 import numpy as np
 import pytest
+from simulated_gaps import SEEDS, SHAPES, N, kolmogorov, planned
+from stored_statistics import stored
 
 from harness.errors import ConfigError
 from harness.load.arrivals import Due, Schedule, Stripe, offsets_ns, parse_arrivals
 from harness.load.plan import plan, seeded_random
 from harness.load.workloads import WORKLOADS
 from harness.senders.drive_options import DriveOptions
-
-SEEDS = range(200)
-N = 400
-
-
-def planned(arrivals: str, rate_per_s: float, seed: int) -> list[int]:
-    """The first offsets of a schedule."""
-    return list(islice(offsets_ns(arrivals, rate_per_s, seeded_random(seed, "arrivals", 0)), N))
 
 
 @pytest.mark.parametrize("rate_per_s", [0.01, 0.3, 7.0, 20.0, 333.33, 10_000.0])
@@ -32,35 +25,18 @@ def test_constant_gaps_differ_by_a_nanosecond_at_most(rate_per_s: float) -> None
         assert abs(at[-1] - (N - 1) * 1e9 / rate_per_s) <= 1
 
 
-def gamma_below(shape: float, gaps: np.ndarray) -> np.ndarray:
-    """P(gap <= x) of gamma gaps with mean 1: the series of the incomplete gamma function."""
-    x = np.maximum(gaps, 1e-12) * shape
-    terms = [n * np.log(x) - lgamma(shape + n + 1) for n in range(400)]
-    return np.asarray(np.exp(shape * np.log(x) - x) * np.exp(terms).sum(axis=0))
-
-
-def kolmogorov(values: np.ndarray) -> float:
-    """P-value of "these are uniform" (Stephens' form of Kolmogorov's series)."""
-    p, n = np.sort(values), len(values)
-    distance = max((np.arange(1, n + 1) / n - p).max(), (p - np.arange(n) / n).max())
-    x, k = distance * (sqrt(n) + 0.12 + 0.11 / sqrt(n)), np.arange(1, 101)
-    return float(np.clip(2 * ((-1.0) ** (k - 1) * np.exp(-2 * (k * x) ** 2)).sum(), 0, 1))
-
-
-@pytest.mark.parametrize(
-    ("arrivals", "shape"), [("poisson", 1.0), ("gamma:1", 1.0), ("gamma:2", 0.25), ("gamma:0.5", 4)]
-)
+@pytest.mark.parametrize(("arrivals", "shape"), SHAPES)
 def test_gaps_have_the_distribution_asked_for(arrivals: str, shape: float) -> None:
     """Each of 200 seeds gets a p-value for its gaps, and these p-values are uniform themselves.
 
     Of 200 uniform p-values 10 are below 5%, give or take 3; the p-value of all of them together is
     above 1%, and gaps of another shape are found out by every seed.
     """
-    gaps = [np.diff(planned(arrivals, 20.0, seed), prepend=0) * 20 / 1e9 for seed in SEEDS]
-    p = np.array([kolmogorov(gamma_below(shape, each)) for each in gaps])
+    told = stored("gaps")[arrivals, shape]
+    p, wrong = np.array(told["p"]), np.array(told["wrong"])
+    assert (len(p), len(wrong)) == (len(SEEDS), len(SEEDS))
     assert kolmogorov(p) > 0.01
     assert 2 <= (p < 0.05).sum() <= 20
-    wrong = np.array([kolmogorov(gamma_below(2 * shape, each)) for each in gaps])
     assert (wrong < 0.05).all()
 
 

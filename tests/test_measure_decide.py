@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from level_seeds import SEEDS, levels
 from measure_tables import SECOND, record, table, window
+from simulated_decisions import KINDS, seeds
+from stored_statistics import stored
 
 from harness.measure.latency_figures import MAX_LIFETIMES_PER_BLOCK
 from harness.measure.records.request_record import Outcome
@@ -39,40 +41,14 @@ from harness.measure.slo import Slo
 from harness.measure.window_summary import WindowTokens, window_summary
 
 WRONG = 15  # of 200: what a true 5% gives in 95% of such tests
-SHARES = (0.2, 0.5, 0.8, 1.0, 1.25, 2.0, 4.0)  # of the share allowed
 TTFT, ITL, TPOT = (Slo.parse(t) for t in ("ttft_p95=60ms", "itl_p95=30ms", "tpot_p95=30ms"))
 MET, MISSED, OPEN = Verdict.met, Verdict.missed, Verdict.inconclusive
 
 
-def seeds(kind, users, n, allowed, shares, seed=1):
-    """Counts of 200 seeds, for each of these shares over the limit (in those allowed)."""
-    sent, took = levels(kind, users, n, seed)
-    limits = np.array([NormalDist().inv_cdf(1 - times * allowed) for times in shares])
-    over = took > limits[:, None, None]
-    # who shares one fate entirely is well or not, and nothing between
-    seen = None if kind == "fate" else took
-    return count_in_order("x", allowed, over, sent, users=users, values=seen)
-
-
-@pytest.mark.parametrize(
-    ("kind", "users"),
-    [
-        *(("independent", users) for users in (1, 4, 20, 64)),
-        *((kind, users) for kind in ("fate", "effect") for users in (4, 20, 64)),
-        *((kind, users) for kind in ("serial", "serial half") for users in (4, 20, 64)),
-    ],
-)
+@pytest.mark.parametrize(("kind", "users"), KINDS)
 def test_wrong_verdicts(kind, users):
     """Wrongly met and wrongly missed in at most 15 of 200 seeds, in every cell."""
-    wrong = {}
-    for allowed in (0.05, 0.01):
-        for n in (60, 200, 600, 2000):
-            counts = seeds(kind, users, n, allowed, SHARES)
-            for times, below, above in zip(SHARES, p_met(counts), p_missed(counts), strict=True):
-                if times >= 1:
-                    wrong["met", allowed, n, times] = int((below <= ALPHA).sum())
-                if times <= 1:
-                    wrong["missed", allowed, n, times] = int((above <= ALPHA).sum())
+    wrong = stored("decisions")[kind, users]
     assert {cell: count for cell, count in wrong.items() if count > WRONG} == {}
     assert max(wrong.values()) > 0
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from fleet_model import Fleet, Replica, hpa_replicas
+from simulated_sizing import ENGINE, FLEETS, KNEE, LIMIT_MS, RAMPS, REQUESTS_PER_S, TRAFFIC
+from stored_statistics import stored
 
 from harness.engine.config import EngineConfig
 from harness.engine.shapes import MODELS, roofline
@@ -30,8 +32,6 @@ from harness.units import SECOND
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ENGINE, TRAFFIC = EngineConfig(max_num_seqs=16), Traffic(128, 32, 0.4)
-KNEE, REQUESTS_PER_S, LIMIT_MS = 35, 48.0, 500
 RESPONSE_S = KNEE / REQUESTS_PER_S
 
 
@@ -119,30 +119,16 @@ def p95_ms(fleet: Fleet, seconds: int = 80) -> float:
     return fleet.seen.ttft_ms(0.95, 20 * SECOND)
 
 
-@pytest.mark.parametrize(
-    ("choose", "users", "think_s", "holds"),
-    [
-        ("least", 4 * KNEE, 0.0, True),
-        ("round", 4 * KNEE, 0.0, False),  # as many for each on average, and queues by chance
-        ("random", 4 * KNEE, 0.0, False),
-        # N R / (R + Z) = 140 in flight on average; the busiest 5% of the time have 19 more
-        ("least", 2060, 10.0, False),
-        # 121 on average, 140 in the busiest 5%
-        ("least", 1781, 10.0, True),
-    ],
-)
+@pytest.mark.parametrize(("choose", "users", "think_s", "holds"), FLEETS)
 def test_the_p95_of_a_fleet(choose: str, users: int, think_s: float, holds: bool) -> None:
     """Four replicas: the p95 of all requests, not only their mean, is within the SLO."""
     busy = busy_requests(
         requests_in_flight(users, RESPONSE_S, think_s), think_s / (RESPONSE_S + think_s)
     )
     by_sum = replicas_for(busy, KNEE) <= 4
-    fleet = Fleet(ENGINE, TRAFFIC, 4, choose=choose, think_s=think_s)
-    fleet.set_users(users, round((think_s + 1) * SECOND))
-    p95 = p95_ms(fleet)
-    mean = fleet.seen.ttft_ms(0.5, 20 * SECOND)
+    p95, median = stored("fleets")[choose, users, think_s]
     assert ((p95 <= LIMIT_MS), by_sum and choose == "least") == (holds, holds)
-    assert mean < LIMIT_MS  # the median shows nothing
+    assert median < LIMIT_MS  # the median shows nothing
 
 
 @pytest.mark.parametrize("choose", ["least", "random"])
@@ -168,43 +154,11 @@ def test_a_replica_that_fails(survive: int) -> None:
     assert (fleet.seen.ttft_ms(0.95, 45 * SECOND) < LIMIT_MS) == (survive == 1)
 
 
-START_S, SCRAPE_S, SYNC_S, GROWTH_PER_S = 30, 15, 15, 0.2
-LEAD = GROWTH_PER_S * (START_S + SCRAPE_S + SYNC_S)
-
-
-def ramp(target: float) -> tuple[list[tuple[int, int]], float]:
-    """From 18 users to 70, twice the knee: (when, replicas asked for), the worst minute's p95."""
-    fleet, asked, scraped, log = Fleet(ENGINE, TRAFFIC, 1), 1, 0, []
-    end_s = 20 + round((2 * KNEE - 18) / GROWTH_PER_S) + 60
-    for second in range(end_s):
-        fleet.set_users(min(18 + round(max(second - 20, 0) * GROWTH_PER_S), 2 * KNEE))
-        fleet.advance(second * SECOND)
-        if second % SCRAPE_S == 5:
-            scraped = fleet.in_flight
-        if (
-            target
-            and second % SYNC_S == 0
-            and (want := hpa_replicas(asked, scraped, target)) > asked
-        ):
-            for _ in range(want - asked):
-                fleet.add_replica((second + START_S) * SECOND)
-            log.append((second, asked := want))
-    minutes = range(20, end_s - 59, 15)
-    worst = max(fleet.seen.ttft_ms(0.95, x * SECOND, (x + 60) * SECOND) for x in minutes)
-    return log, worst
-
-
-@pytest.mark.parametrize(
-    ("target", "replicas", "holds"),
-    [
-        (threshold_with_lead(KNEE, LEAD), 4, True),  # 20: it acts at 22, 34 when it is ready
-        (KNEE, 2, False),  # it acts at 38
-    ],
-)
+@pytest.mark.parametrize(("target", "replicas", "holds"), RAMPS)
 def test_a_ramp_to_twice_the_knee(target: float, replicas: int, holds: bool) -> None:
     """KEDA's formula on scrapes and syncs of 15 s; a replica takes half a minute to start."""
-    log, worst_ms = ramp(target)
-    assert (log[-1][1], worst_ms <= LIMIT_MS) == (replicas, holds)
+    asked, worst_ms = stored("ramps")[target]
+    assert (asked, worst_ms <= LIMIT_MS) == (replicas, holds)
 
 
 def queued_tokens(replica: Replica) -> int:

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from simulated_intervals import SERIES, interval
+from stored_statistics import stored
 
 from harness.measure.latency_figures import SampleFigures
 from harness.measure.metrics import Observations
@@ -68,53 +70,17 @@ def test_t_quantile(p, df, want):
     assert stats.t_quantile(p, df) == pytest.approx(want, rel=0.01)
 
 
-def interval(values, blocks, q):
-    """As figures have it."""
-    one = np.asarray(values, float)
-    return SampleFigures(
-        Observations(one, one, one, np.arange(len(one)), np.arange(len(one))), blocks
-    ).interval(q)
-
-
-def series(memory, n, rng):
-    """Normal values, each like the one before by `memory`."""
-    found = rng.standard_normal(n)
-    for i in range(1, n):
-        found[i] = memory * found[i - 1] + (1 - memory**2) ** 0.5 * found[i]
-    return found
-
-
-@pytest.mark.parametrize(
-    ("memory", "n", "batch", "blocks"),
-    [
-        (0.0, 600, 1, 24),  # independent
-        (0.0, 200, 1, 5),
-        (0.0, 400, 32, 20),  # gaps of 400 engine steps, each shared by a batch of 32
-        (0.0, 400, 32, 4),
-        (0.9, 2400, 1, 24),  # like the tenth before by a third
-        (0.9, 2400, 8, 12),
-        (0.98, 4000, 4, 8),  # like the fiftieth before: ten times in a block
-    ],
-)
+@pytest.mark.parametrize(("memory", "n", "batch", "blocks"), SERIES)
 def test_intervals_cover(memory, n, batch, blocks):
     """Of 200 series, 93% at least, for a p50, p95 and p99; the p50's and p95's are not too wide."""
-    rng, runs, qs = np.random.default_rng(19), 200, (0.5, 0.95, 0.99)
-    hits, widths = dict.fromkeys(qs, 0), {q: [] for q in qs}
-    block = np.repeat(np.arange(n) * blocks // n, batch)
-    for _ in range(runs):
-        values = np.repeat(series(memory, n, rng), batch)
-        for q in qs:
-            found, truth = interval(values, block, q), NormalDist().inv_cdf(q)
-            hi = INF if found.hi is None else found.hi
-            hits[q] += found.lo <= truth <= hi
-            widths[q].append(hi - found.lo)
-    assert {q: count for q, count in hits.items() if count < 0.93 * runs} == {}
+    hits, widths = stored("intervals")[memory, n, batch, blocks]
+    assert {q: count for q, count in hits.items() if count < 0.93 * 200} == {}
     # in 1.96 standard errors to both sides, with so many independent values as there are
     alike = n * (1 - memory) / (1 + memory)
     for q in (0.5, 0.95):
         density = NormalDist().pdf(NormalDist().inv_cdf(q))
         plain = 2 * 1.96 * (q * (1 - q) / alike) ** 0.5 / density
-        assert np.median(widths[q]) < 2.5 * plain, q
+        assert widths[str(q)] < 2.5 * plain, q
 
 
 def test_an_interval_that_takes_gaps_for_independent_does_not_cover():

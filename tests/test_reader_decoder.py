@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from harness.measure.records.request_record import RequestRecord
 
-pytestmark = pytest.mark.usefixtures("each_reader")
 TOKENS = 150
 GAP_MS = 20
 END = chunk(event(b"[DONE]")) + b"0\r\n\r\n"
@@ -54,6 +53,7 @@ def until(condition: Callable[[], object]) -> None:
             gevent.sleep(0.01)
 
 
+@pytest.mark.usefixtures("each_reader")
 def test_every_token_is_in_the_records_and_in_the_parts(port: int) -> None:
     """Every token of every stream is there once, in order; the parts are pieces of the records."""
     numbers = range(8)

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from harness.measure.records.request_record import RequestRecord
 
-pytestmark = pytest.mark.usefixtures("each_reader")
 SEEDS: Final = range(4)
 MUTANTS: Final = 300
 AT_ONCE: Final = 16
@@ -145,6 +144,7 @@ def said(record: RequestRecord) -> str:
     return record.error
 
 
+@pytest.mark.usefixtures("each_reader")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_hostile_answers(port: int, seed: int) -> None:
     """Each has its outcome and sentence, however it is cut; the next request is answered."""
@@ -194,6 +194,7 @@ def mutant(rng: random.Random) -> bytes:
     return bytes(data)
 
 
+@pytest.mark.usefixtures("each_reader")
 def test_mutants(port: int) -> None:
     """Whatever becomes of the bytes: one record each, with an outcome and a sentence."""
     rng = random.Random(16)  # noqa: S311 - no secret
@@ -213,6 +214,7 @@ def rss_mb(*pids: int) -> float:
     return sum(psutil.Process(pid).memory_info().rss for pid in pids) / 1e6
 
 
+@pytest.mark.usefixtures("each_reader")
 @pytest.mark.parametrize(
     "piece", [TOKEN * 200, chunk(event({"choices": []})) * 300, chunk(b"\n" * 60_000)],
     ids=["tokens", "other events", "no events"],
@@ -305,6 +307,7 @@ def test_a_request_that_was_dropped(port: int, first: list[Step]) -> None:
     assert said(record)
 
 
+@pytest.mark.usefixtures("each_reader")
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("more", [STREAM, b"HTTP/1.1 500 -\r\n\r\n", b"\r\nx"])
 def test_more_than_was_asked_for(port: int, more: bytes, late: bool) -> None:

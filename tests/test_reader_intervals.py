@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from harness.measure.records.request_record import RequestRecord
 
 DONE = chunk(event(b"[DONE]")) + LAST
-pytestmark = pytest.mark.usefixtures("each_reader")
 SLACK_NS = 20_000  # two clocks are compared, each read on its own
 
 
@@ -89,6 +88,7 @@ def stall(rng: random.Random) -> None:
         time.sleep(rng.choice((0.0, 0.001, 0.01, 0.03)))
 
 
+@pytest.mark.usefixtures("each_reader")
 @pytest.mark.parametrize("stamps", [True, False])
 @pytest.mark.parametrize("read_bytes", [65_536, 300])
 @pytest.mark.parametrize("stand_in", [True, False])
@@ -116,6 +116,7 @@ def test_a_thousand_streams(port: int, stamps: bool, read_bytes: int, stand_in: 
     assert (figures["exact_share"] > 0) == stamps
 
 
+@pytest.mark.usefixtures("each_reader")
 def test_a_loop_that_stood_still_says_so(port: int) -> None:
     """Its timer was due 20 ms after the loop stopped for 60."""
     with case(port) as it:
@@ -148,6 +149,7 @@ def test_a_thread_stands_in_for_the_loop(port: int, each_reader: str) -> None:
         assert before - SLACK_NS <= at <= after + 5 * MS
 
 
+@pytest.mark.usefixtures("each_reader")
 def test_what_came_before_a_request_was_stopped(port: int) -> None:
     """Its user is cut off just after the loop stood still: the record has what came meanwhile."""
     with case(port) as it:
@@ -162,6 +164,7 @@ def test_what_came_before_a_request_was_stopped(port: int) -> None:
     assert (record.outcome, len(record.at_ns)) == (Outcome.cancelled, 5)
 
 
+@pytest.mark.usefixtures("each_reader")
 def test_two_tokens_30_ms_apart_read_late(port: int) -> None:
     """One read brings both: the second is exact, the first lies in between, and the gap says so."""
     with case(port, stand_in=False) as it:
@@ -191,6 +194,7 @@ class SetClock:
         return time.time_ns() + self.by_ns
 
 
+@pytest.mark.usefixtures("each_reader")
 @pytest.mark.parametrize("by_ns", [SECOND, -SECOND, 5 * MS, -5 * MS])
 def test_a_clock_that_is_set_in_the_middle_of_a_stream(port: int, by_ns: int) -> None:
     """The step is counted, no token jumps, and stamps are believed again after it.

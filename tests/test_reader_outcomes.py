@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-pytestmark = pytest.mark.usefixtures("each_reader")
 TOKEN = chunk(EVENTS[1])
 ERROR = b'{"error":{"message":"out of room"}}'
 SAID = chunk(event(ERROR))
@@ -54,6 +53,7 @@ def plain(status: int, body: bytes, kind: str = "application/json") -> bytes:
     return head.encode() + body
 
 
+@pytest.mark.usefixtures("each_reader")
 @pytest.mark.parametrize(
     ("script", "outcome", "error", "tokens"),
     [
@@ -144,6 +144,7 @@ def test_a_slow_queue_is_not_an_idle_stream(port: int) -> None:
     assert record.outcome is Outcome.ok
 
 
+@pytest.mark.usefixtures("each_reader")
 def test_tokens_among_comments(port: int) -> None:
     """A comment in one read with an event hides none, and the events in between are alive."""
     mixed = [step for piece in EVENTS[:-1]
@@ -282,6 +283,7 @@ def test_a_server_that_closes_after_each_answer(pause_s: float) -> None:
         assert [it.records[n].outcome.value for n in range(5)] == ["ok"] * 5
 
 
+@pytest.mark.usefixtures("each_reader")
 def test_killed_users_and_a_closed_reader_leave_records(port: int) -> None:
     """One is killed, one is open at the end, one is asked for after it: all are cancelled."""
     script = [*send(HEAD + TOKEN), ["hang"]]
@@ -316,6 +318,7 @@ def certificate(authority: trustme.CA, name: str, folder: Path) -> Path:
     return file
 
 
+@pytest.mark.usefixtures("each_reader")
 def test_tls(authority: trustme.CA, tmp_path: Path) -> None:
     """Streams over TLS are read like others, stamps included; connections are kept."""
     file = certificate(authority, "localhost", tmp_path)
@@ -351,6 +354,7 @@ def test_tls_to_a_server_without_it(port: int) -> None:
     assert record.outcome in {Outcome.connect, Outcome.timeout}
 
 
+@pytest.mark.usefixtures("each_reader")
 @pytest.mark.parametrize(
     ("script", "want"),
     [

@@ -6,10 +6,11 @@ import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from shutil import copytree
 from typing import TYPE_CHECKING
 
 import pytest
-from report_folder import CLIENT, begin, make, report
+from report_folder import CLIENT, begin, found_run, make, report
 
 from harness.measure.result import Bottleneck, Knee, Result
 from harness.runfolder import names
@@ -68,8 +69,8 @@ def page(path: Path, result: Result | None = None) -> Page:
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Page:
     """Of a found knee."""
-    path = tmp_path_factory.mktemp("runs") / "found"
-    return page(path, make(path, seconds=1))
+    path, _ = found_run(tmp_path_factory.getbasetemp())
+    return Page((path / names.REPORT_HTML).read_text())
 
 
 def test_it_is_one_file(found: Page) -> None:
@@ -88,7 +89,7 @@ def test_the_answer_comes_first(found: Page) -> None:
     assert found.words["span"][0] == "knee found"
     assert found.words["h1"][0].startswith("Holds 50 concurrent requests: p95 TTFT ")
     assert found.tags.index("h1") < found.tags.index("ul") < found.tags.index("svg")
-    assert (found.tags.count("svg"), found.tags.count("tr")) == (13, 51)
+    assert (found.tags.count("svg"), found.tags.count("tr")) == (14, 66)
     ids = [value for name, value in found.attributes if name == "id"]
     linked = set(re.findall(r"(?:url\(|href=\")#([^\")]+)", found.text))
     assert (len(ids) - len(set(ids)), linked - set(ids)) == (0, set())
@@ -141,11 +142,12 @@ def test_what_is_missing_is_said(case: str, tmp_path: Path) -> None:
     assert [text for text in want if not any(text in line for line in told.words["li"])] == []
 
 
-def test_cards_leave_out_what_is_not_known(tmp_path: Path) -> None:
+def test_cards_leave_out_what_is_not_known(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """A knee without an interval has none in its card."""
-    path = tmp_path / "run"
-    result = make(path, seconds=1)
-    assert result is not None
+    path, result = found_run(tmp_path_factory.getbasetemp())
+    path = copytree(path, tmp_path / "run")
     told = page(path, replace(result, knee=Knee(holds=50, estimate=51, fails_by=52)))
     assert [line for line in told.words["small"] + told.words["h1"] if "nan" in line] == []
 

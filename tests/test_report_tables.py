@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 from dataclasses import replace
+from shutil import copytree
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from measure_tables import record
-from report_folder import LEVELS, begin, make, report
+from report_folder import LEVELS, begin, found_run, make, report
 from study_process import harness, load
 
 from harness.errors import one_line
@@ -36,18 +37,22 @@ HOSTILE = (
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A found knee, reported."""
-    path = tmp_path_factory.mktemp("runs") / "found"
-    make(path, seconds=1)
-    report(path)
-    return path
+def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    """A found knee, reported, and its result."""
+    return found_run(tmp_path_factory.getbasetemp())
 
 
-def test_the_same_folder_gives_the_same_bytes(folder: Path) -> None:
+@pytest.fixture(scope="module")
+def folder(found: tuple[Path, Result]) -> Path:
+    """The run of it."""
+    return found[0]
+
+
+def test_the_same_folder_gives_the_same_bytes(found: tuple[Path, Result]) -> None:
     """Reports hold no time of their own: writing them again changes nothing."""
+    folder, result = found
     first = {name: (folder / name).read_bytes() for name in FILES}
-    report(folder)
+    report(folder, result)
     assert {name: (folder / name).read_bytes() for name in FILES} == first
 
 
@@ -61,9 +66,6 @@ def test_steps_csv(folder: Path) -> None:
 
 
 STATUSES: dict[str, tuple[tuple[int, ...], str, str]] = {
-    "found": (
-        LEVELS, "Fails by 52; best estimate 51 (95% interval 50 to 51).", "Try next: --max-num",
-    ),
     "slo_failed_at_min": (
         (64,), " at 64 concurrent requests, over the 500 ms limit.", "",
     ),
@@ -91,6 +93,13 @@ def test_each_ending_has_its_sentence(status: str, tmp_path: Path) -> None:
     assert headline in told.headline
     assert f"**{told.headline}**" in text
     assert advice in text
+
+
+def test_a_found_knee_has_its_sentence(folder: Path) -> None:
+    """The same of the knee that all here share."""
+    text = (folder / names.REPORT_MD).read_text()
+    assert "Fails by 52; best estimate 51 (95% interval 50 to 51)." in text.partition("\n\n")[0]
+    assert "Try next: --processes higher." in text
 
 
 def test_a_simulated_server_is_named_first(tmp_path: Path) -> None:
@@ -188,10 +197,9 @@ def test_what_is_left_is_reported(case: str, tmp_path: Path) -> None:
     assert (path / names.LEVELS_CSV).read_text().startswith(COLUMNS[:-1])
 
 
-def test_other_tools_stand_beside_ours(tmp_path: Path) -> None:
+def test_other_tools_stand_beside_ours(folder: Path, tmp_path: Path) -> None:
     """`report --compat` shows the knee's level on the terminal and in both reports."""
-    path = tmp_path / "run"
-    make(path, seconds=1)
+    path = copytree(folder, tmp_path / "run")
     out = harness("report", str(path), "--compat", "vllm-bench,aiperf").stdout
     told = load(path / names.RESULT)["compat"]
     assert list(told) == ["vllm-bench", "aiperf"]

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from report_folder import LEVELS, make, report
+from report_folder import LEVELS, found_run
 
 from harness.measure.diagnosis.ttft_split import TtftSplit
 from harness.measure.result import Level, Result
@@ -41,10 +41,7 @@ BOUNDED = SPLIT | {"exact": False, "queue_ms_bound": [80.0, 300.0], "rest_ms_bou
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run whose steps last long enough for scrapes inside them."""
-    path = tmp_path_factory.mktemp("runs") / "found"
-    make(path, seconds=3)
-    report(path)
-    return path
+    return found_run(tmp_path_factory.getbasetemp())[0]
 
 
 def test_the_report_has_a_bar_and_a_row_for_each_step(folder: Path) -> None:

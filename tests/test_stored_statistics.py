@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import stored_statistics
-from stored_statistics import STATISTICS, Statistic, again, compute, main, stale
+from stored_statistics import STATISTICS, Answer, Statistic, again, compute, main, stale, timed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,6 +35,11 @@ def double(number: int) -> int:
     return 2 * number
 
 
+def in_turn(asked: list[tuple[str, str]]) -> list[Answer]:
+    """Without processes."""
+    return [timed(*one) for one in asked]
+
+
 def test_only_what_is_missing_is_computed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -42,19 +47,19 @@ def test_only_what_is_missing_is_computed(
     statistics = {"doubles": Statistic(double, lambda: [(1,), (2,), (3,)], 1)}
     monkeypatch.setattr(stored_statistics, "STATISTICS", statistics)
     monkeypatch.setattr(stored_statistics, "STORED", tmp_path)
-    compute(["doubles"])
+    compute(["doubles"], in_turn)
     path = tmp_path / "doubles.json"
     kept = json.loads(path.read_text())
     assert kept["answers"] == {"1": 2, "2": 4, "3": 6}
     path.write_text(json.dumps(kept | {"answers": {"1": -1, "3": -3}}))
     assert stale("doubles") == ["2"]
-    compute(["doubles"])
+    compute(["doubles"], in_turn)
     assert json.loads(path.read_text())["answers"] == {"1": -1, "2": 4, "3": -3}
     path.write_text(json.dumps({"source": "another", "answers": {"1": -1, "2": -2, "3": -3}}))
     assert stale("doubles") == ["1", "2", "3"]
     assert stored_statistics.stored("doubles") == {1: -1, 2: -2, 3: -3}
-    compute(["doubles"])
-    compute(["doubles"])
+    compute(["doubles"], in_turn)
+    compute(["doubles"], in_turn)
     assert json.loads(path.read_text()) == kept
     said = capsys.readouterr().out.splitlines()
     assert [line.rpartition(",")[0] for line in said[:3]] == [

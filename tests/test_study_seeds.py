@@ -2,7 +2,7 @@
 
 Simulated time and fixed seeds: the same figures on every machine, as `make statistics` has stored
 them. The truths in data/ come from long runs on other seeds (simulated_knee.py writes them); three
-are computed again here.
+are computed again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import simulated_limits
 from engine_configurations import configuration
-from simulated_knee import CASES, known_truths, truth
+from simulated_knee import CASES, known_truths
+from simulated_truths import SEEDS
 from stored_statistics import stored
 
 from harness.measure.states import Status
@@ -101,7 +102,7 @@ def test_the_knee_at_other_limits_over_50_configurations(figure: Callable[[str],
     assert min(share_answered) >= 0.5
 
 
-@pytest.mark.parametrize("seed", [262, 293, 350])
+@pytest.mark.parametrize("seed", SEEDS["knee"])
 def test_the_stored_truths_are_those_of_this_engine(seed: int) -> None:
     """A change of the engine that moves a true knee is noticed."""
-    assert truth(seed) == known_truths()[seed]
+    assert stored("truths")["knee", seed] == known_truths()[seed]

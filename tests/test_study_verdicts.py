@@ -2,7 +2,7 @@
 
 Simulated time and fixed seeds, as `make statistics` has stored them. The rules
 read what /metrics, the host and a GPU would show; the truths in data/ are simulated_verdict.py's,
-from other draws; three are computed again here. The rules' constants were chosen on seeds below
+from other draws; three are computed again. The rules' constants were chosen on seeds below
 HELD_OUT.
 """
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from planted_bottlenecks import RESOURCES
+from simulated_truths import SEEDS
 from simulated_verdict import (
     CASES,
     CONFIDENT,
@@ -19,7 +20,6 @@ from simulated_verdict import (
     calibration,
     known,
     tally,
-    truth,
     wilson,
 )
 from stored_statistics import stored
@@ -70,10 +70,10 @@ def test_wilsons_interval(right: int, n: int, want: tuple[float, float]) -> None
     assert wilson(right, n) == pytest.approx(want, abs=1e-3)
 
 
-@pytest.mark.parametrize("seed", sorted(KNOWN)[:3])
+@pytest.mark.parametrize("seed", SEEDS["verdict"])
 def test_the_stored_truths_are_those_of_this_engine(seed: int) -> None:
     """A change of the engine that moves a knee is noticed."""
-    assert truth(seed) == KNOWN[seed]
+    assert stored("truths")["verdict", seed] == KNOWN[seed]
 
 
 def test_every_resource_can_be_named() -> None:
