@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 TOKENS = 150
 GAP_MS = 20
 END = chunk(event(b"[DONE]")) + b"0\r\n\r\n"
+ONE = HEAD + chunk(event(delta(content="x"))) + END
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +82,7 @@ def test_a_killed_decoder_is_said_and_nothing_waits_for_it(port: int, tmp_path: 
         link = it.reader.link
         link.on_trouble = said.append
         for number in range(3):
-            it.ask(number, send(HEAD + END))
+            it.ask(number, send(ONE))
         users = [it.start(number, stream()) for number in (3, 4)]
         assert it.reader.link.flush(10)
         until(lambda: link.events)
@@ -121,10 +122,10 @@ def test_a_stuck_decoder_does_not_hold_up_the_end(
     monkeypatch.setattr(decoding, "CLOSE_S", 0.5)
     file = tmp_path / "records.5.msgpack"
     with case(port, output=Output(str(file), worker=5)) as it:
-        it.ask(0, send(HEAD + END))
+        it.ask(0, send(ONE))
         assert it.reader.link.flush(10)
         os.kill(it.reader.link.pid, signal.SIGSTOP)
-        it.ask(1, send(HEAD + END))
+        it.ask(1, send(ONE))
         it.reader.close()
         assert "did not answer for 0 s at the end of the run" in it.reader.link.trouble
     assert [r.number for r in decode(file.read_bytes()).records] == [0]
@@ -142,7 +143,7 @@ def test_a_master_that_takes_nothing(port: int, monkeypatch: pytest.MonkeyPatch)
             link = it.reader.link
             it.ask(0, stream())
             assert not it.reader.link.flush(2)
-            late = it.start(1, send(HEAD + END))
+            late = it.start(1, send(ONE))
             late.join(1)
             assert (late.ready(), link.held > 0) == (False, True)
             with gevent.Timeout(10):
@@ -173,7 +174,7 @@ def test_a_sink_that_fails_loses_nobody_elses_records(
 
         it.reader.link._give = failing  # noqa: SLF001 - the sink that the reader was given
         for number in (3000, 3001):
-            it.ask(number, send(HEAD + END))
+            it.ask(number, send(ONE))
             assert it.reader.link.flush(10)
         assert sorted(it.records) == [3001]
     assert "disk full" in capsys.readouterr().err

@@ -9,12 +9,12 @@ from __future__ import annotations
 import gzip
 import json
 import random
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 import gevent
 import psutil
 import pytest
+from gevent.monkey import get_original
 from gevent.pool import Pool
 from reader_cases import LAST, WHOLE, Step, case, send, wire_server
 from wire_examples import EVENTS, HEAD, STREAM, chunk, delta, event
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from harness.measure.records.request_record import RequestRecord
 
+blocking_sleep: Final = get_original("time", "sleep")  # whatever other tests have patched
 SEEDS: Final = range(4)
 MUTANTS: Final = 300
 AT_ONCE: Final = 16
@@ -273,7 +274,7 @@ def test_a_connection_that_was_closed_before(
     """
     with case(port) as it:
         it.ask(0, WHOLE if reset else [*WHOLE, ["close"]])
-        time.sleep(0.05)  # not gevent's: the reader must not see the end yet
+        blocking_sleep(0.05)  # the reader must not see the end yet
         monkeypatch.setattr(Connection, "is_quiet", lambda _: True)
         before_ns = it.reader.clock.now_ns()
         first = [["sleep", 100], ["reset"]] if reset else again
