@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Final, NoReturn
+from collections.abc import Sequence
+from typing import Final, NoReturn
 
 from harness import __version__
 from harness.cli import doctor, drill, engine, fit, knee, offline, serve, vary
 from harness.cli.parsing import Parser, examples
 from harness.errors import EXIT_INTERRUPTED, HarnessError
 from harness.fast_exit import leave
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 COMMANDS: Final = {
     "knee": knee.add,

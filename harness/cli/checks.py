@@ -11,6 +11,7 @@ import resource
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from enum import Enum
@@ -25,8 +26,6 @@ from harness.study.preflight import FILES_WITHOUT_USERS, raise_file_limit
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from harness.study.ceiling import Ceiling
 
 CLOCK_SOURCE = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")

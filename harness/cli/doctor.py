@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from typing import TYPE_CHECKING, Final
 
@@ -10,8 +11,6 @@ from harness.errors import ConfigError
 from harness.study.option import Option, declare, duration, number_option
 
 if TYPE_CHECKING:
-    import argparse
-
     from harness.cli.checks import CheckResult
 
 EXIT_CHECK_FAILED: Final = 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from dataclasses import asdict
@@ -19,8 +20,6 @@ from harness.study.option_table import CERTIFICATE, KEY_FROM, LENGTHS, SERVER, S
 from harness.units import SECOND
 
 if TYPE_CHECKING:
-    import argparse
-
     from harness.engine.config import EngineConfig
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from harness.cli import options_from_args as plain
@@ -21,8 +22,6 @@ from harness.study.option_table import OPEN_LOOP, OUTPUT, PROVE, REPEAT, SEARCH,
 from harness.study.study_options import RATE_STEP_PER_S, Wanted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from harness.measure.search.next_level import Hold, SearchPlan
 
     Levels = Callable[[str], tuple[int, ...]]

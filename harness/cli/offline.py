@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from harness.cli.parsing import Subparsers, add_command
 from harness.errors import EXIT_OK, RunFolderError
@@ -14,9 +14,6 @@ from harness.study.option import Option, declare, duration, number_option, rate,
 from harness.study.option import positive_number as positive
 from harness.study.option_table import DATA, JSON, OTHER_TOOLS, SLO
 from harness.study.study_options import RATE_STEP_PER_S
-
-if TYPE_CHECKING:
-    import argparse
 
 FORMS = ("prometheus", "keda", "hpa", "llm-d", "admission", "query")
 

@@ -5,6 +5,7 @@ Raises ConfigError if arguments contradict each other.
 
 from __future__ import annotations
 
+import argparse
 import os
 import time
 from dataclasses import replace
@@ -32,8 +33,6 @@ from harness.study.study_options import (
 from harness.units import SECOND, exact_ns
 
 if TYPE_CHECKING:
-    import argparse
-
     from harness.server.vllm_start import StartOptions
 
 DEFAULT_HOLD_NS: Final = 30 * SECOND

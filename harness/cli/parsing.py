@@ -5,17 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 import tomllib
+from collections.abc import Callable
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias
 
 from harness.errors import ConfigError, closest
 from harness.study.scenario import expanded, options_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[Parser]"  # noqa: SLF001 - its only name
 HELP_WIDTH: Final = 79  # of a help text

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from harness.cli import options_from_args as plain
 from harness.cli.parsing import Subparsers, add_command
@@ -14,9 +15,6 @@ from harness.errors import EXIT_OK, ServerUnreachable
 from harness.runfolder.redact import redact
 from harness.study.option import Option, declare, level_list, number_option
 from harness.study.option_table import OUTPUT, START
-
-if TYPE_CHECKING:
-    import argparse
 
 # name -> flag, value, why. The figures are of one H200 and a 1.5B model: docs/h200.md.
 PRESETS: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {

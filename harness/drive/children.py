@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import gevent
@@ -28,8 +29,6 @@ from harness.reader.loop_lag import Collecting
 from harness.server.address import LOOPBACK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from harness.senders.drive_options import DriveOptions
 
 START_S: Final = 60.0  # for a worker to import everything on a busy machine

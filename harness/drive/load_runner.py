@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -39,8 +40,6 @@ from harness.senders.relay import FLUSH_S, SCHEDULE, MasterRelay, WorkerRelay
 from harness.units import MS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Sequence
-
     from locust.env import Environment
 
     from harness.drive.session import ControllerShape

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import logging
 import sys
+from argparse import ArgumentParser
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
@@ -26,9 +28,6 @@ from harness.errors import ConfigError, HarnessError
 from harness.senders.relay import retire_users
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser
-    from collections.abc import Mapping
-
     from locust.env import Environment
 
 logger = logging.getLogger("locust.harness")  # Locust's handlers show it

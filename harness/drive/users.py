@@ -13,6 +13,7 @@ those of requests. Token latencies go to the records.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from weakref import WeakKeyDictionary
 
@@ -31,8 +32,6 @@ from harness.reader.clock import CLOCK
 from harness.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from locust.env import Environment
 
     from harness.load.arrivals import Due

@@ -11,13 +11,11 @@ import json
 import subprocess
 import sys
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 from urllib.parse import urlsplit
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 FAULT_POLL_S: Final = 0.02  # how late the end of a cut is noticed
 

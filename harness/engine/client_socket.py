@@ -6,16 +6,14 @@ import contextlib
 import socket
 import struct
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import httptools
 
 from harness.engine.responses import INVALID_HTTP_ANSWER
 from harness.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -15,8 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from harness.engine.client_socket import Client
     from harness.engine.config import EngineConfig
     from harness.engine.responses import StreamRenderer

@@ -11,6 +11,7 @@ import signal
 import socket
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,8 +33,6 @@ from harness.engine.player import PacedPlayer, Player
 from harness.engine.responses import StreamRenderer, answer, error, refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from harness.engine.config import EngineConfig
 
 LONGEST_WAIT_S: Final = 0.5

@@ -6,9 +6,10 @@ Strings are written as JSON, which is valid YAML. Thresholds are in seconds and 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan, log
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from harness.export.metric_definitions import (
     HARNESS_SERIES,
@@ -20,9 +21,6 @@ from harness.export.metric_definitions import (
 from harness.export.threshold import MIX_FACTOR, Threshold
 from harness.measure.diagnosis.triage import SYMPTOMS, TRIAGE_QUANTILE, Symptom, p95_limits_ns
 from harness.units import SECOND, say_ns
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 RATE: Final = "5m"  # range of the server's p95
 RATE_LIVE: Final = "1m"  # range of our own p95, during a run

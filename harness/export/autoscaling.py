@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from math import ceil
 from typing import TYPE_CHECKING, Final
 
@@ -13,8 +14,6 @@ from harness.measure.sizing import threshold_with_lead
 from harness.units import MS, NS_PER, SECOND, say_ns
 
 if TYPE_CHECKING:
-    from argparse import Namespace
-
     from harness.export.threshold import Threshold
 
 SEEN_LATE_NS: Final = 30 * SECOND  # a scrape of Prometheus and a sync of the HPA

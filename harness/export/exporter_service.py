@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import nan
 from typing import TYPE_CHECKING, Any, Final
@@ -28,8 +29,6 @@ from harness.units import SECOND
 from harness.wire.vllm_metrics import cache_config
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from harness.server.access import TargetAccess
 
 PERIOD_S: Final = 1.0

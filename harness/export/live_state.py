@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -18,8 +19,6 @@ from harness.measure.states import Status, Verdict
 from harness.units import MS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from harness.measure.slo import Slo
 
 MAX_POINTS: Final = 1_800

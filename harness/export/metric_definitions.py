@@ -7,10 +7,11 @@ processes, SLOs and enumerations; never a request, a prompt or the number of a l
 from __future__ import annotations
 
 import csv
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from math import inf, isnan
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from prometheus_client import Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -18,9 +19,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from harness.measure.histogram import Histogram
 from harness.measure.metrics import GAPS, HISTOGRAMS
 from harness.wire.vllm_series import SERIES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 # key -> a number or a histogram, or a mapping of label values to these
 Values = dict[str, Any]

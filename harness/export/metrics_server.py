@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from socket import AF_INET, AF_INET6
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from harness.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 STOP_POLL_S: Final = 0.2  # how often the server checks whether to stop
 CLIENT_TIMEOUT_S: Final = 1.0  # for a client that connects and sends nothing, or does not read

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import nan
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,8 +12,6 @@ from harness.measure.states import Decision, Purpose
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
     from numpy.typing import NDArray
 
     from harness.measure.records.samples import ClientSample

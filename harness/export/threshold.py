@@ -6,10 +6,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import floor, fsum, isnan, nan
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from harness.errors import NoKnee, RunFolderError
 from harness.measure.result import Knee, Level, Number, Result
@@ -20,10 +22,6 @@ from harness.measure.states import Status
 from harness.runfolder import names
 from harness.runfolder.folder_reader import read_result, read_run
 from harness.units import SECOND
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
 
 MIX_FACTOR: Final = 1.25  # by which mean lengths may differ, either way
 MAX_HIT_SHARE: Final = 0.05  # of prompts in the prefix cache; with more, their lengths mislead

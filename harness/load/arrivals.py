@@ -7,19 +7,17 @@ gap and no repeat, however late a process is.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate, count, islice, repeat
-from typing import TYPE_CHECKING, Final, NamedTuple
+from random import Random
+from typing import Final, NamedTuple
 
 from harness.errors import ConfigError
 from harness.load.lengths import FROM_DATA
 from harness.load.plan import seeded_random
 from harness.units import SECOND
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from random import Random
 
 POISSON: Final = "poisson"
 # gaps alike, exponential, gamma with this coefficient of variation, as timestamps say

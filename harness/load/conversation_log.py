@@ -9,17 +9,15 @@ from __future__ import annotations
 import csv
 import math
 from collections import defaultdict
+from collections.abc import Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import orjson
 
 from harness.errors import ConfigError, one_line
 from harness.load.own_data import LONGEST_LINE, QUOTED, TOKENS_PER_BYTE, Row
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 OF_A_MESSAGE: Final = ("role", "content", "tool_calls", "tool_call_id", "name")

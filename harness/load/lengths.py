@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from random import Random
+from typing import Final
 
 from harness.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from random import Random
 
 # Draws are clamped to these multiples of the mean. At cv 0.5 this affects one in 10,000, which
 # moves the mean by less than 0.1%, and no single request can exceed a model's context by chance.

@@ -14,8 +14,10 @@ import math
 import os
 import weakref
 from array import array
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from io import BufferedReader
 from itertools import chain, count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -29,9 +31,6 @@ from harness.load.tokens import Calibration, HashedDraws, prompt_ids, prompt_tex
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from io import BufferedReader
-
     from harness.load.workloads import Workload
 
 Row = dict[str, Any]

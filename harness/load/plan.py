@@ -6,6 +6,7 @@ requests are planned however many processes send them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from random import Random
@@ -15,8 +16,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from harness.load.tokens import Calibration, HashedDraws, prompt_ids, prompt_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from harness.load.workloads import Workload
 
 NO_FIELDS: Final[Mapping[str, Any]] = MappingProxyType({})

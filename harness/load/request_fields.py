@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from harness.load.plan import RequestSpec
 
 DEFAULT_FIELDS: Final[Mapping[str, Any]] = {"temperature": 0}  # the same answer every time

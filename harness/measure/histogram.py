@@ -7,12 +7,10 @@ that contains it. Nothing is interpolated here: only the bounds are certain.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, fsum, inf
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from typing import Final
 
 # Bounds within a decade, in hundredths of its start.
 DECADE_STEPS: Final = (100, 125, 150, 200, 250, 300, 400, 500, 600, 800)

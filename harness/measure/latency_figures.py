@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -27,8 +28,6 @@ from harness.measure.slo import per_second
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from harness.measure.arrays import Floats, Ints
 
 

@@ -7,13 +7,12 @@ is exact if they are all equal, and never above the largest.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from harness.measure.arrays import Floats, Ints
 
 

@@ -8,6 +8,7 @@ people, and seconds for Prometheus.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -18,8 +19,6 @@ from harness.measure.histogram import bucket_ladder
 from harness.measure.records.record_table import DROPPED, OK, RecordTable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from harness.measure.arrays import Bools, Floats, Ints
     from harness.measure.slo import Slo
 

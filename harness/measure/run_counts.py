@@ -13,6 +13,7 @@ what had arrived by then and its outcome, but no failure.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING
@@ -33,8 +34,6 @@ from harness.measure.records.request_record import Outcome, RequestRecord, SeenN
 from harness.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from harness.measure.arrays import Floats, Ints
     from harness.measure.slo import Slo
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,8 +28,6 @@ from harness.measure.records.token_gaps import WindowGapCounter
 from harness.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from harness.measure.records.record_source import RecordSource
     from harness.measure.slo import Slo
 

@@ -11,6 +11,8 @@ HARNESS_READER=c or =python forces one of the readers.
 from __future__ import annotations
 
 import os
+import select
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -21,9 +23,6 @@ from harness.reader.stamping import ANCILLARY, NO_STAMP, SocketStamps, stamp_of
 from harness.runfolder import codec
 
 if TYPE_CHECKING:
-    import select
-    from collections.abc import Callable
-
     from harness.reader.client_connection import Connection
     from harness.reader.clock import Clock
     from harness.reader.raw_batch import Batch

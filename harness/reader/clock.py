@@ -9,10 +9,8 @@ moment mean nothing.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
+from typing import Final
 
 STEP_NS: Final = 100_000  # smaller corrections change nothing that we report, and are followed
 SHARP_NS: Final = 20_000  # a sample whose two readings lie further apart says nothing

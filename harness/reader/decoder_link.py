@@ -25,6 +25,7 @@ import subprocess
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import gevent
@@ -37,8 +38,6 @@ from harness.runfolder.codec import decode
 from harness.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from harness.measure.records.request_record import Outcome, RequestRecord
     from harness.reader.clock import Clock
 

@@ -35,9 +35,10 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -60,9 +61,6 @@ from harness.runfolder.codec import encode
 from harness.runfolder.folder_writer import CUT_SHORT, AppendFile
 from harness.runfolder.redact import redact_text
 from harness.wire.decode import SentRequest, StreamDecoder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 # Strategy: everything that would be a loop over tokens is one numpy pass over the whole batch, done
 # once in `__init__`, and what is asked later for a run of tokens is two look-ups in a running sum.

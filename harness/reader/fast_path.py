@@ -22,16 +22,14 @@ owner changes in `_process` only, so the cell that C looks at and `owner` never 
 from __future__ import annotations
 
 from array import array
+from contextlib import AbstractContextManager
 from enum import Enum, IntEnum, auto
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from harness.reader import raw_batch as batch
 from harness.wire.http import OK_STATUS, Response
 from harness.wire.sse import DATA, EVENT_END, EVENT_STREAM, FRAMING
 from harness.wire.token_template import ANY_NUMBER, RUNNING_COUNT, template_of
-
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
 
 
 class Owner(IntEnum):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -28,8 +29,6 @@ from harness.wire.sse import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from harness.reader.fast_path import FastPath
 
 KEPT: Final = 8  # reads of the body kept, its last ones, to see how it ended

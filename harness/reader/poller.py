@@ -7,6 +7,7 @@ reads: when it was set meanwhile, or a stamp lies in the future, the round's sta
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import gevent
@@ -18,8 +19,6 @@ from harness.reader.client_connection import READ_BYTES, Connection
 from harness.reader.clock import SHARP_NS, Clock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from harness.reader.decoder_link import DecoderLink
 
 NAP_S: Final = 0.002

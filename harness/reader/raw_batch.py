@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import marshal
 import struct
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
-
-if TYPE_CHECKING:
-    from socket import socket
+from socket import socket
+from typing import Any, Final, NamedTuple
 
 LENGTH: Final = struct.Struct("!I")
 _HEAD: Final = struct.Struct("=qqqII")  # of a message: sequence, now, known, sizes of rows and blob

@@ -8,7 +8,8 @@ parsed here is HTTP: where a body begins and where the response ends.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import gevent
 
@@ -24,9 +25,6 @@ from harness.reader.raw_batch import HEAD, Output
 from harness.reader.stamping import Stamping
 from harness.units import MS, SECOND
 from harness.wire.http import ChunkedResponse, Response, ends_with_body
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SWEEP_S: Final = 0.1  # how often timeouts are looked for
 STALE_NS: Final = SECOND  # a kept connection that closes later had its request taken

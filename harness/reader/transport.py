@@ -12,14 +12,12 @@ Nothing here knows a socket or a clock: `send` and the time are passed in.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from typing import Any, Final, TypedDict
 
 from harness.measure.records.request_record import Outcome, RequestRecord, split_by_events
 from harness.runfolder.codec import Decoded, decode_each
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 RECORDS: Final = "harness_records"  # decoder -> master: a Batch
 ACK: Final = "harness_ack"  # master -> decoder: an Ack

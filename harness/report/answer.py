@@ -6,9 +6,10 @@ best estimate.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import isnan
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from harness.measure.diagnosis.triage import SYMPTOMS, TRIAGE_QUANTILE, p95_limits_ns
 from harness.measure.metrics import HEADLINES, SLO_METRICS
@@ -31,9 +32,6 @@ from harness.report.small_print import loop_text
 from harness.report.sweep import findings, rules_of_thumb
 from harness.report.tables import tool_comparisons, tools_as_text
 from harness.units import SECOND
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @dataclass(frozen=True, slots=True)

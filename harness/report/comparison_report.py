@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from harness.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_SLO_MISSED, one_line
 from harness.measure.search.comparison import (
@@ -30,9 +31,6 @@ from harness.report.numbers import (
 )
 from harness.report.svg import BLUE, drawing, to_svg
 from harness.report.tables import aligned
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 TABLE_COLUMNS: Final = ("Figure", "A", "B", "Change", "95% interval", "Verdict")
 MAX_SUMMARY_ROWS: Final = 12  # rows of the summary; the full table is folded below

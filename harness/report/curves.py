@@ -8,6 +8,7 @@ which the holds of one level are drawn side by side.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,8 +18,6 @@ from harness.report.svg import BLUE, GREEN, INK, MUTED, PAPER, RED, drawing, to_
 from harness.units import MS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from matplotlib.axes import Axes
 
     from harness.measure.result import KneeCurve, Level

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from math import nan, prod
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,9 +13,6 @@ from harness.measure.result import CONCURRENT, Knee, Level, Number, Result
 from harness.report.numbers import count_of
 from harness.report.numbers import format_number as say
 from harness.units import SECOND
-
-if TYPE_CHECKING:
-    from argparse import Namespace
 
 
 def fleet_text(result: Result, knee: Knee, low: Number, args: Namespace) -> str:

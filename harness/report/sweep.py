@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from math import inf, isnan
 from statistics import fmean
@@ -14,8 +15,6 @@ from harness.report import tables
 from harness.report.numbers import Quantity, escape_markdown, format_number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from harness.measure.result import Level
     from harness.report.report_data import ReportData
 

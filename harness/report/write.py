@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from xml.etree import ElementTree as ET
 
@@ -26,8 +27,6 @@ from harness.runfolder.folder_writer import RunFolder
 from harness.runfolder.json_files import flat
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from harness.measure.records.token_gaps import WindowGaps
     from harness.runfolder.folder_reader import Run
 

@@ -21,18 +21,16 @@ from __future__ import annotations
 import struct
 import zlib
 from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from io import BytesIO
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
+from typing import Any, BinaryIO, Final, Protocol
 
 import msgpack
 
 from harness.extensions import load_extension
 from harness.measure.records.request_record import ARRAYS, Outcome, RequestRecord
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 VERSION: Final = 1
 # The order on disk: changing it needs a new VERSION. A new number goes to the end of LATER, which

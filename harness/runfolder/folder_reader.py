@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -23,9 +24,6 @@ from harness.measure.typed_json import from_json
 from harness.runfolder import names
 from harness.runfolder.json_files import number, read_json, read_lines
 from harness.runfolder.record_tables import Damage, TablePart, read_tables
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 T = TypeVar("T")
 

@@ -13,9 +13,10 @@ import shutil
 import sys
 import tempfile
 from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from harness.errors import RunFolderError
 from harness.measure.records.request_record import Outcome, RequestRecord, SeenNumbers
@@ -24,9 +25,6 @@ from harness.runfolder import names
 from harness.runfolder.codec import decode, encode
 from harness.runfolder.json_files import dumps, read_json
 from harness.runfolder.redact import redact, redact_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
 
 
 class RunFolder:

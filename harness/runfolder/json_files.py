@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import orjson
 
 from harness.measure.typed_json import to_json
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 INTERVALS: Final = ("ci95", "_instrument", "_bound", "_bucket")  # suffixes of their names
 ENDS: Final = ("_lo", "_hi")

@@ -16,10 +16,8 @@ concurrency_sweep.csv batching.json batching_benchmark.md   of a sweep, of its b
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import Final
 
 RUN: Final = "run.json"
 LEVELS: Final = "levels.jsonl"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from array import array
-
     from numpy.typing import NDArray
 
 ZEROS: Final = b"c" + bytes(8)  # a packed array of zeros

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
@@ -23,8 +24,6 @@ from harness.runfolder.codec import (
 from harness.runfolder.python_arrays import unpack_values
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from harness.measure.arrays import Ints
     from harness.measure.records.request_record import SeenNumbers
 

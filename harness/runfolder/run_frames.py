@@ -6,6 +6,7 @@ Importing pandas takes half a second, so it is imported when the first frame is 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from enum import StrEnum
@@ -38,8 +39,6 @@ from harness.runfolder.record_tables import Damage, TableBuilder, TablePart
 from harness.units import MS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
     import pandas as pd
     from numpy.typing import NDArray
 

@@ -6,14 +6,12 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from harness import __version__
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 FORMAT: Final = 1  # of the run folder
 PACKAGES: Final = ("locust", "gevent", "httptools", "orjson", "msgpack", "numpy", "pyarrow")

@@ -6,6 +6,7 @@ And the bytes that ask for one planned completion, streamed and of the wanted le
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,8 +21,6 @@ from harness.units import SECOND
 from harness.wire.http import post
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from harness.load.plan import RequestSpec
 
 

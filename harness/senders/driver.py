@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import gevent
 from gevent.event import Event
@@ -32,9 +33,6 @@ from harness.runfolder.folder_writer import SendJournal
 from harness.runfolder.redact import redact_text
 from harness.senders.drive_options import DriveOptions, request_bytes
 from harness.units import MS, SECOND
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 LEAST_STAGGER_S: Final = 0.3  # new users start spread over this at least
 MOST_STAGGER_S: Final = 10.0

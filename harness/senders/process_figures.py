@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from harness.measure.records.samples import ClientSample
 from harness.reader.backends import IN_PYTHON
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 SUMS: Final = (
     "events", "reads", "cpu_s", "decoder_cpu_s", "decoder_backlog", "decoder_held", "clock_steps",

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import gevent
@@ -23,8 +24,6 @@ from harness.reader.clock import CLOCK
 from harness.reader.transport import ACK, BEAT, RECORDS, Ack, Beat, Inbox, RecordBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from locust.env import Environment
     from locust.rpc import Message
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import gevent
@@ -23,8 +24,6 @@ from harness.units import SECOND
 from harness.wire.vllm_metrics import sum_samples
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
     from harness.measure.records.samples import GpuSample, ServerSample
     from harness.server.access import TargetAccess
     from harness.server.gpu import GpuSource

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import time
 import zlib
+from collections.abc import Callable
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,8 +20,6 @@ from gevent.pywsgi import WSGIServer
 from harness.wire.otlp import traces
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from harness.measure.diagnosis.ttft_split import RequestTrace
 
 HOST: Final = "127.0.0.1"  # anybody may post here: it is for this machine only

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 import ssl
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from harness.errors import ConfigError
 from harness.load.request_fields import names_in
 from harness.server.address import Address
 from harness.units import SECOND
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,11 @@ import os
 import shlex
 import signal
 import subprocess
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import repeat
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.engine.config import EngineConfig
@@ -22,9 +24,6 @@ from harness.server.address import LOOPBACK, Address, free_port
 from harness.server.vllm_start import StartOptions, command_line, session_pids, started
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
     from harness.measure.drill.plan import Drill
 
 LOOPBACK_HOSTS: Final = (LOOPBACK, "localhost", "::1")

@@ -10,11 +10,12 @@ The default is `local` for a server on this machine. A missing GPU is not an err
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from math import isnan, nan
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import psutil
 import pynvml
@@ -28,9 +29,6 @@ from harness.server.http_exchange import HttpConnection
 from harness.server.scraping import family_of
 from harness.units import SECOND
 from harness.wire.gpu_pages import engine_cpu_s, gpu_labels, gpu_samples
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
 
 UNSIGNED_INT: Final = 1  # NVML's type of a counter that wraps at 4 GiB
 

@@ -11,6 +11,7 @@ import os
 import socket
 import ssl
 import time
+from collections.abc import Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,8 +22,6 @@ from harness.load.request_fields import PLACEHOLDERS, fill_headers
 from harness.units import SECOND, say_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from harness.server.access import TargetAccess
 
 MAX_BODY: Final = 4 << 20  # bytes; /metrics of a busy vLLM is 0.1 MB

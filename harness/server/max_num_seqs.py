@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -9,8 +10,6 @@ from harness.errors import ConfigError, closest
 from harness.measure.diagnosis.slots import MaxNumSeqs, Source, infer_max_num_seqs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from harness.measure.records.samples import ServerSample
 
 MAX_NUM_SEQS: Final = "max_num_seqs"

@@ -6,6 +6,7 @@ can do is returned as `Capabilities`, so that nothing downstream has to guess.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
@@ -25,8 +26,6 @@ from harness.wire.sse import EVENT_STREAM, EventTooLong, SseDecoder
 from harness.wire.vllm_metrics import cache_config
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from harness.server.access import TargetAccess
 
 TINY_REQUEST: Final = RequestSpec("Hi", 1, 2)

@@ -11,6 +11,7 @@ are not visible.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from http import HTTPStatus
 from math import nan
@@ -24,8 +25,6 @@ from harness.server.http_exchange import HttpAnswer, HttpConnection
 from harness.wire.vllm_metrics import server_sample
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from harness.measure.records.samples import ServerSample
     from harness.server.access import TargetAccess
     from harness.server.address import Address

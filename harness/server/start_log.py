@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from harness.runfolder.redact import redact
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 # phase -> the line that ends it; the last one ends with the first answer of /health
 PHASES: Final = {

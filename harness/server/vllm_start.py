@@ -14,12 +14,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import psutil
 
@@ -31,9 +32,6 @@ from harness.server.gpu import local_gpus
 from harness.server.http_exchange import fetch
 from harness.server.start_log import SeenLine, StartLog, read_start_log, why_it_failed
 from harness.units import SECOND
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 WEIGHTS: Final = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
 CPU_FLAGS: Final = {"--enforce-eager": "", "--dtype": "bfloat16", "--max-model-len": "2048"}

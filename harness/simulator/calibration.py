@@ -8,6 +8,7 @@ simulated levels look like the run's. What a run does not determine stays near a
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -22,8 +23,6 @@ from harness.simulator.closed_loop import ClosedLoop, Traffic
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from harness.engine.config import EngineConfig
     from harness.measure.arrays import Floats
     from harness.measure.search.evidence import Window

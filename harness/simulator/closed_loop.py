@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -21,8 +22,6 @@ from harness.simulator.simulated_records import SimulatedRecords, merge_same_ins
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from harness.engine.config import EngineConfig
     from harness.measure.records.record_table import RecordTable
 

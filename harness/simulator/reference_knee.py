@@ -6,6 +6,7 @@ The knee is the largest level, found by bisection, whose quantiles are within al
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -24,8 +25,6 @@ from harness.simulator.closed_loop import ClosedLoop, Traffic
 from harness.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from harness.engine.config import EngineConfig
     from harness.measure.slo import Slo
 

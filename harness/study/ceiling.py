@@ -9,6 +9,7 @@ ITL p50, p95 and p99 are right within 1%, or 0.5 and 0.1 ms. About 20 seconds.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.request import urlopen
@@ -33,8 +34,6 @@ from harness.senders.prepare import prepare
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from harness.measure.arrays import Floats
     from harness.measure.records.samples import ServerSample
 

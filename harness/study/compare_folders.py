@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import chain, combinations, groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -36,8 +37,6 @@ from harness.study.results import levels_unit, logged_levels, search_plan
 from harness.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from harness.measure.records.record_source import RecordSource
     from harness.measure.records.record_table import RecordTable
     from harness.measure.records.scan import EventChunk

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 from math import nan
 from pathlib import Path
@@ -18,8 +19,6 @@ from harness.runfolder.folder_reader import read_result, read_run
 from harness.units import MS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from harness.measure.arrays import Floats
     from harness.measure.result import Level
 

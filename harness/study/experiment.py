@@ -10,6 +10,7 @@ this process, or from a LoadRunner that the `locust` command has.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -43,8 +44,6 @@ from harness.study.option_table import AUTO
 from harness.study.scenario import to_toml
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from harness.drive.drill_stage import Stage
     from harness.drive.load_runner import LoadRunner
     from harness.measure.diagnosis.ttft_split import RequestTrace

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,8 +37,6 @@ from harness.measure.window_summary import window_summary
 from harness.units import MS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from harness.measure.diagnosis.slots import MaxNumSeqs
     from harness.measure.records.record_source import RecordSource
     from harness.measure.records.record_table import RecordTable

@@ -5,17 +5,15 @@ Its fields come from the options in `option_table` that have a `field`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from argparse import ArgumentParser
+from collections.abc import Mapping
+from typing import Any, Final
 
 from harness.errors import ConfigError
 from harness.load.workloads import AS_USERS
 from harness.server.address import Address
 from harness.study.option import Field, Option
 from harness.study.option_table import ASKED_IN_FORM
-
-if TYPE_CHECKING:
-    from argparse import ArgumentParser
-    from collections.abc import Mapping
 
 
 def _url(text: str) -> str:

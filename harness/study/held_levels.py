@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import inf, nan
 from typing import TYPE_CHECKING, Final
@@ -17,8 +18,6 @@ from harness.study.controller import BUSY_SHARE, TURNOVERS
 from harness.study.replay import LoggedLevel, RunTokenStats
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from harness.measure.records.record_table import RecordTable
     from harness.study.level_state import ChooseNext, HeldLevel
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -23,8 +24,6 @@ from harness.measure.states import Decision, Status, Verdict
 from harness.study.level_state import HeldLevel, decided_evidence
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from harness.study.replay import RunTokenStats
 
 NEAR_ENDS: Final = 0.25  # of the knee: ends so close to each other say where it is

@@ -9,8 +9,10 @@ Each start, from our page, Locust's own or --headless, is a search like `vllm-ha
 from __future__ import annotations
 
 import time
+from argparse import ArgumentParser
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from harness.drive.plugin import LocustHost, register_study
 from harness.errors import ConfigError
@@ -22,10 +24,6 @@ from harness.study.locust_study import LocustStudy
 from harness.study.results import KNEE
 from harness.study.run_page import RunPage
 from harness.study.study_options import OutputOptions, Wanted
-
-if TYPE_CHECKING:
-    from argparse import ArgumentParser
-    from collections.abc import Mapping
 
 FORM: Final = "Fill in the form and press Start."
 

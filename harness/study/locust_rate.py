@@ -5,8 +5,9 @@ Each start is a run like `vllm-harness run --rate`; Locust's users are the load 
 
 from __future__ import annotations
 
+from argparse import ArgumentParser
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from harness.drive.plugin import register_study
 from harness.errors import ConfigError
@@ -16,10 +17,6 @@ from harness.study.option import Option, duration, rate
 from harness.study.option_table import OPEN_LOOP
 from harness.study.plain import LocustTestStudy
 from harness.study.study_options import Wanted, wanted_levels
-
-if TYPE_CHECKING:
-    from argparse import ArgumentParser
-    from collections.abc import Mapping
 
 OPTIONS = (
     Option("--rate", "requests per second, over all processes", rate("--rate"), default="10/s"),

@@ -11,6 +11,8 @@ import logging
 import os
 import subprocess
 import sys
+from argparse import ArgumentParser
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -28,9 +30,6 @@ from harness.study.preflight import checked_target
 from harness.study.study_options import LoadOptions, TargetOptions, Wanted
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser
-    from collections.abc import Mapping
-
     from harness.drive.plugin import LocustHost
     from harness.load.workloads import Workload
     from harness.measure.result import Result

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+from argparse import _ActionsContainer
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from harness.errors import ConfigError
 from harness.load.lengths import SHAPES, Lengths
@@ -14,10 +16,6 @@ from harness.load.request_fields import OWN_FIELDS, PLACEHOLDERS, names_in
 from harness.runfolder.redact import SECRET_NAME
 from harness.study.study_options import RATE_STEP_PER_S
 from harness.units import duration_ns, percent
-
-if TYPE_CHECKING:
-    from argparse import _ActionsContainer
-    from collections.abc import Callable, Iterable, Sequence
 
 MAX_FORM_NUMBER: Final = 1_000_000  # of tokens or users: a browser must not ask for more
 

@@ -8,6 +8,7 @@ when all is over.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -22,8 +23,6 @@ from harness.study.run_page import RunPage
 from harness.study.study_options import OutputOptions, Wanted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from harness.measure.result import Result
 
 START: Final = "Start the test on Locust's own page."

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import resource
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
 from harness.errors import ConfigError, RunFolderError
@@ -19,9 +21,6 @@ from harness.server.max_num_seqs import merge_flags
 from harness.server.probe import Capabilities, choose_model, probe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
     from harness.engine.config import EngineConfig
     from harness.load.workloads import Workload
     from harness.study.study_options import LoadOptions, OutputOptions, TargetOptions

@@ -5,6 +5,7 @@ From the windows and records the replay gets to the same levels and the same ans
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -30,8 +31,6 @@ from harness.study.controller import HARD_FAILED
 from harness.study.level_state import HeldLevel, next_level
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from harness.measure.records.record_table import RecordTable
     from harness.measure.records.samples import ServerSample
     from harness.measure.slo import Slo

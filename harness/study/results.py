@@ -7,6 +7,7 @@ agrees with them.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from math import inf
 from pathlib import Path
@@ -56,8 +57,6 @@ from harness.study.knee_estimate import estimate_knee, knee_result, slo_results
 from harness.study.replay import LoggedLevel, Replay, RunTokenStats, replay
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from harness.measure.compat.tool_comparison import ToolComparison
     from harness.measure.records.token_gaps import WindowGaps
 

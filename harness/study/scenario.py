@@ -10,15 +10,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from harness.errors import ConfigError, closest
 from harness.measure.slo_presets import slo_texts
 from harness.runfolder import names
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
 
 Value = str | int | bool | list[str]
 

@@ -6,8 +6,10 @@ Durations are integer nanoseconds, shares lie in [0, 1].
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.errors import ConfigError
@@ -15,9 +17,6 @@ from harness.load.request_fields import DEFAULT_FIELDS
 from harness.units import NS_PER, SECOND, duration_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
     from harness.engine.config import EngineConfig
     from harness.load.own_data import DataSource
     from harness.load.workloads import Workload

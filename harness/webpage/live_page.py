@@ -11,8 +11,10 @@ While nobody looks, nothing is done here. Locust's own page gets a link that lea
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import gevent
@@ -22,9 +24,6 @@ from flask import Blueprint, Flask, Response, request, send_file
 from harness.runfolder import names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
     from locust.web import WebUI
 
     from harness.export.live_state import LiveState

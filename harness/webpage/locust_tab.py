@@ -10,6 +10,7 @@ import csv
 import io
 import json
 from array import array
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -22,8 +23,6 @@ from harness.units import MS
 from harness.webpage.login import keep_out
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from locust.web import WebUI
 
     from harness.measure.arrays import Floats, Ints

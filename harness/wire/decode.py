@@ -6,17 +6,15 @@ which it arrived.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from array import array
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from harness.measure.records.request_record import Outcome, RequestRecord, ns_array
 from harness.wire.http import OK_STATUS
 from harness.wire.openai import Chunk, NotACompletion, error_message, read_event
 from harness.wire.sse import EVENT_STREAM, EventTooLong, SseDecoder
 from harness.wire.token_template import NO_MATCH, TokenTemplate
-
-if TYPE_CHECKING:
-    from array import array
-    from collections.abc import Sequence
 
 ONE: Final = ns_array([1])
 MAX_ERROR_BYTES: Final = 65_536

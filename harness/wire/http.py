@@ -7,17 +7,15 @@ llhttp (httptools) parses, and handles chunked bodies, content lengths and closi
 from __future__ import annotations
 
 import ssl
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import httptools
 import orjson
 
 from harness.errors import one_line
 from harness.wire.sse import CHUNK_END, EVENT_END, EVENT_STREAM
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 OK_STATUS: Final = 200
 MAX_TYPE: Final = 80  # characters of a media type or an encoding

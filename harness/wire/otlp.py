@@ -8,12 +8,10 @@ trace.proto and common.proto. Unknown fields are skipped, whatever they contain.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 from harness.measure.diagnosis.ttft_split import RequestTrace
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 Value = int | bytes
 

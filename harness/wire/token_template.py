@@ -14,13 +14,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
 from harness.wire.openai import Chunk, NotACompletion, read_event
 from harness.wire.sse import TEXT_KEYS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 NO_MATCH: Final = -2
 _COUNT: Final = re.compile(rb'"(prompt|total|completion)_tokens":\d+')

@@ -11,13 +11,11 @@ colon into an underscore, so `vllm:x` also matches `vllm_x`.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import fsum
 from statistics import fmean
-from typing import TYPE_CHECKING, Final, Literal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+from typing import Final, Literal
 
 Kind = Literal["gauge", "counter", "histogram"]
 

@@ -7,6 +7,7 @@ of the requests that were sent in the windows and ended well (gaps and throughpu
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -22,8 +23,6 @@ from harness.measure.window_summary import WindowTokens
 from harness.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from harness.measure.arrays import Floats, Ints
     from harness.measure.search.evidence import Window
 

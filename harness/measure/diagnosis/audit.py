@@ -5,6 +5,7 @@ A client that loses records breaks the first; a server that has other clients br
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isnan, nan
 from typing import TYPE_CHECKING, Final
@@ -22,8 +23,6 @@ from harness.measure.states import Purpose
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from harness.measure.arrays import Floats
     from harness.measure.records.record_source import RecordSource
 

@@ -9,6 +9,7 @@ is undecided, which is a valid answer.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import floor, isnan
 from typing import TYPE_CHECKING, Final
 
@@ -18,8 +19,6 @@ from harness.measure.diagnosis.rules.prompts import decode, interference, prefil
 from harness.measure.result import Bottleneck, Cause
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from harness.measure.diagnosis.rules.inputs import VerdictInputs
     from harness.measure.diagnosis.rules.rule_result import RuleResult
 

@@ -24,6 +24,7 @@ tighter bound is used. If nothing is in flight at A and B, e = m = 0 and the sum
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf, isnan
 from typing import TYPE_CHECKING, Final
@@ -35,8 +36,6 @@ from harness.measure.records.samples import ServerSample, samples_within
 from harness.units import MS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from harness.measure.arrays import Bools, Ints
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import fsum, isnan, nan
 from typing import TYPE_CHECKING, Final
@@ -11,8 +12,6 @@ from harness.measure.typed_json import round_floats
 from harness.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from harness.measure.records.samples import GpuSample
 
 # NVML's bits, which DCGM uses too. Bit 1 is left out: low clocks of an idle GPU are no throttling.

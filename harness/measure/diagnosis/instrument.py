@@ -7,6 +7,7 @@ on which the quantile is judged, the client was the bottleneck and the level mus
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import nan
 from typing import TYPE_CHECKING, Final
@@ -27,8 +28,6 @@ from harness.measure.window_summary import WindowTokens
 from harness.units import MS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from harness.measure.arrays import Floats
     from harness.measure.records.record_source import RecordSource
     from harness.measure.records.record_table import RecordTable

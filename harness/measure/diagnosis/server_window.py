@@ -7,6 +7,7 @@ of many lifetimes these are the same requests, in a short one they are not.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import fsum, isnan, nan
@@ -19,8 +20,6 @@ from harness.measure.typed_json import round_floats
 from harness.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from harness.measure.search.evidence import Window
 
 

@@ -7,6 +7,7 @@ requests at their own pace, and about as many run at any time, however many slot
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
@@ -17,8 +18,6 @@ from harness.measure.histogram import Histogram
 from harness.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from harness.measure.records.samples import ServerSample
 
 MIN_FULL_SAMPLES: Final = 5  # samples with every slot taken

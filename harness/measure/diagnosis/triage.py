@@ -12,13 +12,12 @@ for every later token in the decoding batch. Neither hides the other.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import nan
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from harness.measure.slo import Slo
 
 TRIAGE_QUANTILE: Final = 0.95

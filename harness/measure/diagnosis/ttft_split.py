@@ -15,6 +15,7 @@ up, quantiles do not: these are given separately, as the buckets that contain th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, isnan, nan
 from typing import TYPE_CHECKING, Any, Final
@@ -42,8 +43,6 @@ from harness.measure.typed_json import round_floats
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from harness.measure.histogram import Histogram
     from harness.measure.records.samples import ServerSample
     from harness.measure.slo import Slo

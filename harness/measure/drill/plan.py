@@ -6,14 +6,12 @@ per second. study/drill_file.py reads it from a file.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.measure.slo import Slo  # noqa: TC001 - as above
 from harness.units import exact_ns
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,11 @@ keeps them), requests take REQUEST_BYTES, tokens four to five bytes each, or non
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -25,9 +26,6 @@ from harness.measure.records.request_record import (
     split_by_events,
 )
 from harness.units import SECOND
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 KEEP_NS: Final = 30 * SECOND  # kept before the start of the last window asked for
 # Fresh records are packed together when they have this many events or requests.

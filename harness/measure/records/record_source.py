@@ -11,6 +11,7 @@ packed (`PackedTable`), for records that are read again soon, four to five bytes
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
@@ -21,8 +22,6 @@ from harness.measure.metrics import failed_requests
 from harness.measure.records.record_table import RecordTable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
     from harness.measure.arrays import Ints

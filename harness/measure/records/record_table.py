@@ -6,6 +6,7 @@ Token times are flat with offsets (Arrow's list layout): the events of request i
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, cast
@@ -15,8 +16,6 @@ import numpy as np
 from harness.measure.records.request_record import ARRAYS, Outcome, RequestRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from harness.measure.arrays import Bools, Ints
 
 

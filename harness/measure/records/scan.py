@@ -6,6 +6,7 @@ So the events are decoded once, and the gaps of a chunk are computed once for al
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
@@ -16,8 +17,6 @@ from harness.measure.log_histogram import duration_bin
 from harness.measure.metrics import GAPS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from harness.measure.arrays import Bools, Ints
     from harness.measure.event_gaps import TokenGaps
     from harness.measure.records.record_source import RecordSource

@@ -7,6 +7,7 @@ and the ends of their intervals are order statistics within 0.1%, from a `LogHis
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,8 +19,6 @@ from harness.measure.records.scan import EventChunk, within_window
 from harness.measure.search.statistics import design_effect, tail_size
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from harness.measure.arrays import Floats, Ints
     from harness.measure.records.record_table import RecordTable
 

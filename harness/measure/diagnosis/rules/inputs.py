@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isnan, nan
 from typing import TYPE_CHECKING, Final
@@ -9,8 +10,6 @@ from typing import TYPE_CHECKING, Final
 from harness.measure.diagnosis.ttft_split import FIRST_TOKEN_SLOS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from harness.measure.diagnosis.gpu_window import GpuFigures
     from harness.measure.diagnosis.slots import MaxNumSeqs
     from harness.measure.result import Level
