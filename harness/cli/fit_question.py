@@ -340,5 +340,5 @@ def _reserve(args: argparse.Namespace, config: Config, memory: float, step: int)
         return known_reserve(args.reserve)
     slots = args.max_num_seqs or default_slots(args.gpu or "", memory)
     vocabulary = model_config.values_of(config)[0].whole("vocab_size") if config else None
-    gpus = args.tensor_parallel * args.pipeline_parallel * args.data_parallel
+    gpus = args.tensor_parallel * args.pipeline_parallel
     return expected_reserve(step, slots, vocabulary, gpus)
