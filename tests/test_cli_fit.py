@@ -220,6 +220,16 @@ PHI3_SHAPE: Config = {  # a window of 255, that Phi 3 has in each layer
 }  # fmt: skip
 
 
+def capabilities(max_model_len: int, **labels: str) -> probe.Capabilities:
+    """What a probe finds of a server of 8,192 blocks of 128 tokens."""
+    labels |= {"block_size": "128", "num_gpu_blocks": "8192", "cache_dtype": "auto"}
+    return probe.Capabilities(
+        url="http://127.0.0.1:8000", api="completions", model="m", models=("m",),
+        max_model_len=max_model_len, version="0.32.0", fixed_length=True, continuous_usage=True,
+        final_usage=True, tokenize=True, metrics=True, cache=probe.cache_summary([labels]),
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("said", "tokens", "concurrency", "differs", "users"),
     [
@@ -233,14 +243,10 @@ def test_a_running_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     """Its own figures beside ours; where they differ by more than 1%, its own are the answer."""
-    labels = {"block_size": "128", "num_gpu_blocks": "8192", "cache_dtype": "auto"}
+    found = capabilities(2048)
     if said:
-        labels |= {"kv_cache_size_tokens": said, "kv_cache_max_concurrency": str(int(said) / 2048)}
-    found = probe.Capabilities(
-        url="http://127.0.0.1:8000", api="completions", model="m", models=("m",),
-        max_model_len=2048, version="0.32.0+cpu", fixed_length=True, continuous_usage=True,
-        final_usage=True, tokenize=True, metrics=True, cache=probe.cache_summary([labels]),
-    )  # fmt: skip
+        own = {"kv_cache_size_tokens": said, "kv_cache_max_concurrency": str(int(said) / 2048)}
+        found = capabilities(2048, **own)
     monkeypatch.setattr(probe, "probe", lambda *_: found)
     (tmp_path / "config.json").write_text(json.dumps(PHI3_SHAPE))
     out = tmp_path / "fit.json"
@@ -254,6 +260,25 @@ def test_a_running_server(
     assert ("more than 1% off: the server's are used" in page) is bool(differs)
 
 
+def test_batches_of_a_running_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its own figure tells whether one batch is in flight, as on a CPU, or two."""
+    (tmp_path / "config.json").write_text(
+        json.dumps(PHI3_SHAPE | {"max_position_embeddings": 8192})
+    )
+    for batches, blocks in ((2, 34 + 1), (1, 18 + 1)):  # ceil((254 + 2,048 x batches) / 128) + 1
+        tokens = 8192 * 8192 // blocks
+        found = capabilities(8192, kv_cache_size_tokens=str(tokens))
+        monkeypatch.setattr(probe, "probe", lambda *_, found=found: found)
+        out = tmp_path / "fit.json"
+        options = ["http://127.0.0.1:8000", "--config", str(tmp_path), "--json", str(out)]
+        assert main(["fit", *options]) == 0
+        got = json.loads(out.read_text())
+        assert (got["server"]["differs"], got["in_flight_tokens"]) == (False, 2048 * batches)
+    capsys.readouterr()
+
+
 @pytest.mark.vllm
 def test_a_real_vllm(
     vllm: Callable[[str], Served], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -263,6 +288,7 @@ def test_a_real_vllm(
     assert main(["fit", vllm("16 slots").url, *config, "--json", str(out)]) == 0
     served = json.loads(out.read_text())
     alone = [*config, "--kv-memory", str(GIB / 1e9), "--block-size", str(served["block_tokens"])]
+    alone += ["--max-model-len", str(served["max_model_len"])]
     assert main(["fit", *alone, "--json", str(out)]) == 0
     computed = json.loads(out.read_text())
     same = ("kv_blocks", "block_bytes", "kv_bytes_per_token", "context_in_blocks", "user")

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import argparse
 from argparse import BooleanOptionalAction
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from harness.engine.config import EngineConfig
 from harness.engine.shapes import MODELS
 from harness.measure.memory.cards import GPUS
 from harness.study.option import duration, share, whole_number
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 Row = tuple[str, dict[str, Any]]
 

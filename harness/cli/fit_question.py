@@ -6,6 +6,7 @@ Bytes and tokens. NaN or None: not known.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from math import nan
 from typing import TYPE_CHECKING, Final
 
@@ -57,7 +58,6 @@ class Server:
     dtype: str  # "": not shown
     max_model_len: int | None
     step_tokens: int | None
-    asynchronous: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,15 +127,17 @@ def question(args: argparse.Namespace) -> Question:
     )
     layout = _blocks_only(args, server, ways)
     if shape:
-        layout = kv_layout(
+        laid_out = partial(
+            kv_layout,
             shape,
             dtype,
             ways,
             block_tokens=layout.block_tokens,
-            in_flight_tokens=step * _batches(args, server, ways),
             model_bytes=model_value_bytes(server.dtype if server else ""),
             draft=draft.shape if draft else None,
         )
+        likely = [laid_out(in_flight_tokens=step * n) for n in _batches(args, server, ways)]
+        layout = min(likely, key=lambda one: _distance(one, server, limit))
     return Question(
         requests=requests,
         users=args.users,
@@ -193,7 +195,6 @@ def _server(args: argparse.Namespace) -> Server:
         dtype=str(found.flags.get("dtype", "")),
         max_model_len=found.max_model_len,
         step_tokens=step if isinstance(step, int) else None,
-        asynchronous="cpu" not in found.version,
     )
 
 
@@ -246,9 +247,19 @@ def _parallel(args: argparse.Namespace, server: Server | None) -> Parallel:
     )
 
 
-def _batches(args: argparse.Namespace, server: Server | None, ways: Parallel) -> int:
-    asynchronous = not args.no_async_scheduling and (server is None or server.asynchronous)
-    return batches_in_flight(ways.pipeline, asynchronous)
+def _batches(args: argparse.Namespace, server: Server | None, ways: Parallel) -> list[int]:
+    """The batches in flight; of a server that does not say, first what a GPU has, then a CPU."""
+    ahead, settled = (batches_in_flight(ways.pipeline, ahead) for ahead in (True, False))
+    if args.no_async_scheduling:
+        return [settled]
+    return [ahead, settled] if server else [ahead]
+
+
+def _distance(layout: KvLayout, server: Server | None, limit: int | None) -> float:
+    """How far a layout's requests are from the server's own figure; 0 where it has none."""
+    if not (server and server.blocks and server.kv_tokens and limit):
+        return 0.0
+    return abs(layout.concurrency(server.blocks, limit) * limit - server.kv_tokens)
 
 
 def _blocks_only(args: argparse.Namespace, server: Server | None, ways: Parallel) -> KvLayout:

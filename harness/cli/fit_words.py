@@ -59,6 +59,11 @@ def _there_are(question: Question, facts: dict[str, Any], why: Why) -> str:
             "how many there are is not known, because the size of the weights is not"
             f"{notes}; try --weights or --kv-memory, in GB"
         )
+    if why is Why.NO_MEMORY and question.server:
+        return (
+            "how many there are is not known, because the server's /metrics does not say; try "
+            "--config with --gpu, or --kv-memory in GB"
+        )
     if why is Why.NO_MEMORY:
         return (
             "how many there are is not known, because the memory of a GPU is not; try --gpu, "

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict, deque
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -28,8 +29,6 @@ from harness.engine.shapes import MODELS, Roofline, roofline
 from harness.measure.memory.cards import GPUS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence as Seq
-
     from harness.engine.config import EngineConfig
 
 JITTERS: Final = 1 << 14  # precomputed random factors of step times, used in a cycle

@@ -7,6 +7,7 @@ The page renders the same rows with one macro.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -27,8 +28,6 @@ from harness.report.numbers import (
 from harness.report.report_data import ReportData, as_mapping, knee_figures
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from harness.measure.result import Level
 
     Row = dict[str, str]

@@ -6,8 +6,10 @@ depends on it; the length decides how many whole requests the cache holds.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from harness.errors import ConfigError, ServerUnreachable
 from harness.measure.memory.kv_dtypes import AUTO, meant_dtype, model_value_bytes
@@ -18,10 +20,6 @@ from harness.server.http_exchange import fetch
 from harness.server.model_config import context_limit, model_config, model_shape
 from harness.server.vllm_start import StartOptions, started
 from harness.wire.kv_cache import cache_config, cache_summary
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
 Row = dict[str, Any]  # by COLUMNS; None: not measured
 
