@@ -182,7 +182,7 @@ def test_a_router_of_several_models(model: str, tokens: list[float], failed: str
     samples: list[ServerSample] = []
     with little_server(lambda *_: http(ROUTER, kind="text/plain")) as server:
         address = Address.parse(f"http://127.0.0.1:{server.port}")
-        scraper = Scraper({"": TargetAccess(address)}, samples.append, model)
+        scraper = Scraper({"": TargetAccess(address)}, samples.append, model=model)
         scraper.once()
         scraper.stop()
     assert [one.generation_tokens_total for one in samples] == tokens

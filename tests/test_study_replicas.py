@@ -246,8 +246,9 @@ def test_a_gateway_without_metrics_says_nothing_every_second() -> None:
         scraper.stop()
 
 
-def test_the_key_stays_with_its_host() -> None:
+def test_the_key_stays_with_its_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other hosts are asked without it, and without headers of the user."""
+    monkeypatch.setenv("KEY", "another-secret")
     mine = replace(access("http://gateway:80"), headers=(("X-Key", "$KEY"),))
     got = mine.replicas(["http://gateway:8001", "http://10.0.0.7:8000"])
     assert {name: (one.api_key, one.headers) for name, one in got.items()} == {
