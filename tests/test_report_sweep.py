@@ -14,7 +14,7 @@ from harness.measure.states import Decision
 from harness.report.curves import curve_charts
 from harness.report.report_data import ReportData
 from harness.report.sweep import GPU_USE, NOT_COUNTED, concurrency_rows, findings
-from harness.report.write import csv_row
+from harness.report.write import level_row
 
 USERS = (1, 4, 8, 16)
 KNEE = "The knee, where throughput over latency peaks, is at 8 (4 to 16) users."
@@ -130,6 +130,6 @@ def test_notes_say_what_one_would_want_to_know() -> None:
 def test_tokens_per_second_are_the_same_in_both_files() -> None:
     """Prompt and output in `tok_s`, as readers of batching.json expect; output beside it."""
     facts = sweep(GROWS, (500, 520, 560, 580))
-    (row, *_), level = concurrency_rows(facts), csv_row(facts.levels[0])
+    (row, *_), level = concurrency_rows(facts), level_row(facts.levels[0])
     got = [(one["tok_s"], one["output_tok_s"]) for one in (row, level)]
     assert got == [(110, 100), (110, 100)]
