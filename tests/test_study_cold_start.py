@@ -20,13 +20,22 @@ from harness.report.write import as_csv
 from harness.server.start_log import read_start_log
 from harness.server.vllm_start import StartOptions
 from harness.study import cold_start
-from harness.study.cold_start import NAMES, drop_caches, figures
+from harness.study.cold_start import (
+    NAMES,
+    RUN_COLUMNS,
+    SERVER_CPU,
+    drop_caches,
+    figures,
+    run_rows,
+)
 from harness.study.kv_scaling import COLUMNS, bytes_per_token, with_slopes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+MOVED = {"disk reads, MB": 3100.0, "growth of the page cache, MB": 3090.0}
+NO_GPU = {"before the start": None, "after the requests": None}
 TTFTS = (2.0, 0.12, 0.1, 0.1, 0.11, 0.09, 0.1)  # cold_1, warm_1, five runs with a median of 0.1
 
 
@@ -34,7 +43,7 @@ def requests(ttfts: tuple[float, ...], faults: tuple[int, ...] = (0,) * 7) -> li
     """Of 100 tokens each, 0.5 s from the first token to the end."""
     return [
         {"name": name, "ttft_s": ttft, "wall_s": ttft + 0.5, "total_tokens": 100,
-         "output_preview": "w", "came_at_once": False,
+         "output_preview": "w", "came_at_once": False, "gpu_util_pct": None, "server_cpu_pct": 80.0,
          "meanwhile": {"major faults": n, "CPU of others, s": 0.0}}
         for name, ttft, n in zip(NAMES, ttfts, faults, strict=True)
     ]  # fmt: skip
@@ -71,6 +80,25 @@ def test_outliers(
     assert got["outliers"] == outliers
 
 
+def test_the_table_of_runs() -> None:
+    """A row for each request by these names, and the five warm runs by their lowest and highest."""
+    start = figures(requests((2.0, 0.12, 0.1, 0.1, 0.11, 0.3, 0.1)), {}, 2.0)
+    rows = run_rows(start)
+    assert as_csv(rows, RUN_COLUMNS).splitlines()[:3] == [
+        "run,ttft_s,e2e_s,tokens,gpu_util_pct,server_cpu_pct,notes",
+        "cold_1,2.0,2.5,100,,80,the first request after the start",
+        "warm_1,0.12,0.62,100,,80,",
+    ]
+    assert [(row["run"], row["notes"]) for row in rows[2:] if row["notes"]] == [
+        ("run_4", "an outlier")
+    ]
+    assert start["warm_runs"] == {
+        "min": {"name": "run_1", "ttft_s": 0.1},
+        "median": {"name": "run_5", "ttft_s": 0.1},
+        "max": {"name": "run_4", "ttft_s": 0.3},
+    }
+
+
 class NoConnection:
     """To a server that is not there."""
 
@@ -98,7 +126,7 @@ def test_what_a_start_took_is_no_count_since_boot(
     fakes = {
         "started": started,
         "HttpConnection": NoConnection,
-        "counters": lambda _session: {"CPU of others, s": next(others_s)},
+        "counters": lambda _session: {SERVER_CPU: 0.0, "CPU of others, s": next(others_s)},
         "timed_stream": lambda _line, _body: requests(TTFTS)[0],
     }
     for name, fake in fakes.items():
@@ -121,12 +149,12 @@ def test_answers_that_came_whole() -> None:
     whole = [one | {"came_at_once": True} for one in requests(TTFTS)]
     start = figures(whole, {}, 2.0) | {
         "ready_s": 1.0, "notes": (), "start_log": read_start_log("", 1.0), "gpus": [],
-        "by_start": {}, "caches": "",
+        "by_start": MOVED, "caches": "", "model": "m", "system": "Linux", "gpu_memory_mib": NO_GPU,
     }  # fmt: skip
     assert [what for what, holds in start["sanity"].items() if not holds] == [
         "the first token came before the last"
     ]
-    page = render("first_token_latency.md.j2", starts=[to_json(start)])
+    page = render("first_token_latency.md.j2", starts=[to_json(start)], rows=run_rows(start))
     assert "cannot be told from e2e**: all tokens of 7 of 7 answers came at once" in page
     assert "**Stable**" not in page
 
@@ -136,11 +164,22 @@ def test_the_page() -> None:
     log = read_start_log(seen("vllm_start_h200.log"), 100.0)
     start = figures(requests((2.0, 0.12, 0.1, 0.1, 0.13, 0.09, 0.1)), log.phases_s, 194.0) | {
         "ready_s": 192.0, "notes": ("--x: y",), "start_log": log, "gpus": ["NVIDIA H200"],
-        "by_start": {"read from disk, MB": 3100.0}, "caches": "as it was",
+        "by_start": MOVED, "caches": "as it was", "model": "qwen", "system": "Debian, Linux 6.1",
+        "gpu_memory_mib": {"before the start": 4.0, "before the requests": 130_000.0},
     }  # fmt: skip
-    page = render("first_token_latency.md.j2", starts=[to_json(start), to_json(start)])
+    told = [to_json(start), to_json(start)]
+    page = render("first_token_latency.md.j2", starts=told, rows=run_rows(start))
     for line in (
+        "| model | qwen |",
+        "| system | Debian, Linux 6.1 |",
         "| device | cuda NVIDIA H200 |",
+        "| GPU memory in use before the requests, MiB | 130,000 |",
+        "| cold_1 | 2.0000 | 2.5000 | 100 |  | 80 | the first request after the start |",
+        "Of the 5 warm runs: min 90.0 ms (run_4), median 100.0 ms (run_2), max 130.0 ms (run_3).",
+        (
+            "**Disk to host.** Until it was ready, the server read 3,100 MB from disk, and the "
+            "page cache grew by 3,090 MB: the files came from disk."
+        ),
         "| model loaded, GiB (vLLM's log) | 2.98 |",
         "| warm-up | 100.00 | 51.5% | 189 |",
         "The parts add up to 194.00 s; from the start of the process to the first token it was",
@@ -156,9 +195,9 @@ def test_the_page() -> None:
         assert f"\n{line}\n" in page
     assert "/" not in page.partition("## Where")[0].replace("tokens/s", "")  # no paths
     assert [line for line in page.splitlines() if line.startswith("## ")] == [
-        "## Server config", "## Where the cold time goes", "## Single run (cold_1, warm_1)",
-        "## Warm variance (5 runs)", "## Sanity metrics", "## Pre-warmed against cold",
-        "## How to explain it to an SRE",
+        "## Server config", "## Where the cold time goes", "## Runs",
+        "## Single run (cold_1, warm_1)", "## Warm variance (5 runs)", "## Sanity metrics",
+        "## Pre-warmed against cold", "## How to explain it to an SRE",
     ]  # fmt: skip
 
 

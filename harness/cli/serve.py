@@ -94,8 +94,14 @@ def _serve(args: argparse.Namespace) -> int:
 def _coldstart(args: argparse.Namespace) -> int:
     from harness.measure.typed_json import to_json  # noqa: PLC0415 - heavy: see app.py
     from harness.report.templates import render  # noqa: PLC0415 - heavy: see app.py
+    from harness.report.write import as_csv  # noqa: PLC0415 - as above
     from harness.runfolder.json_files import dumps  # noqa: PLC0415 - as above
-    from harness.study.cold_start import drop_caches, measure_cold_start  # noqa: PLC0415 - as above
+    from harness.study.cold_start import (  # noqa: PLC0415 - as above
+        RUN_COLUMNS,
+        drop_caches,
+        measure_cold_start,
+        run_rows,
+    )
 
     options, starts = plain.start_options(args), []
     key = plain.api_key()[0]
@@ -109,7 +115,9 @@ def _coldstart(args: argparse.Namespace) -> int:
         starts.append(to_json({**measure_cold_start(options, log, key, tokens), "caches": caches}))
         found = {**starts[0], "pre_warmed": starts[1:]}
         (folder / "coldstart.json").write_bytes(dumps(redact(found), indent=True))
-    page = render("first_token_latency.md.j2", starts=starts)
+    rows = run_rows(starts[0])
+    (folder / "first_token_latency.csv").write_text(as_csv(rows, RUN_COLUMNS))
+    page = render("first_token_latency.md.j2", starts=starts, rows=rows)
     (folder / "first_token_latency.md").write_text(page)
     _tell(f"{page}\n{folder}/first_token_latency.md")
     return EXIT_OK

@@ -9,11 +9,12 @@ which is measured apart.
 from __future__ import annotations
 
 import os
+import platform
 import time
 from contextlib import closing, suppress
 from pathlib import Path
 from random import Random
-from statistics import median
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, Final
 
 import psutil
@@ -30,11 +31,17 @@ from harness.wire.openai import read_event, read_json
 from harness.wire.sse import SseDecoder
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from harness.server.gpu import GpuReadings
 
     Figures = dict[str, Any]
 
 NAMES: Final = ("cold_1", "warm_1", "run_1", "run_2", "run_3", "run_4", "run_5")
+RUN_COLUMNS: Final = (
+    "run", "ttft_s", "e2e_s", "tokens", "gpu_util_pct", "server_cpu_pct", "notes",
+)  # fmt: skip
+SERVER_CPU: Final = "CPU of the server, s"
 STABLE: Final = 0.2  # a warm TTFT that is further from the median is an outlier
 MAJOR_FAULTS: Final = 9  # of /proc/PID/stat, after the name
 ADDS_UP: Final = 0.1
@@ -48,6 +55,7 @@ def measure_cold_start(
     """Start, send requests of `tokens` in prompt and answer, end. Raises HarnessError."""
     random, cached = Random(1), psutil.virtual_memory().cached  # noqa: S311 - text of prompts
     gpus, before_start = local_gpus(), counters(NO_SESSION)
+    gpu_memory_mib = {"before the start": memory_used_mib(gpus)}
     with (
         started(options, log=log) as server,
         closing(HttpConnection(TargetAccess(Address.parse(server.url), key))) as line,
@@ -59,7 +67,8 @@ def measure_cold_start(
             "model": model["data"][0]["id"], "max_tokens": tokens[1], "temperature": 0,
             "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True},
         }  # fmt: skip
-        requests = []
+        requests: list[Figures] = []
+        gpu_memory_mib["before the requests"] = memory_used_mib(gpus)
         for name in NAMES:
             # Each prompt is another one, so that none is in the prefix cache.
             body["prompt"] = random.choices(TOKEN_IDS, k=tokens[0])
@@ -67,9 +76,14 @@ def measure_cold_start(
             request = {"name": name, **timed_stream(line, body)}
             first_token_s = first_token_s or sent_s + request["ttft_s"] - server.began_s
             meanwhile = increase(before, counters(server.pid))
+            cpu_pct = 100 * meanwhile[SERVER_CPU] / request["wall_s"]
+            request |= {"server_cpu_pct": cpu_pct, "gpu_util_pct": None}
             if gpus.source:
-                meanwhile["GPUs throttled"] = sum(bool(g.throttled) for g in gpus.source.read(0))
+                seen = gpus.source.read(0)
+                meanwhile["GPUs throttled"] = sum(bool(gpu.throttled) for gpu in seen)
+                request["gpu_util_pct"] = fmean(gpu.util_pct for gpu in seen)
             requests.append({**request, "meanwhile": meanwhile})
+        gpu_memory_mib["after the requests"] = memory_used_mib(gpus)
     return {
         **figures(requests, server.start_log.phases_s, first_token_s),
         "ready_s": server.wall_s,
@@ -77,6 +91,9 @@ def measure_cold_start(
         "start_log": server.start_log,
         "gpus": [gpu.name for gpu in gpus.found],
         "by_start": by_start,
+        "model": body["model"],
+        "system": system_text(),
+        "gpu_memory_mib": gpu_memory_mib,
     }
 
 
@@ -109,6 +126,7 @@ def figures(
         "cold_factor": cold["ttft_s"] / usual_s,
         "parts_s": parts_s,
         "came_at_once": at_once,  # so many answers had all tokens in one read: no TTFT is told
+        "warm_runs": spread_of(runs),
         "outliers": outliers,  # -> what was more than in every other run
         "sanity": {
             "all requests have as many tokens": len({r["total_tokens"] for r in requests}) == 1,
@@ -121,6 +139,55 @@ def figures(
         },
         "requests": requests,
     }
+
+
+def spread_of(runs: Sequence[Figures]) -> dict[str, Figures]:
+    """The runs with the lowest, the middle and the highest TTFT, as `name` and `ttft_s`."""
+    ordered = sorted(runs, key=lambda run: run["ttft_s"])
+    chosen = {"min": ordered[0], "median": ordered[len(ordered) // 2], "max": ordered[-1]}
+    return {what: {"name": run["name"], "ttft_s": run["ttft_s"]} for what, run in chosen.items()}
+
+
+def run_rows(start: Figures) -> list[Figures]:
+    """The table of runs, by RUN_COLUMNS."""
+    return [
+        {
+            "run": request["name"],
+            "ttft_s": round(request["ttft_s"], 4),
+            "e2e_s": round(request["wall_s"], 4),
+            "tokens": request["total_tokens"],
+            "gpu_util_pct": request["gpu_util_pct"],
+            "server_cpu_pct": round(request["server_cpu_pct"]),
+            "notes": "; ".join(_notes(start, request)),
+        }
+        for request in start["requests"]
+    ]
+
+
+def _notes(start: Figures, request: Figures) -> Iterator[str]:
+    if request["name"] == NAMES[0]:
+        yield "the first request after the start"
+    if request["came_at_once"]:
+        yield "all tokens came at once: TTFT cannot be told"
+    if request["name"] in start["outliers"]:
+        more = ", ".join(start["outliers"][request["name"]])
+        yield f"an outlier: more {more} than the others" if more else "an outlier"
+
+
+def memory_used_mib(gpus: GpuReadings) -> float | None:
+    """Of all GPUs together; None without one."""
+    if not gpus.source:
+        return None
+    return sum(gpu.memory_used_mib for gpu in gpus.source.read(0))
+
+
+def system_text() -> str:
+    """`Debian GNU/Linux 12 (bookworm), Linux 6.1.0`."""
+    try:
+        name = platform.freedesktop_os_release().get("PRETTY_NAME", "")
+    except OSError:
+        name = ""
+    return ", ".join(filter(None, [name, f"{platform.system()} {platform.release()}"]))
 
 
 def timed_stream(line: HttpConnection, body: Figures) -> Figures:
@@ -166,7 +233,12 @@ def counters(session: int) -> dict[str, float]:
             # its children that have ended, compilers for example, are nobody else's either
             server_cpu_s += own.user + own.system + own.children_user + own.children_system
     others_s = machine.user + machine.nice + machine.system - server_cpu_s
-    return {"major faults": faults, "disk reads, MB": read / 1e6, "CPU of others, s": others_s}
+    return {
+        "major faults": faults,
+        "disk reads, MB": read / 1e6,
+        SERVER_CPU: server_cpu_s,
+        "CPU of others, s": others_s,
+    }
 
 
 def increase(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
