@@ -85,6 +85,21 @@ def metrics() -> str:
         rows.append(f"| {name} | {slo} | {metric.title} | {metric.unit} | {series} |")
     for metric in METRICS.values():
         rows += ["", f"## {metric.title}", "", metric.definition]
+    rows += [
+        "",
+        "## Why some texts have TPOT above ITL",
+        "",
+        "Here the mean TPOT of requests of one length is the mean ITL per token of the same",
+        "requests: both divide the time after the first token by the gaps in it. Elsewhere TPOT",
+        "is larger, for one of these reasons:",
+        "",
+        "- It is the whole latency over all output tokens, e2e / n, so that TTFT is in it.",
+        "- ITL is per event there, and TPOT too, but an event carries several tokens.",
+        "- A p95 of TPOT is over requests and one of ITL over gaps. Long answers have more gaps, so",
+        "  a few slow short requests raise the p95 of TPOT and hardly that of ITL. The other way",
+        "  round, a pause in each answer raises the p95 of ITL and hardly that of TPOT.",
+        "- ITL leaves out gaps of zero, which tokens in one event or one read make.",
+    ]
     return "\n".join(rows) + "\n"
 
 
