@@ -40,6 +40,7 @@ EMPTY = {
 }  # fmt: skip
 UNDECIDED = {  # a short search may end before
     ("knee", "Search progress", "failed from"), ("knee", "Search progress", "knee"),
+    ("knee", "Search progress", "passed up to"),
     ("knee", "knee found", ""),
 }  # fmt: skip
 

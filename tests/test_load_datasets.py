@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -410,12 +411,11 @@ def test_rows_whose_length_nobody_knows(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     rows = [[asked], [asked, long], [{"role": "user", "content": [text]}], [long]]
     file.write_text(lines(*({"messages": one, "output_tokens": 8} for one in rows)))
-    data = DataSource(str(file), CHAT)
+    data = DataSource(str(file), replace(CHAT, max_model_len=500))
     assert (data.n_unsized, data.n_clipped(500)) == (2, 1)
     assert data.planned(0)[0] < 50  # its text; the picture is no text
     for index in (0, 1):
         assert data.lengths(index, 100) == data.planned(index)
-        object.__setattr__(data.workload, "max_model_len", 500)
         assert list(data.spec(index).messages) == rows[index]
 
 

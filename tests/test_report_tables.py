@@ -134,7 +134,8 @@ def test_each_slo_has_its_figure() -> None:
     """`report --slo e2e_p95=1s` says what p95 e2e was, also beside p95 TTFT and ITL."""
     run: Any = SimpleNamespace(info={"config": {}}, table=(), server=[1], gpu=[1], some=[])
     e2e = Latency(n=50, p95=812.0, p99=911.0)
-    level = Level(0, 4, decision=Decision.held, e2e_ms=e2e, ttft_ms=Latency(n=50, p95=20.0))
+    ttft = Latency(n=50, p95=20.0)
+    level = Level(0, 4, decision=Decision.held, e2e_ms=e2e, ttft_ms=ttft, outcomes={"ok": 50})
     slos = tuple(SloResult(slo, Verdict.met) for slo in ("e2e_p99=1s", "ttft_p95=1s"))
     facts = ReportData(run, Result(command="run", status=Status.met, levels=(level,), slos=slos))
     [said] = [line for line in build_answer(facts).sentences if "4 concurrent" in line]
