@@ -19,6 +19,8 @@ from harness.study.results import write_results
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.xdist_group("report")  # one worker makes the folder, 3 s, for all
+
 HOSTILE = (
     '</pre></style></title><script>alert(1)</script> & "quo\'ted" [bold] a|b {{ 7 * 7 }} \u2028 x'
 )

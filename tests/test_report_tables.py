@@ -29,6 +29,8 @@ from harness.study.results import write_results
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.xdist_group("report")  # one worker makes the folder, 3 s, for all
+
 FILES = (names.REPORT_HTML, names.REPORT_MD, names.LEVELS_CSV)
 COLUMNS = "concurrency,mean_e2e_s,p95_e2e_s,qps,tok_s,gpu_util_pct,notes,"
 HOSTILE = (

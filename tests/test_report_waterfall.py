@@ -23,6 +23,8 @@ from harness.runfolder.folder_reader import read_run
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.xdist_group("report")  # one worker makes the folder, 3 s, for all
+
 ADDED = ("Queue", "Prefill", "Rest", "Residual")
 SPLIT = {
     "exact": True, "n": 1234,
