@@ -326,6 +326,7 @@ def test_coldstart_of_a_real_vllm(
     assert {name: holds for name, holds in got["sanity"].items() if "slowest" not in name} == {
         "all requests have as many tokens": True,
         "TTFT is below e2e": True,
+        "the first token came before the last": True,
         "the parts add up within 10%": True,
     }
     assert got["total_tokens"] == 72
