@@ -95,7 +95,7 @@ def metrics() -> str:
         "",
         "- It is the whole latency over all output tokens, e2e / n, so that TTFT is in it.",
         "- ITL is per event there, and TPOT too, but an event carries several tokens.",
-        "- A p95 of TPOT is over requests and one of ITL over gaps. Long answers have more gaps, so",
+        "- A p95 of TPOT is over requests, one of ITL over gaps. Long answers have more gaps, so",
         "  a few slow short requests raise the p95 of TPOT and hardly that of ITL. The other way",
         "  round, a pause in each answer raises the p95 of ITL and hardly that of TPOT.",
         "- ITL leaves out gaps of zero, which tokens in one event or one read make.",
