@@ -120,8 +120,9 @@ def test_the_models_own_limit(model: Path) -> None:
 @pytest.mark.process
 def test_a_life(tmp_path: Path) -> None:
     """Ready by /health; afterwards neither a process nor the port is in use."""
+    before = descendants(os.getpid())  # servers of other tests, which stay
     with started(StartOptions(start_command=LITTLE), log=tmp_path / "log") as server:
-        family = descendants(os.getpid())
+        family = born_since(before)
         assert server.start_log.device == "cpu"
         assert sum(server.start_log.phases_s.values()) == pytest.approx(server.wall_s)
         assert server.pid in family
@@ -131,14 +132,21 @@ def test_a_life(tmp_path: Path) -> None:
     check_port("--port", "127.0.0.1", server.port)
 
 
+def born_since(before: dict[int, str]) -> dict[int, str]:
+    """Our descendants that were not there."""
+    now = descendants(os.getpid())
+    return {pid: line for pid, line in now.items() if pid not in before}
+
+
 class Gpu:
-    """A GPU of which 1,000 MiB are in use, 3,000 while a child of ours runs, and what is left."""
+    """A GPU of which 1,000 MiB are in use, 3,000 while a new child runs, and what is left."""
 
     def __init__(self, left_mib: float) -> None:
         self.left_mib = left_mib
+        self.before = descendants(os.getpid())
 
     def read(self, at_ns: int) -> list[GpuSample]:
-        begun = bool(descendants(os.getpid()))
+        begun = bool(born_since(self.before))
         self.used = 3000.0 if begun else 1000.0 if self.used == 1000.0 else 1000.0 + self.left_mib
         return [GpuSample(at_ns, 0, memory_used_mib=self.used)]
 
