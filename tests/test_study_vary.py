@@ -10,6 +10,7 @@ import shlex
 import signal
 import sys
 from array import array
+from dataclasses import replace
 from math import inf, isfinite, log
 from typing import TYPE_CHECKING
 
@@ -316,6 +317,20 @@ def test_the_verdict_of_a_proof(
     assert judge(*[one and difference(*one) for one in (named, rival, between)]) == want
 
 
+@pytest.mark.parametrize(
+    ("ci95", "want"),
+    [
+        ((-0.02, 3.39), "not shown"),  # from 3 to 7 users, after a short search
+        ((-0.02, 0.21), "not shown"),
+        ((-0.02, 0.19), "refuted"),
+    ],
+)
+def test_refuted_is_shown(ci95: tuple[float, float], want: str) -> None:
+    """Only where the whole interval is below 20%: no loss alone is no proof of no gain."""
+    moved = difference(0.1, Change.no_difference_shown)
+    assert judge(replace(moved, ci95=ci95), None, None) == want
+
+
 def test_the_words_of_a_proof() -> None:
     """Both knees; why one was not turned; the second knob where the first does not start."""
     full, fp8 = Setting("server.x=2", failure="no memory"), setting("server.kv=fp8", 0)
@@ -466,7 +481,9 @@ def test_a_diagnosis_is_proven(tmp_path: Path, figure: Callable[[str], None]) ->
     assert proof["sentence"] in (out / names.REPORT_MD).read_text().replace("\\", "")
     turned = out / "server.max-num-seqs=4"
     if result["bottleneck"]["bound_by"] == "batch slots":  # a busy machine may leave it undecided
-        assert (proof["verdict"], turned.name in proof["knees"]) == ("confirmed", True)
+        # after 12 s the knee's interval may be too wide to show it, but never shows the opposite
+        assert proof["verdict"] in {"confirmed", "not shown"}
+        assert turned.name in proof["knees"]
         assert json_of(turned / names.RUN)["server"]["flags"]["max_num_seqs"] == 4
     else:
         assert (proof["verdict"], turned.exists()) == ("not shown", False)

@@ -62,10 +62,19 @@ def prove(tried: Mapping[str, Sequence[Setting]], pairs: Iterable[Comparison]) -
 def judge(named: Difference | None, rival: Difference | None, between: Difference | None) -> str:
     """From what each knob does to the knee; `between`: the runner-up against the named one."""
     further = between is not None and between.verdict is Change.better
-    if named and (further or named.verdict in {Change.worse, Change.no_difference_shown}):
+    if named and (further or named.verdict is Change.worse or _is_still(named)):
         return "refuted"
     most = named and named.verdict is Change.better and not (rival and rival.change > named.change)
     return "confirmed" if most else "not shown"
+
+
+def _is_still(moved: Difference) -> bool:
+    """Whether it is shown that the knee does not rise by PROOF_TOLERANCE.
+
+    A comparison says *no difference* as soon as no loss is possible; the gain may still be large.
+    """
+    no_loss = moved.verdict is Change.no_difference_shown
+    return no_loss and moved.ci95[1] < PROOF_TOLERANCE
 
 
 def _sentence(name: str, d: Difference) -> str:
