@@ -100,7 +100,7 @@ def test_nothing_that_a_run_leaves_holds_a_secret(tmp_path: Path) -> None:
             out, err = process.communicate()
     again = harness("report", str(tmp_path / "run"))
     assert process.returncode == again.returncode, err
-    check_code(process.returncode, (out + err).decode(), 0)
+    check_code(process.returncode, (out + err).decode(), 0, 6)  # 6: too few requests to decide
     assert served.keys() == {*urls}
     left = files(tmp_path)
     assert left.keys() >= {"run/run.json", "run/report.html", "result.json", "junit.xml"}
