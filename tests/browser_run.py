@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from harness.server.address import free_port
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -51,12 +53,6 @@ CONTRAST = """() => {
   }
   return [seen, low];
 }"""
-
-
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
 
 
 def missing() -> str:

@@ -25,11 +25,11 @@ from dashboard_stage import staged
 from matplotlib import pyplot as plt
 from matplotlib.ticker import NullFormatter
 from PIL import Image
-from prometheus_tools import free_port
 
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
 from harness.measure.slo import Slo
+from harness.server.address import free_port
 
 ROOT: Final = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "grafana"))

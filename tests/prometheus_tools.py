@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 from typing import TYPE_CHECKING, Any
 
@@ -31,12 +30,6 @@ def lines_of(page: bytes) -> dict[Series, float]:
     assert ours == theirs
     assert len(ours) == sum(line[:1] not in (b"#", b"") for line in page.split(b"\n"))
     return ours
-
-
-def free_port() -> int:
-    """One that nobody listens at."""
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
 
 
 def promtool(*arguments: str, stdin: bytes = b"") -> str:

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -26,6 +25,7 @@ from harness.measure.metrics import LATENCIES
 from harness.measure.records.record_table import OUTCOMES, concat_tables
 from harness.measure.records.request_record import Outcome
 from harness.runfolder.folder_reader import Run, read_run
+from harness.server.address import free_port
 from harness.wire.vllm_metrics import server_sample
 
 if TYPE_CHECKING:
@@ -44,12 +44,6 @@ def url() -> Iterator[str]:
         assert server.stdout is not None
         yield f"http://127.0.0.1:{server.stdout.readline().strip()}"
         server.kill()
-
-
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
 
 
 def locust(file: str | Path, *arguments: object, **popen: Any) -> subprocess.Popen[str]:

@@ -13,12 +13,12 @@ import pytest
 from dashboard_stage import staged
 from panels import expressions
 from panels.promql import VARIABLES
-from prometheus_tools import free_port
 from study_process import load
 
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
 from harness.measure.slo import Slo
+from harness.server.address import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable

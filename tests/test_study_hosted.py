@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from browser_run import PATIENCE_S, TOP, free_port, get, locust
+from browser_run import PATIENCE_S, TOP, get, locust
 from prometheus_tools import lines_of
 from study_process import alive, descendants, send, started
 
@@ -27,6 +27,7 @@ from harness.engine.process import start_engine
 from harness.export.live_state import FINAL_STATES
 from harness.runfolder import names
 from harness.runfolder.folder_reader import read_run
+from harness.server.address import free_port
 from harness.study import form
 
 if TYPE_CHECKING:

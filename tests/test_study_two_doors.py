@@ -13,13 +13,14 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from browser_run import PATIENCE_S, TOP, free_port, get
+from browser_run import PATIENCE_S, TOP, get
 
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
 from harness.export.live_state import FINAL_STATES
 from harness.runfolder import names
 from harness.runfolder.folder_reader import read_result
+from harness.server.address import free_port
 from harness.study.run_page import ending
 
 if TYPE_CHECKING:

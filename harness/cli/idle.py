@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
-from harness.cli.options_from_args import api_key
+from harness.cli.options_from_args import api_key, folder_of
 from harness.cli.parsing import Subparsers, add_command
 from harness.errors import EXIT_OK
 from harness.study.option import Option, declare, duration, number_option
@@ -48,7 +47,7 @@ def execute(args: argparse.Namespace) -> int:
         args.idle / SECOND,
     )
     access = TargetAccess(Address.parse(args.url), *api_key(), args.ca_file, args.insecure)
-    folder = _new_folder(args.out)
+    folder = folder_of(args.out, "idle-cost")
     found = measure_idle_cost(access, plan, args.model)
     page = render("idle_cost.md.j2", found=found)
     folder.mkdir(parents=True, exist_ok=True)
@@ -56,13 +55,3 @@ def execute(args: argparse.Namespace) -> int:
     (folder / "idle_cost.md").write_text(page)
     sys.stdout.write(f"{page}\n{folder}/idle_cost.md\n")
     return EXIT_OK
-
-
-def _new_folder(out: Path | None) -> Path:
-    """Raises ConfigError before any load."""
-    from harness.cli.options_from_args import default_folder  # noqa: PLC0415 - heavy: see app.py
-    from harness.runfolder.new_folder import check_new  # noqa: PLC0415 - as above
-
-    folder = out or default_folder("idle-cost")
-    check_new(folder)
-    return folder

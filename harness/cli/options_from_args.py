@@ -247,6 +247,15 @@ def default_folder(command: str) -> Path:
     return Path("reports") / f"{command}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
+def folder_of(out: Path | None, command: str) -> Path:
+    """`--out`, or the default folder, if it is new. Raises RunFolderError."""
+    from harness.runfolder.new_folder import check_new  # noqa: PLC0415 - heavy: see app.py
+
+    folder = out or default_folder(command)
+    check_new(folder)
+    return folder
+
+
 def output_options(args: argparse.Namespace, command: str) -> OutputOptions:
     """The run folder and the other outputs. Raises ConfigError."""
     for flag, value, needs, there in (

@@ -142,10 +142,7 @@ def _kv_scaling(args: argparse.Namespace) -> int:
 
 
 def _new_folder(args: argparse.Namespace, command: str) -> Path:
-    from harness.runfolder.new_folder import check_new  # noqa: PLC0415 - heavy: see app.py
-
-    folder: Path = args.out or plain.default_folder(command)
-    check_new(folder)
+    folder = plain.folder_of(args.out, command)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 

@@ -106,15 +106,22 @@ def _patches(part: ConfigValues) -> int:
     return (_size(part, "image_size") // max(_size(part, "patch_size"), 1)) ** 2
 
 
+def _body(part: ConfigValues, layers: str = "num_hidden_layers") -> tuple[int, int, int, int]:
+    """(hidden size, intermediate size, number of layers, patch size), as most kinds name them."""
+    names = ("hidden_size", "intermediate_size", layers, "patch_size")
+    hidden, intermediate, n_layers, patch = (_size(part, name) for name in names)
+    return hidden, intermediate, n_layers, patch
+
+
 def _siglip(part: ConfigValues, text: int) -> Tower:
     """Gemma 3's: one matrix projects, after a norm."""
     part = _with(part, SIGLIP)
-    hidden = _size(part, "hidden_size")
+    hidden, intermediate, layers, patch = _body(part)
     return Tower(
         hidden,
-        _size(part, "intermediate_size"),
-        _size(part, "num_hidden_layers"),
-        _size(part, "patch_size"),
+        intermediate,
+        layers,
+        patch,
         positions=_patches(part),
         extra=3,
         projector=((hidden, text),),
@@ -125,12 +132,12 @@ def _siglip(part: ConfigValues, text: int) -> Tower:
 def _clip(part: ConfigValues, text: int) -> Tower:
     """LLaVA's: vLLM loads no layer after the one whose output is used, the last but one."""
     part = _with(part, CLIP)
-    hidden = _size(part, "hidden_size")
+    hidden, intermediate, layers, patch = _body(part)
     return Tower(
         hidden,
-        _size(part, "intermediate_size"),
-        max(_size(part, "num_hidden_layers") - 1, 0),
-        _size(part, "patch_size"),
+        intermediate,
+        max(layers - 1, 0),
+        patch,
         positions=_patches(part) + 1,
         patch_bias=False,
         extra=3,
@@ -141,12 +148,12 @@ def _clip(part: ConfigValues, text: int) -> Tower:
 def _intern(part: ConfigValues, text: int) -> Tower:
     """InternVL's: four patches become one, then two matrices project."""
     part = _with(part, INTERN)
-    hidden = _size(part, "hidden_size")
+    hidden, intermediate, layers, patch = _body(part)
     return Tower(
         hidden,
-        _size(part, "intermediate_size"),
-        _size(part, "num_hidden_layers"),
-        _size(part, "patch_size"),
+        intermediate,
+        layers,
+        patch,
         positions=_patches(part) + 1,
         extra=1,
         projector=((4 * hidden, text), (text, text)),
@@ -156,12 +163,12 @@ def _intern(part: ConfigValues, text: int) -> Tower:
 def _pixtral(part: ConfigValues, text: int) -> Tower:
     """Mistral 3's: four patches become one, then two matrices project."""
     part = _with(part, PIXTRAL)
-    hidden = _size(part, "hidden_size")
+    hidden, intermediate, layers, patch = _body(part)
     return Tower(
         hidden,
-        _size(part, "intermediate_size"),
-        _size(part, "num_hidden_layers"),
-        _size(part, "patch_size"),
+        intermediate,
+        layers,
+        patch,
         gated=True,
         bias=False,
         norm_bias=False,
@@ -194,12 +201,12 @@ def _qwen2(part: ConfigValues, text: int) -> Tower:
 
 def _qwen2_5(part: ConfigValues, text: int) -> Tower:
     part = _with(part, QWEN2_5)
-    hidden = _size(part, "hidden_size")
+    hidden, intermediate, layers, patch = _body(part, "depth")
     return Tower(
         hidden,
-        _size(part, "intermediate_size"),
-        _size(part, "depth"),
-        _size(part, "patch_size"),
+        intermediate,
+        layers,
+        patch,
         gated=True,
         norm_bias=False,
         frames=_size(part, "temporal_patch_size"),
@@ -211,14 +218,14 @@ def _qwen2_5(part: ConfigValues, text: int) -> Tower:
 
 def _qwen3(part: ConfigValues, text: int) -> Tower:
     part = _with(part, QWEN3)
-    hidden = _size(part, "hidden_size")
+    hidden, intermediate, layers, patch = _body(part, "depth")
     merger = _merger(part, hidden, part.whole("out_hidden_size") or text)
     deepstack = len(part.wholes("deepstack_visual_indexes")) or QWEN3_DEEPSTACK
     return Tower(
         hidden,
-        _size(part, "intermediate_size"),
-        _size(part, "depth"),
-        _size(part, "patch_size"),
+        intermediate,
+        layers,
+        patch,
         frames=_size(part, "temporal_patch_size"),
         positions=_size(part, "num_position_embeddings"),
         extra=2,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from harness.measure.log_histogram import LogHistogram, duration_bin
+from harness.measure.log_histogram import LogHistogram
 from harness.measure.records.scan import EventChunk, within_window
 from harness.units import MS
 
@@ -86,14 +86,14 @@ class PositionCounter:
 
     def add(self, piece: EventChunk) -> None:
         chunk, here = piece.chunk, within_window(piece.end_ns, self.start_ns, self.end_ns)
-        end, gap_ns = piece.ends[here], piece.gap_ns[here]
+        all_gaps_ns, all_bins = piece.columns["ns"]
+        end, gap_ns, bins = piece.ends[here], all_gaps_ns[here], all_bins[here]
         if not len(end):
             return
         row = chunk.request_of_event[end]
         counted = np.cumsum(chunk.tokens)
         before_request = counted[chunk.offsets[row]] - chunk.tokens[chunk.offsets[row]]
         position = counted[end] - before_request
-        bins = duration_bin(gap_ns)
         place = np.searchsorted(EDGES, position, "right") - 1
         self.curve.add(gap_ns, bins, place)
         means = []
