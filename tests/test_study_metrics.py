@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from counted import expected, exposed, records, with_parts
-from prometheus_tools import Series, free_port, lines_of, promtool
+from prometheus_tools import Series, lines_of, promtool
 from study_process import harness, load, started, wait_for
 
 from harness.engine.config import EngineConfig
@@ -26,6 +26,7 @@ from harness.measure.result import Knee
 from harness.measure.slo import Slo
 from harness.reader.clock import CLOCK
 from harness.runfolder.folder_reader import read_run
+from harness.server.address import free_port
 
 if TYPE_CHECKING:
     import subprocess

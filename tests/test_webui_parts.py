@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
-from browser_run import TOP, free_port, get, locust
+from browser_run import TOP, get, locust
 
 from harness.drive import arguments
 from harness.errors import ConfigError
@@ -30,6 +30,7 @@ from harness.measure.recent_latencies import RecentLatencies
 from harness.measure.result import Gate, Knee, Latency, Level, Result, SloResult, Target
 from harness.measure.slo import Slo
 from harness.measure.states import Decision, Status, Verdict
+from harness.server.address import free_port
 from harness.study import form as forms
 from harness.study.run_page import RunPage, ending
 from harness.webpage import login
