@@ -148,3 +148,12 @@ def test_little_is_kept() -> None:
     """A long stream leaves only its last reads in memory."""
     pieces = [event(delta(content=f"{n:0{SHORT}}")) for n in range(1000)]
     assert told(pieces, None)[0].latest == deque(pieces[-KEPT:])
+
+
+@pytest.mark.parametrize("size", [7, 61, 300, 4096])
+def test_a_long_last_event_in_small_reads(size: int) -> None:
+    """The responses API repeats the request in its last event, 1.3 kB, and there is no [DONE]."""
+    last = {"type": "response.completed", "response": {"instructions": "x" * 1200}}
+    body = event({"type": "response.output_text.delta", "delta": "x"}) * 20 + event(last)
+    pieces = [body[i : i + size] for i in range(0, len(body), size)]
+    assert told(pieces, None)[1:] == ("ok", "")

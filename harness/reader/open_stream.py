@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from harness.reader.fast_path import FastPath
 
 KEPT: Final = 8  # reads of the body kept, its last ones, to see how it ended
-SHORT: Final = 64  # bytes; a shorter read counts as one with the next
+# Bytes; a shorter read counts as one with the next. So the kept ones hold the last event of the
+# responses API, 1.3 kB, however small the reads are.
+SHORT: Final = 512
 QUIET: Final = (b":", *EMPTY_EVENTS)  # what a read without content begins with
 EMPTY_DATA: Final = (b"data:", b"data: ")
 
