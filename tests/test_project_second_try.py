@@ -1,4 +1,4 @@
-"""A test that is not pure and fails is run again, by tests/conftest.py."""
+"""Only a test marked `retry` is run again when it fails, by tests/conftest.py, and few may be."""
 
 from __future__ import annotations
 
@@ -9,56 +9,99 @@ from pathlib import Path
 import pytest
 
 TOP = Path(__file__).parents[1]
-# Each fails as often as LEFT says; `day` is set up once, except for what failed as the file's last.
-PURE = """
-def test_pure():
-    assert False
-"""
+# Each fails as often as LEFT says.
 CASES = """
 import pytest
 
-LEFT = {"fixture": 1, "first": 0, "once": 1, "twice": 2, "never": 0, "last": 1}
-DAYS = []
+LEFT = {LEFT}
 
 
-def check(name):
+@pytest.mark.retry("a neighbor takes the processor")
+@pytest.mark.parametrize("name", LEFT)
+def test_marked(name, figure):
+    figure(f"{{LEFT[name]}} left")
     LEFT[name] -= 1
-    assert LEFT[name] < 0, f"{name} fails"
+    assert LEFT[name] < 0, f"{{name}} fails"
 
 
-@pytest.fixture(scope="module")
-def day():
-    DAYS.append("a day")
-    check("fixture")
+@pytest.fixture
+def broken():
+    assert False
+
+
+@pytest.mark.retry("a fixture gets no second try")
+def test_fixture(broken):
+    pass
 
 
 @pytest.mark.process
-@pytest.mark.xdist_group("day")
-@pytest.mark.parametrize("name", ["first", "once", "twice", "never", "last"])
-def test_day(name, day, figure):
-    figure(f"day {len(DAYS)}, {LEFT[name]} left")
-    check(name)
+def test_unmarked():
+    assert False
 """
-AGAIN = ("first", "once", "twice", "last")
-FIGURES = {"first": "day 2, 0 left", "once": "day 2, 0 left", "twice": "day 2, 1 left",
-           "never": "day 2, 0 left", "last": "day 3, 0 left"}  # fmt: skip
+MANY = """
+import pytest
+"""
+ONE_MARKED = """
+
+@pytest.mark.retry("no reason")
+def test_{number}():
+    pass
+"""
+
+
+def run_tests(folder: Path, code: str, test: str, *arguments: str) -> tuple[int, list[str]]:
+    """Pytest's exit code and the lines of its summary, with this project's conftest."""
+    file = folder / "test_cases.py"
+    file.write_text(code)
+    command = [sys.executable, "-m", "pytest", "-p", "conftest", "-c", str(TOP / "pyproject.toml"),
+               "--rootdir", str(folder), f"{file}{test}", *arguments]  # fmt: skip
+    done = subprocess.run(command, cwd=TOP / "tests", capture_output=True, text=True, check=False)
+    return done.returncode, [line.strip("= ") for line in (done.stdout + done.stderr).splitlines()]
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("workers", ["", "-n 2 --dist loadgroup"])
-def test_a_second_try(workers: str, tmp_path: Path) -> None:
-    """One failure is named and forgiven, two are not; a pure test has one try."""
-    (tmp_path / "test_cases.py").write_text(CASES)
-    (tmp_path / "test_pure.py").write_text(PURE)
-    command = [sys.executable, "-m", "pytest", "-p", "conftest", "-c", str(TOP / "pyproject.toml"),
-               "--rootdir", str(tmp_path), str(tmp_path), *workers.split()]  # fmt: skip
-    done = subprocess.run(command, cwd=TOP / "tests", capture_output=True, text=True, check=False)
-    lines = [line.strip("= ") for line in done.stdout.splitlines()]
-    assert (done.returncode, done.stderr) == (1, "")
-    assert lines[-1].startswith("2 failed, 4 passed, 4 tried again in ")
-    again = [line for line in lines if line.startswith("tried again: ")]
-    assert [line.partition("@")[0] for line in again] == [
-        f"tried again: test_cases.py::test_day[{name}]" for name in AGAIN
-    ]
-    figures = lines[lines.index("figures") + 1 :][: len(FIGURES)]
-    assert sorted(figures) == sorted(f"test_day[{name}]: {said}" for name, said in FIGURES.items())
+@pytest.mark.parametrize("workers", [[], ["-n", "2", "--dist", "loadgroup"]])
+@pytest.mark.parametrize(
+    ("left", "select", "code", "summary"),
+    [
+        ({"never": 0, "once": 1, "one more": 1}, "marked", 0, "3 passed, 2 tried again in "),
+        ({"never": 0, "twice": 2}, "marked", 1, "1 failed, 1 passed, 1 tried again in "),
+        # all pass in the end, and yet the run fails: three were tried again
+        ({"once": 1, "one more": 1, "another": 1}, "marked", 1, "3 passed, 3 tried again in "),
+        ({"never": 0}, "unmarked", 1, "1 failed in "),
+        ({"never": 0}, "fixture", 1, "1 error in "),
+    ],
+)
+def test_second_tries(
+    workers: list[str],
+    left: dict[str, int],
+    select: str,
+    code: int,
+    summary: str,
+    tmp_path: Path,
+) -> None:
+    """A marked test's failure is named and forgiven once; more than two are too many."""
+    got, lines = run_tests(tmp_path, CASES.format(LEFT=left), f"::test_{select}", *workers)
+    assert (got, lines[-1][: len(summary)]) == (code, summary)
+    named = [line for line in lines if line.startswith("tried again: ")]
+    failing = [name for name, times in left.items() if times and select == "marked"]
+    assert sorted(line.partition("@")[0] for line in named) == sorted(
+        f"tried again: test_cases.py::test_marked[{name}]" for name in failing
+    )
+    figures = [line for line in lines if line.startswith("test_marked[")]
+    # the figure of the last try alone
+    assert sorted(line.partition(" left")[0] for line in figures) == sorted(
+        f"test_marked[{name}]: {times - 1 if times else 0}"
+        for name, times in left.items()
+        if select == "marked"
+    )
+    too_many = "3 were tried again, at most 2 may be" in lines
+    assert too_many == (len(failing) == 3)
+
+
+def test_few_may_be_marked(tmp_path: Path) -> None:
+    """The sixth test with the mark stops the run."""
+    code = MANY + "".join(ONE_MARKED.format(number=number) for number in range(6))
+    got, lines = run_tests(tmp_path, code, "")
+    assert got == pytest.ExitCode.USAGE_ERROR
+    assert "ERROR: 6 tests are marked `retry`: expected at most 5." in lines
