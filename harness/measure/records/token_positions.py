@@ -16,6 +16,7 @@ import numpy as np
 
 from harness.measure.log_histogram import LogHistogram
 from harness.measure.records.scan import EventChunk, within_window
+from harness.measure.search.statistics import t_quantile
 from harness.units import MS
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ REACH: Final = 0.1  # of a position, to either side
 PER_DECADE: Final = 10  # points of the curve
 FARTHEST: Final = 1_000_000  # tokens
 LEAST_GAPS: Final = 20  # a p95 of fewer is their largest
-Z95: Final = 1.96
+LEAST_COMPARED: Final = 5  # requests; with four, Student's t is already 3.2 standard errors
 
 EDGES: Final = np.unique(
     np.round(10 ** np.arange(np.log10(2), np.log10(FARTHEST), 1 / PER_DECADE)).astype(np.int64)
@@ -123,11 +124,11 @@ class PositionCounter:
     def _later(self, number: int) -> tuple[int, float, tuple[float, float]]:
         """(requests, mean difference in ms, its 95% interval), against the first position."""
         n, total, squares = self.differences[number]
-        if number == 0 or n < LEAST_GAPS:
+        if number == 0 or n < LEAST_COMPARED:
             return (0, nan, (nan, nan))
         mean = total / n
         deviation = sqrt(max(squares / n - mean**2, 0.0) * n / (n - 1))
-        half = Z95 * deviation / sqrt(n)
+        half = t_quantile(0.975, int(n) - 1) * deviation / sqrt(n)
         return (int(n), mean / MS, ((mean - half) / MS, (mean + half) / MS))
 
 
@@ -161,10 +162,10 @@ def position_sentence(figures: PositionFigures) -> str:
     compared = [row for row in figures.rows if row.requests]
     if not compared:
         return ""
-    last, first = compared[-1], figures.rows[0]
+    last = compared[-1]
     low, high = last.later_ci95_ms
     where = f"Around token {last.position:,} a gap is"
-    among = f"than around token {first.position} of the same {last.requests:,} requests"
+    among = f"than around token {POSITIONS[0]} of the same {last.requests:,} requests"
     size = f"{abs(last.later_ms):.2f} ms"
     span = f"({min(abs(low), abs(high)):.2f} to {max(abs(low), abs(high)):.2f})"
     if last.is_slower:
