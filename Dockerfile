@@ -23,7 +23,7 @@ COPY README.md LICENSE ./
 COPY harness harness
 RUN --mount=type=cache,target=/tmp/uv /opt/uv/bin/uv pip install --quiet \
     --python /opt/harness/bin/python --no-deps . \
- && /opt/harness/bin/python -P -c "import harness.reader._drain, harness.runfolder._arrays" # built, not skipped
+ && /opt/harness/bin/python -P -c "import harness.reader._drain, harness.records._arrays" # built, not skipped
 
 FROM ${PYTHON_IMAGE}
 LABEL org.opencontainers.image.title="vllm-harness" \

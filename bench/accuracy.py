@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from servers import Sent
     from watch import Memory
 
-    from harness.measure.records.record_table import RecordTable
+    from harness.records.record_table import RecordTable
 
     Ints = NDArray[np.int64]
 

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from harness.engine.config import EngineConfig
-from harness.measure.records.record_table import RecordTable, concat_tables
-from harness.measure.result import Result
-from harness.runfolder.folder_reader import read_result, read_run
+from harness.metrics.result import Result, read_result
+from harness.records.folder_reader import read_run
+from harness.records.record_table import RecordTable, concat_tables
+from harness.search.recorded_plan import logged_levels, search_plan
 from harness.simulator.calibration import calibrate, figures, recorded_traffic, repeat_levels
 from harness.simulator.reference_knee import true_knee
-from harness.study.results import logged_levels, search_plan
 from harness.units import SECOND
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from harness.measure.search.evidence import Window
-    from harness.measure.slo import Slo
+    from harness.metrics.evidence import Window
+    from harness.metrics.slo import Slo
 
 MIN_REQUESTS: Final = 20  # of a level whose p95 is judged
 SEEDS: Final = (1, 2)

@@ -19,9 +19,9 @@ from watch import Watch
 from harness.errors import MeasurementInvalid
 from harness.load.plan import plan
 from harness.load.workloads import WORKLOADS
-from harness.measure.metrics import itl, ttft
-from harness.measure.records.record_table import OK, concat_tables
-from harness.runfolder.folder_reader import read_run
+from harness.metrics.metrics import itl, ttft
+from harness.records.folder_reader import read_run
+from harness.records.record_table import OK, concat_tables
 from harness.senders.drive_options import DriveOptions, request_bytes
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from servers import Server
 
-    from harness.measure.records.record_table import RecordTable
+    from harness.records.record_table import RecordTable
 
     Values = NDArray[np.number]
 

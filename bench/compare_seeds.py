@@ -17,13 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.measure.search.comparison import KNEE, Change, compare
-from harness.measure.search.next_level import SearchPlan
+from harness.compare.compare_folders import common_pairs, level_figures
+from harness.metrics.level_figures import Change
+from harness.search.comparison import KNEE, compare
+from harness.search.controller import KneeController
+from harness.search.knee_estimate import estimate_knee
+from harness.search.next_level import SearchPlan
 from harness.simulator.closed_loop import ClosedLoop
 from harness.simulator.simulated_records import SimulatedRecords
-from harness.study.compare_folders import common_pairs, level_figures
-from harness.study.controller import KneeController
-from harness.study.knee_estimate import estimate_knee
 from harness.units import SECOND
 
 HERE = Path(__file__).parent
@@ -32,8 +33,8 @@ sys.path.append(str(TESTS))
 from engine_configurations import Configuration, configuration
 
 if TYPE_CHECKING:
-    from harness.measure.search.comparison import Difference
-    from harness.study.compare_folders import Sides
+    from harness.compare.compare_folders import Sides
+    from harness.metrics.level_figures import Difference
 
 TRUTHS = TESTS / "data/true_knees.json"
 LEAST, MOST = 20, 200

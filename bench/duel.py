@@ -32,8 +32,8 @@ from duel_table import Row, aim, page, summary
 from engine_configurations import configuration
 from simulated_knee import known_truths
 
-from harness.measure.search.next_level import SearchPlan
-from harness.measure.states import Status
+from harness.core.states import Status
+from harness.search.next_level import SearchPlan
 from harness.units import SECOND
 
 if TYPE_CHECKING:

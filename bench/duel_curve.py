@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from harness.measure.search.fit import isotonic
+from harness.search.fit import isotonic
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

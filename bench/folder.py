@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from harness.measure.records.request_record import Outcome, RequestRecord
-from harness.measure.records.samples import ServerSample
-from harness.measure.search.evidence import Window
-from harness.measure.search.next_level import SearchPlan
-from harness.measure.slo import Slo
-from harness.runfolder import names
-from harness.runfolder.folder_writer import RecordWriter, RunFolder
-from harness.runfolder.runinfo import run_info
+from harness.metrics.evidence import Window
+from harness.metrics.slo import Slo
+from harness.records import names
+from harness.records.folder_writer import RecordWriter, RunFolder
+from harness.records.request_record import Outcome, RequestRecord
+from harness.records.runinfo import run_info
+from harness.records.samples import ServerSample
+from harness.search.next_level import SearchPlan
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:

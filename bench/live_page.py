@@ -26,7 +26,7 @@ import numpy as np
 from asking_cost import family_cpu_s
 from servers import Pace, paced
 
-from harness.measure.recent_latencies import RecentLatencies
+from harness.metrics.recent_latencies import RecentLatencies
 
 TOP = Path(__file__).parents[1]
 POLLERS = 2

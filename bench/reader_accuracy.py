@@ -29,16 +29,16 @@ import numpy as np
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
 from harness.engine.server import ServingOptions
-from harness.measure.records.request_record import Outcome
 from harness.reader.client_connection import Place
 from harness.reader.clock import CLOCK
 from harness.reader.reader import Reader
+from harness.records.request_record import Outcome
 from harness.wire.http import post
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from harness.measure.records.request_record import RequestRecord
+    from harness.records.request_record import RequestRecord
 
 MS = 1e6
 FIRST_NS = 100_000_000

@@ -29,10 +29,10 @@ import numpy as np
 import psutil
 
 from harness.engine.config import EngineConfig
-from harness.measure.records.record_source import REQUEST_BYTES
-from harness.measure.slo import Slo
-from harness.runfolder import names
-from harness.runfolder.runinfo import hardware
+from harness.metrics.record_source import REQUEST_BYTES
+from harness.metrics.slo import Slo
+from harness.records import names
+from harness.records.runinfo import hardware
 from harness.server.address import free_port
 from harness.simulator.closed_loop import Traffic
 from harness.simulator.reference_knee import true_knee
@@ -43,7 +43,7 @@ RESULTS: Final = Path(__file__).parent / "results"
 SLOTS, PROMPT, OUTPUT = 16, 128, 32
 SLOS: Final = "ttft_p95=500ms", "itl_p95=50ms"
 KINDS: Final = {
-    "harness.drive.worker": "worker",
+    "harness.senders.worker": "worker",
     "harness.reader.decoder_process": "decoder",
     "harness.engine.process": "engine",
 }

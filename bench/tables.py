@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from accuracy import BUSY, ITL_MS, TTFT_MS
 from servers import HERE
 
-from harness.runfolder.runinfo import hardware, versions
+from harness.records.runinfo import hardware, versions
 
 if TYPE_CHECKING:
     from pathlib import Path

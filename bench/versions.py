@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import truth
 
+from harness.diagnosis.server_window import missing_figures
 from harness.errors import HarnessError
 from harness.load.workloads import API_PATHS
-from harness.measure.diagnosis.server_window import missing_figures
 from harness.server.access import TargetAccess
 from harness.server.address import Address
 from harness.server.api_versions import is_too_old

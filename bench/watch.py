@@ -14,7 +14,7 @@ import numpy as np
 PERIOD_S: Final = 0.05
 TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK")
 PROC: Final = Path("/proc")
-KINDS: Final = {"harness.drive.worker": "reader", "harness.reader.decoder_process": "decoder"}
+KINDS: Final = {"harness.senders.worker": "reader", "harness.reader.decoder_process": "decoder"}
 
 
 def kind_of(pid: int, root: str) -> str:

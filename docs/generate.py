@@ -9,30 +9,29 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from harness.drive import arguments
-from harness.export.alert_rules import routing_alerts, rule_file
+from harness.capacity.alert_rules import routing_alerts, rule_file
+from harness.compat.definitions import COMPAT, INSTANTS, LINEAR_RULE, PER_WORDS
+from harness.core.states import Decision, Purpose, Status, Verdict
+from harness.core.typed_json import json_schema
+from harness.diagnosis.bottleneck import RULES, UNDECIDED
+from harness.diagnosis.gpu_window import REASON_LABELS
 from harness.export.metric_definitions import METRIC_DEFINITIONS
 from harness.export.run_series import PHASES
-from harness.measure.compat.definitions import COMPAT, INSTANTS, LINEAR_RULE, PER_WORDS
-from harness.measure.diagnosis.bottleneck import RULES, UNDECIDED
-from harness.measure.diagnosis.gpu_window import REASON_LABELS
-from harness.measure.diagnosis.slots import Source
-from harness.measure.metrics import HISTOGRAMS, METRICS, SLO_METRICS
-from harness.measure.records.request_record import Outcome
-from harness.measure.records.samples import GpuSample, ServerSample
-from harness.measure.result import Result
-from harness.measure.search.comparison import Change
-from harness.measure.states import Decision, Purpose, Status, Verdict
-from harness.measure.typed_json import json_schema
-from harness.runfolder import names
-from harness.runfolder import run_frames as frames
-from harness.runfolder.folder_reader import NUMBER_FIELDS
-from harness.runfolder.record_tables import TableBuilder
-from harness.runfolder.run_frames import Levels
+from harness.locust import arguments
+from harness.locust.locust_rate import LocustRateStudy
+from harness.metrics.level_figures import Change, Source
+from harness.metrics.metrics import HISTOGRAMS, METRICS, SLO_METRICS
+from harness.metrics.result import Result
+from harness.records import names
+from harness.records.folder_reader import NUMBER_FIELDS
+from harness.records.record_tables import TableBuilder
+from harness.records.request_record import Outcome
+from harness.records.samples import GpuSample, ServerSample
+from harness.run import form
+from harness.run import run_frames as frames
+from harness.run.results import EXIT_OF
+from harness.run.run_frames import Levels
 from harness.server.api_versions import STREAMS_SINCE
-from harness.study import form
-from harness.study.locust_rate import LocustRateStudy
-from harness.study.results import EXIT_OF
 from harness.units import MS
 from harness.wire.vllm_series import NOT_READ, SERIES
 
@@ -61,7 +60,7 @@ def metrics() -> str:
     rows = [
         "# Metrics",
         "",
-        "`make docs` generates this page from `METRICS` in `harness/measure/metrics.py`.",
+        "`make docs` generates this page from `METRICS` in `harness/metrics/metrics.py`.",
         "Times are integer nanoseconds internally, milliseconds in JSON, reports and the terminal,",
         "and seconds for Prometheus. [result.md](result.md) defines failures, quantiles, intervals",
         "and open requests.",
@@ -109,7 +108,7 @@ def compat() -> str:
         "# Comparison with other tools",
         "",
         "`make docs` generates this page from `COMPAT` in",
-        "`harness/measure/compat/definitions.py` and `definitions.csv` beside it.",
+        "`harness/compat/definitions.py` and `definitions.csv` beside it.",
         "",
         "`--compat TOOL` on `knee`, `run`, `sweep` and `report` computes another tool's metrics",
         "from the same requests, under that tool's names, and prints them next to ours, so that a",
@@ -373,7 +372,7 @@ def verdict() -> str:
         "# The bottleneck",
         "",
         "`make docs` generates this page from `RULES` in",
-        "`harness/measure/diagnosis/bottleneck.py`, `RESOURCES` in `tests/planted_bottlenecks.py`,",
+        "`harness/diagnosis/bottleneck.py`, `RESOURCES` in `tests/planted_bottlenecks.py`,",
         "`tests/data/statistics/verdicts.json` and `tests/data/observations`.",
         "",
         VERDICT_HOW,
@@ -757,7 +756,7 @@ EXAMPLE: dict[str, Any] = {
     "bottleneck": {"bound_by": {}, "confidence": {}},
 }  # fmt: skip
 RESULT_HOW = """\
-`make docs` generates this page from the dataclasses in `harness/measure/result.py`.
+`make docs` generates this page from the dataclasses in `harness/metrics/result.py`.
 
 `result.json` holds what `knee`, `run` or `sweep` found, in the same form for all three, and for
 Locust tests that search or keep their records. It is in every run folder. `--json FILE` also writes

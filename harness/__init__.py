@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from harness.runfolder.run_frames import RunFrames
+    from harness.run.run_frames import RunFrames
 
 __all__ = ["__version__", "open_run"]
 
@@ -16,6 +16,6 @@ __version__ = "0.1.0"
 
 def open_run(path: Path | str) -> RunFrames:
     """A run folder as pandas frames (docs/run-folder.md). Raises RunFolderError."""
-    from harness.runfolder import run_frames as frames  # noqa: PLC0415 - `import harness` stays instant
+    from harness.run import run_frames as frames  # noqa: PLC0415 - `import harness` stays instant
 
     return frames.open_run(path)

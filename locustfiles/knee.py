@@ -2,8 +2,8 @@
 
 from locust import task
 
-import harness.study.locust_knee  # noqa: F401 - the search, its page, its results
-from harness.drive.users import WorkloadUser
+import harness.locust.locust_knee  # noqa: F401 - the search, its page, its results
+from harness.senders.users import WorkloadUser
 
 
 class Load(WorkloadUser):

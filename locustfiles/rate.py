@@ -1,7 +1,7 @@
 """Requests at a rate, an open loop. docs/locust.md describes the command and its options."""
 
-import harness.study.locust_rate  # noqa: F401 - options, run folder, results, our page
-from harness.drive.users import Pacer
+import harness.locust.locust_rate  # noqa: F401 - options, run folder, results, our page
+from harness.senders.users import Pacer
 
 
 class Requests(Pacer):

@@ -22,7 +22,7 @@ from harness.export.metric_definitions import (
     rate,
     series_names,
 )
-from harness.measure.metrics import HISTOGRAMS
+from harness.metrics.metrics import HISTOGRAMS
 
 OVER: Final = "1m"
 RUN_BY: Final = "job, instance"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from harness.export.alert_rules import Alert
+from harness.capacity.alert_rules import Alert
 from harness.export.metric_definitions import HARNESS_SERIES
 
 LOOP_LAG_S: Final = 0.1  # the kernel's stamps bridge a nap, not this

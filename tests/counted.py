@@ -8,20 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from harness.measure.metrics import (
-    ALL_LATENCIES,
-    HISTOGRAMS,
-    delivered_tokens,
-    good_requests,
-)
-from harness.measure.records.record_table import CANCELLED, OUTCOMES
-from harness.measure.records.request_record import Outcome, RequestRecord, ns_array
+from harness.metrics.metrics import ALL_LATENCIES, HISTOGRAMS, delivered_tokens
+from harness.metrics.slo import good_requests
+from harness.records.record_table import CANCELLED, OUTCOMES
+from harness.records.request_record import Outcome, RequestRecord, ns_array
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from harness.measure.records.record_table import RecordTable
-    from harness.measure.slo import Slo
+    from harness.metrics.slo import Slo
+    from harness.records.record_table import RecordTable
 
 MS = 1_000_000
 Series = tuple[str, tuple[tuple[str, str], ...]]  # a line's name and labels

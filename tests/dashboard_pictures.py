@@ -28,7 +28,7 @@ from PIL import Image
 
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
-from harness.measure.slo import Slo
+from harness.metrics.slo import Slo
 from harness.server.address import free_port
 
 ROOT: Final = Path(__file__).parents[1]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from prometheus_server import Labels, Point, Prometheus
 
-    from harness.measure.slo import Slo
+    from harness.metrics.slo import Slo
 
 
 @dataclass(frozen=True, slots=True)

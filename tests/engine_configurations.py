@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from harness.engine.config import EngineConfig
-from harness.measure.slo import Slo
+from harness.metrics.slo import Slo
 from harness.simulator.closed_loop import Traffic
 from harness.units import MS
 

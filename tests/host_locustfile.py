@@ -7,10 +7,10 @@ import os
 
 from locust import task
 
-import harness.study.plain  # noqa: F401 - options, run folder, results, our page
-from harness.drive.users import ChatUser
+import harness.locust.plain  # noqa: F401 - options, run folder, results, our page
 from harness.reader.clock import CLOCK
-from harness.runfolder import names
+from harness.records import names
+from harness.senders.users import ChatUser
 from harness.units import MS
 
 names.RUN = "on another host.json"  # type: ignore[misc]

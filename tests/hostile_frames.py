@@ -6,7 +6,7 @@ import zlib
 
 import msgpack
 
-from harness.runfolder.codec import NUMBER_FIELDS
+from harness.records.codec import NUMBER_FIELDS
 
 
 def frame(payload: bytes) -> bytes:

@@ -35,12 +35,12 @@ from uuid import uuid4
 import numpy as np
 from study_process import descendants
 
-from harness.measure.records.record_table import OUTCOME_CODE
-from harness.measure.records.request_record import Outcome
-from harness.runfolder import names
-from harness.runfolder.folder_reader import read_run, read_sends
-from harness.runfolder.folder_writer import merge_kept
-from harness.runfolder.json_files import read_json
+from harness.records import names
+from harness.records.folder_reader import read_run, read_sends
+from harness.records.folder_writer import merge_kept
+from harness.records.json_files import read_json
+from harness.records.record_table import OUTCOME_CODE
+from harness.records.request_record import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.measure.diagnosis.slots import MaxNumSeqs
-from harness.measure.result import Level
-from harness.measure.slo import Slo
-from harness.measure.typed_json import from_json
-from harness.study.explain_knee import bottleneck
+from harness.core.typed_json import from_json
+from harness.metrics.level_figures import MaxNumSeqs
+from harness.metrics.result import Level
+from harness.metrics.slo import Slo
+from harness.search.explain_knee import bottleneck
 
 if TYPE_CHECKING:
-    from harness.measure.result import Bottleneck
+    from harness.metrics.result import Bottleneck
 
 KEPT = Path(__file__).parent / "data" / "observations"
 # What rules read of a level; the rest would be most of the file.

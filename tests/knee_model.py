@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from harness.measure.records.record_table import (
+from harness.compare.compare_folders import level_figures
+from harness.metrics.evidence import Window
+from harness.metrics.slo import Slo
+from harness.records.record_table import (
     NUMBER_COLUMNS,
     OK,
     OUTCOME_CODE,
     RecordTable,
     concat_tables,
 )
-from harness.measure.search.evidence import Window
-from harness.measure.search.next_level import SearchPlan
-from harness.measure.slo import Slo
-from harness.study.compare_folders import level_figures
+from harness.search.next_level import SearchPlan
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
-    from harness.study.compare_folders import Sides
+    from harness.compare.compare_folders import Sides
 
 PLAN = SearchPlan((Slo.parse("ttft_p95=500ms"),))
 OWN, SHARED = 0.35, 0.15  # standard deviations of log(TTFT)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from planted_bottlenecks import RESOURCES
 
-from harness.measure.search.evidence import Window, gather_evidence, worst_ratio
-from harness.measure.states import Purpose
+from harness.core.states import Purpose
+from harness.metrics.evidence import Window, gather_evidence, worst_ratio
 from harness.simulator.closed_loop import ClosedLoop
 from harness.units import SECOND
 

@@ -41,7 +41,7 @@ SOURCES: Final = Path(__file__).parents[1] / "harness"
 TARGETS: Final = {
     "lane.so": ["reader/_lane.c"],
     "_drain.abi3.so": ["reader/_drain.c", "reader/_lane.c"],
-    "_arrays.abi3.so": ["runfolder/_arrays.c"],
+    "_arrays.abi3.so": ["records/_arrays.c"],
 }
 SANITIZE: Final = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 SHORTEST: Final = len(DATA + EVENT_END)

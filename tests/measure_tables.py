@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from harness.measure.records.record_table import RecordTable
-from harness.measure.records.request_record import Outcome, RequestRecord, ns_array
-from harness.measure.search.evidence import BINS_PER_SIDE, RATIO_BINS, Evidence, Window
-from harness.runfolder.folder_reader import Run
-from harness.runfolder.record_tables import Damage
+from harness.metrics.evidence import BINS_PER_SIDE, RATIO_BINS, Evidence, Window
+from harness.records.folder_reader import Run
+from harness.records.record_table import RecordTable
+from harness.records.record_tables import Damage
+from harness.records.request_record import Outcome, RequestRecord, ns_array
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from harness.measure.records.samples import ServerSample
+    from harness.records.samples import ServerSample
 
 MS = 1_000_000
 SECOND = 1_000_000_000

@@ -19,10 +19,11 @@ from typing import Any, Final
 
 from simulated_recovery import repeats_of, rounded, summary, tables
 
+from harness.drill.recovery import Overload, Recovery, recovery
 from harness.errors import ConfigError
-from harness.measure.drill.recovery import Overload, Recovery, recovery
-from harness.measure.slo import Slo
-from harness.runfolder.folder_reader import read_result, read_run
+from harness.metrics.result import read_result
+from harness.metrics.slo import Slo
+from harness.records.folder_reader import read_run
 
 DATA: Final = Path(__file__).parent / "data"
 FILE: Final = """title = "Recovery, repeated"

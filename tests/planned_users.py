@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from harness.engine.scheduler import Sequence
     from harness.load.plan import RequestSpec
     from harness.load.workloads import Workload
-    from harness.measure.records.record_table import RecordTable
+    from harness.records.record_table import RecordTable
 
 COLUMNS: Final = ("user", "session", "turn", "think_ns", "new_tokens")
 

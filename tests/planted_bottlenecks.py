@@ -14,8 +14,8 @@ from engine_configurations import HARDWARE, TTFT_MS, Configuration
 
 from harness.engine.config import EngineConfig
 from harness.engine.shapes import MODELS, roofline
-from harness.measure.memory.cards import GPUS
-from harness.measure.slo import Slo
+from harness.memory.cards import GPUS
+from harness.metrics.slo import Slo
 from harness.simulator.closed_loop import Traffic
 from harness.units import MS
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from measure_tables import MS
 
-from harness.measure.records.record_source import keep_three_events
-from harness.measure.records.record_table import RecordTable
-from harness.measure.records.request_record import Outcome, RequestRecord, ns_array
+from harness.records.record_table import RecordTable, keep_three_events
+from harness.records.request_record import Outcome, RequestRecord, ns_array
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import gevent
 from wire_examples import EVENTS, HEAD, chunk
 
-from harness.measure.records.request_record import Outcome, RequestRecord
 from harness.reader.client_connection import Place
 from harness.reader.open_stream import Exchange, Limits
 from harness.reader.reader import Reader
+from harness.records.request_record import Outcome, RequestRecord
 from harness.wire.http import post
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pytest
 
+from harness.lifecycle.vllm_start import StartOptions, started
 from harness.server.address import free_port
-from harness.server.vllm_start import StartOptions, started
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from harness.measure.search.statistics import interval_ranks, mean_interval
+from harness.metrics.statistics import interval_ranks, mean_interval
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from harness.measure.drill.recovery import Recovery
+    from harness.drill.recovery import Recovery
 
 MIN_REPEATS: Final = 6  # the median of fewer has no 95% interval
 

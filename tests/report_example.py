@@ -10,8 +10,8 @@ import random
 from array import array
 from dataclasses import dataclass, field
 
-from harness.measure.records.request_record import Outcome, RequestRecord
-from harness.measure.records.samples import ServerSample
+from harness.records.request_record import Outcome, RequestRecord
+from harness.records.samples import ServerSample
 
 SLOTS = 40
 T0 = 1_790_000_000_000_000_000

@@ -8,22 +8,23 @@ from typing import TYPE_CHECKING
 
 from report_example import MS, SLOTS, S, Server
 
-from harness.measure.records.record_table import RecordTable
-from harness.measure.search.evidence import Window, gather_evidence
-from harness.measure.search.next_level import SearchPlan
-from harness.measure.slo import Slo
-from harness.measure.states import Status
+from harness.core.states import Status
+from harness.metrics.evidence import Window, gather_evidence
+from harness.metrics.result import read_result
+from harness.metrics.slo import Slo
+from harness.records import names
+from harness.records.folder_reader import read_run
+from harness.records.folder_writer import RecordWriter, RunFolder
+from harness.records.record_table import RecordTable
+from harness.records.runinfo import run_info
 from harness.report.write import write_reports
-from harness.runfolder import names
-from harness.runfolder.folder_reader import read_result, read_run
-from harness.runfolder.folder_writer import RecordWriter, RunFolder
-from harness.runfolder.runinfo import run_info
-from harness.study.results import EXIT_OF, compute, write_results
+from harness.run.results import EXIT_OF, compute, write_results
+from harness.search.next_level import SearchPlan
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from harness.measure.result import Result
+    from harness.metrics.result import Result
     from harness.report.answer import Answer
 
 SLOS = (Slo("ttft", 0.95, 500 * MS), Slo("itl", 0.95, 50 * MS))

@@ -20,7 +20,7 @@ from typing import Any
 from lane_library import LaneLibrary, compare, generated, lane_of
 
 from harness.reader.fast_path import LAYOUT
-from harness.runfolder.python_arrays import pack_in_python, unpack_in_python
+from harness.records.python_arrays import pack_in_python, unpack_in_python
 
 READS, PACKS, ROUNDS = 2000, 500, 500
 

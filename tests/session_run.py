@@ -19,20 +19,20 @@ from typing import TYPE_CHECKING, Any
 
 from locust.runners import STATE_MISSING
 
-from harness.drive.children import ChildProcesses, child_processes
-from harness.drive.session import Session
 from harness.load.arrivals import LoadTarget
 from harness.load.workloads import WORKLOADS
-from harness.measure.records.ledger import Ledger
-from harness.measure.records.record_table import OPEN
-from harness.measure.records.request_record import Outcome, RequestRecord
+from harness.metrics.ledger import Ledger
+from harness.records.record_table import OPEN
+from harness.records.request_record import Outcome, RequestRecord
+from harness.run.run_page import RunPage
+from harness.senders.children import ChildProcesses, child_processes
 from harness.senders.drive_options import DriveOptions
 from harness.senders.prepare import prepare
-from harness.study.run_page import RunPage
+from harness.senders.session import Session
 
 if TYPE_CHECKING:
-    from harness.measure.records.request_record import RecordSink
-    from harness.measure.records.samples import ServerSample
+    from harness.records.request_record import RecordSink
+    from harness.records.samples import ServerSample
 
 
 class Script:

@@ -7,10 +7,10 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
+from harness.core.states import Purpose
 from harness.engine.config import EngineConfig
-from harness.measure.search.evidence import Window
-from harness.measure.slo import Slo
-from harness.measure.states import Purpose
+from harness.metrics.evidence import Window
+from harness.metrics.slo import Slo
 from harness.simulator.calibration import calibrate, figures, repeat_levels
 from harness.simulator.closed_loop import Traffic
 from harness.simulator.reference_knee import true_knee

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from knee_model import Model
 
-from harness.measure.search.comparison import Change, compare
-from harness.study.compare_folders import common_pairs
+from harness.compare.compare_folders import common_pairs
+from harness.metrics.level_figures import Change
+from harness.search.comparison import compare
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

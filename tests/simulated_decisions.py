@@ -5,7 +5,7 @@ from statistics import NormalDist
 import numpy as np
 from level_seeds import levels
 
-from harness.measure.search.decide import ALPHA, count_in_order, p_met, p_missed
+from harness.search.decide import ALPHA, count_in_order, p_met, p_missed
 
 SHARES = (0.2, 0.5, 0.8, 1.0, 1.25, 2.0, 4.0)  # of the share allowed
 KINDS = [

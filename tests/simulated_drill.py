@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from simulated_fleet import Client, Fault, Phase, Simulated, SimulatedDrill, Stream, simulate
 
+from harness.core.states import Verdict
+from harness.drill.drill_file import parse_drill
+from harness.drill.servers import engine_of
+from harness.drill.verdicts import judge_drill
 from harness.load.plan import plan_lengths
 from harness.load.workloads import Workload, workload
-from harness.measure.metrics import SLO_METRICS, failed_requests
-from harness.measure.states import Verdict
-from harness.server.drill_servers import engine_of
-from harness.study.drill_file import parse_drill
-from harness.study.drill_verdicts import judge_drill
+from harness.metrics.metrics import SLO_METRICS, failed_requests
 from harness.units import SECOND, duration_ns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from harness.measure.drill.plan import Drill, Event, Expectation
+    from harness.drill.plan import Drill, Event, Expectation
 
 SEEDS: Final = range(1, 21)
 # Each drill as it ships, and two with so much load that they fail.

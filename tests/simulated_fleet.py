@@ -1,7 +1,7 @@
 """A drill in simulated time: engines behind a balancer, clients that give up and try again, faults.
 
 Requests are due by a schedule, whether or not others have ended. The balancer chooses the replica
-with the fewest connections and passes over one that refuses, as `harness.engine.balancer` does. A
+with the fewest connections and passes over one that refuses, as `harness.drill.balancer` does. A
 client gives up when a timeout runs out, and for each request that failed it sends `retry_factor`
 others on average. The result are the records of a real run, and samples of the server.
 """
@@ -20,9 +20,9 @@ from harness.engine.config import EngineConfig
 from harness.engine.scheduler import Scheduler
 from harness.load.arrivals import POISSON, offsets_ns
 from harness.load.plan import seeded_random
-from harness.measure.records.record_table import RecordTable
-from harness.measure.records.request_record import Outcome, RequestRecord
-from harness.measure.records.samples import ServerSample
+from harness.records.record_table import RecordTable
+from harness.records.request_record import Outcome, RequestRecord
+from harness.records.samples import ServerSample
 from harness.simulator.closed_loop import Traffic
 from harness.units import MS, SECOND
 

@@ -4,8 +4,8 @@ from statistics import NormalDist
 
 import numpy as np
 
-from harness.measure.latency_figures import SampleFigures
-from harness.measure.metrics import Observations
+from harness.metrics.latency_figures import SampleFigures
+from harness.metrics.metrics import Observations
 
 INF = float("inf")
 RUNS = 200

@@ -14,23 +14,23 @@ from typing import TYPE_CHECKING, Any
 from engine_configurations import Configuration, configuration
 
 from harness.engine.config import EngineConfig
-from harness.measure.search.next_level import SearchPlan
-from harness.measure.slo import Slo
+from harness.metrics.slo import Slo
+from harness.search.controller import KneeController
+from harness.search.knee_estimate import KneeEstimate, estimate_knee
+from harness.search.next_level import SearchPlan
 from harness.simulator.closed_loop import ClosedLoop, Traffic
 from harness.simulator.reference_knee import true_knee
-from harness.study.controller import KneeController
-from harness.study.knee_estimate import KneeEstimate, estimate_knee
 from harness.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from harness.study.level_state import HeldLevel
+    from harness.search.level_state import HeldLevel
 
 TRUTHS = Path(__file__).parent / "data" / "true_knees.json"
 SEEDS = range(480)
 HELD_OUT = 240  # the search's constants were chosen while looking at the seeds below it
-ASK_NS = SECOND // 4  # as drive.session.ASKS_PER_S
+ASK_NS = SECOND // 4  # as senders.session.ASKS_PER_S
 SENT_NS = SECOND // 10  # on their way from a worker
 FIRST_SLOS = Slo.parse("ttft_p95=500ms"), Slo.parse("itl_p95=50ms")
 CASES = 200

@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING
 from engine_configurations import configuration
 from simulated_knee import known_truths, search_users
 
-from harness.measure.records.scan import scan
-from harness.measure.search.evidence import EvidenceCounter
-from harness.measure.search.next_level import SearchPlan
+from harness.metrics.evidence import EvidenceCounter
+from harness.metrics.scan import scan
+from harness.search.controller import KneeController
+from harness.search.knee_curve import at_limit, evidence_at, knee_at
+from harness.search.next_level import SearchPlan
 from harness.simulator.closed_loop import ClosedLoop
 from harness.simulator.reference_knee import true_knee
-from harness.study.controller import KneeController
-from harness.study.knee_curve import at_limit, evidence_at, knee_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from harness.measure.search.evidence import Evidence
-    from harness.study.level_state import HeldLevel
+    from harness.metrics.evidence import Evidence
+    from harness.search.level_state import HeldLevel
 
 TRUTHS = Path(__file__).parent / "data" / "true_knees_of_limits.json"
 N_SEEDS = 50  # the first of the held-out ones

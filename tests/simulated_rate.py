@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 from open_loop import OpenLoop
 
+from harness.core.states import Purpose
 from harness.engine.config import EngineConfig
 from harness.load.plan import seeded_random
-from harness.measure.search.evidence import Window, backlog_growth
-from harness.measure.search.next_level import SearchPlan
-from harness.measure.slo import Slo
-from harness.measure.states import Purpose
+from harness.metrics.evidence import Window, backlog_growth
+from harness.metrics.slo import Slo
+from harness.search.controller import KneeController
+from harness.search.knee_estimate import KneeEstimate, estimate_knee
+from harness.search.next_level import SearchPlan
 from harness.simulator.closed_loop import Traffic
-from harness.study.controller import KneeController
-from harness.study.knee_estimate import KneeEstimate, estimate_knee
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from harness.measure.records.record_table import RecordTable
-    from harness.study.level_state import HeldLevel
+    from harness.records.record_table import RecordTable
+    from harness.search.level_state import HeldLevel
 
 SEEDS = range(100)
 STEP_PER_S = 0.01

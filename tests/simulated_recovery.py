@@ -13,10 +13,10 @@ import numpy as np
 from recovery_repeats import metastable_boundary, recovery_over
 from simulated_fleet import Client, Phase, Simulated, SimulatedDrill, Stream, simulate
 
-from harness.measure.drill.recovery import Overload, Recovery, recovery
-from harness.measure.metrics import ttft
-from harness.measure.search.statistics import mean_interval, quantile
-from harness.measure.slo import Slo
+from harness.drill.recovery import Overload, Recovery, recovery
+from harness.metrics.metrics import ttft
+from harness.metrics.slo import Slo
+from harness.metrics.statistics import mean_interval, quantile
 from harness.units import SECOND
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from measure_tables import window
 
-from harness.measure.search import judge
-from harness.measure.search.evidence import BINS_PER_SIDE, MAX_BLOCKS, RATIO_BINS, Evidence
-from harness.measure.search.statistics import sum_groups
-from harness.measure.states import Decision
+from harness.core.states import Decision
+from harness.metrics.evidence import BINS_PER_SIDE, MAX_BLOCKS, RATIO_BINS, Evidence
+from harness.metrics.statistics import sum_groups
+from harness.search import judge
 from harness.units import SECOND
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from fleet_model import Fleet, hpa_replicas
 
+from harness.capacity.sizing import threshold_with_lead
 from harness.engine.config import EngineConfig
-from harness.measure.sizing import threshold_with_lead
 from harness.simulator.closed_loop import Traffic
 from harness.units import SECOND
 

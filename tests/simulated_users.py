@@ -20,13 +20,12 @@ from engine_configurations import configuration
 from planned_users import PlannedUsers
 from simulated_knee import drive
 
-from harness.load.conversations import Conversation
 from harness.load.lengths import Lengths
-from harness.load.workloads import Workload
-from harness.measure.search.next_level import SearchPlan
+from harness.load.workloads import Conversation, Workload
+from harness.search.controller import KneeController
+from harness.search.knee_estimate import KneeEstimate, estimate_knee
+from harness.search.next_level import SearchPlan
 from harness.simulator.reference_knee import LONGEST_NS, true_knee
-from harness.study.controller import KneeController
-from harness.study.knee_estimate import KneeEstimate, estimate_knee
 from harness.units import SECOND
 
 if TYPE_CHECKING:

@@ -19,23 +19,23 @@ import numpy as np
 from knee_movement import movements
 from planted_bottlenecks import RESOURCES, bottleneck
 
-from harness.measure.diagnosis.bottleneck import UNDECIDED
-from harness.measure.latency_figures import in_window
-from harness.measure.metrics import ttft
-from harness.measure.result import Latency, Level
-from harness.measure.search.evidence import Window, gather_evidence
-from harness.measure.states import Purpose
+from harness.core.states import Purpose
+from harness.diagnosis.bottleneck import UNDECIDED
+from harness.metrics.evidence import Window, gather_evidence
+from harness.metrics.latency_figures import in_window
+from harness.metrics.metrics import ttft
+from harness.metrics.result import Latency, Level
+from harness.search.explain_knee import bottleneck as bottleneck_of
+from harness.search.explain_knee import with_observations
 from harness.server.max_num_seqs import max_num_seqs
 from harness.simulator.closed_loop import ClosedLoop
-from harness.study.explain_knee import bottleneck as bottleneck_of
-from harness.study.explain_knee import with_observations
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from harness.measure.records.samples import GpuSample, ServerSample
-    from harness.measure.result import Bottleneck
+    from harness.metrics.result import Bottleneck
+    from harness.records.samples import GpuSample, ServerSample
 
 TRUTHS = Path(__file__).parent / "data" / "bottlenecks.json"
 CONFIDENT = 0.8

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from engine_configurations import configuration
 
-from harness.measure.diagnosis.ttft_split import PARTS, ttft_split
-from harness.measure.typed_json import to_json
+from harness.core.typed_json import to_json
+from harness.diagnosis.ttft_split import PARTS, ttft_split
 from harness.simulator.closed_loop import ClosedLoop
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from harness.measure.records.record_table import RecordTable
-    from harness.measure.records.samples import ServerSample
+    from harness.records.record_table import RecordTable
+    from harness.records.samples import ServerSample
 
 SEEDS = 240
 NEAR = 1e-5  # ms: the server's sums are floats

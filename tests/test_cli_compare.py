@@ -13,17 +13,17 @@ from report_example import Server
 from report_folder import begin, load, measured
 
 from harness.cli.app import main
-from harness.measure.search.next_level import SearchPlan
+from harness.compare.compare_folders import compare_folders
+from harness.records import names
+from harness.records.folder_writer import RunFolder
+from harness.records.json_files import read_json
 from harness.report.comparison_report import difference_row, headline
-from harness.runfolder import names
-from harness.runfolder.folder_writer import RunFolder
-from harness.runfolder.json_files import read_json
-from harness.study.compare_folders import compare_folders
+from harness.search.next_level import SearchPlan
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from harness.measure.search.comparison import Comparison
+    from harness.search.comparison import Comparison
 
 KNEE = (16, 64, 40, 44, 48, 50, 52, 50)
 

@@ -13,9 +13,10 @@ import pytest
 from report_example import SLOTS
 from report_folder import make
 
-from harness.cli import engine_flags, knee
+from harness.cli import knee
 from harness.cli.app import main, parser
 from harness.engine.config import EngineConfig
+from harness.run import engine_flags
 from harness.server.access import TargetAccess
 from harness.server.address import Address
 from harness.server.probe import probe

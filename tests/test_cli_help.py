@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli import options_from_args as plain
 from harness.cli.app import COMMANDS, main, parser
 from harness.load.workloads import WORKLOADS
+from harness.run import options_from_args as plain
 
 ROOT = Path(__file__).parents[1]
 

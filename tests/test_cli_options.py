@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from harness.cli import knee
-from harness.cli import options_from_args as plain
 from harness.cli.app import main, parser
 from harness.errors import EXIT_INTERRUPTED
-from harness.load.conversations import Conversation
 from harness.load.lengths import Lengths
-from harness.measure.slo import Slo
-from harness.study.run_page import about
+from harness.load.workloads import Conversation
+from harness.metrics.slo import Slo
+from harness.run import options_from_args as plain
+from harness.run.run_page import about
 from harness.units import MS, SECOND
 
 URL = "http://127.0.0.1:9"

@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.cli.app import main, parser
-from harness.cli.checks import CHECKS, Severity
-from harness.cli.options_from_args import run_options
 from harness.errors import ConfigError, RunFolderError
 from harness.load.workloads import workload
-from harness.measure.slo import Slo, check_slos
+from harness.metrics.slo import Slo, check_slos
 from harness.reader import backends as reading
-from harness.runfolder import codec
-from harness.runfolder.new_folder import check_new
-from harness.server.address import check_port
-from harness.study.preflight import (
+from harness.records import codec
+from harness.records.new_folder import check_new
+from harness.run.checks import CHECKS, Severity
+from harness.run.options_from_args import run_options
+from harness.run.preflight import (
     FILES_WITHOUT_USERS,
     check_lengths,
     check_machine,
@@ -28,7 +27,8 @@ from harness.study.preflight import (
     offered_tools,
     raise_file_limit,
 )
-from harness.study.study_options import LoadOptions, OutputOptions
+from harness.run.study_options import LoadOptions, OutputOptions
+from harness.server.address import check_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ from prometheus_tools import lines_of
 
 from harness.errors import ServerUnreachable
 from harness.export.exporter_service import GpuReader, TargetReader, render_page
-from harness.runfolder.folder_reader import NUMBER_FIELDS
+from harness.records.folder_reader import NUMBER_FIELDS
 from harness.server.access import TargetAccess
 from harness.server.address import Address
 from harness.server.gpu import GpuReadings
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from real_vllm import Served
 
-    from harness.measure.records.samples import ServerSample
+    from harness.records.samples import ServerSample
 
 
 @pytest.mark.vllm

@@ -15,7 +15,7 @@ from little_servers import http, little_server, vllm_like
 from study_process import started
 
 from harness.cli.app import main, parser
-from harness.cli.options_from_args import target_options
+from harness.run.options_from_args import target_options
 from harness.units import SECOND
 
 if TYPE_CHECKING:

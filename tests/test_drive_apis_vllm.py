@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from real_vllm import Served
 
-    from harness.measure.records.request_record import RequestRecord
+    from harness.records.request_record import RequestRecord
 
 TOKENS = 12
 # what the probe finds: an exact length, counts in each event, counts at the end

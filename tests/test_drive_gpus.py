@@ -13,7 +13,7 @@ from harness.senders.scraper import GpuSampler
 from harness.server.gpu import NvmlGpus
 
 if TYPE_CHECKING:
-    from harness.measure.records.samples import GpuSample
+    from harness.records.samples import GpuSample
 
 
 class Watched(NvmlGpus):

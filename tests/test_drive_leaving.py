@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-LEAVE = "import sys; from harness.fast_exit import leave; {}; leave()"
+LEAVE = "import sys; from harness.core.fast_exit import leave; {}; leave()"
 
 
 @pytest.mark.parametrize(

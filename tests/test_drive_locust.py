@@ -21,10 +21,10 @@ from prometheus_tools import lines_of
 from study_process import alive, check_code, descendants, wait_for
 
 from harness import open_run
-from harness.measure.metrics import LATENCIES
-from harness.measure.records.record_table import OUTCOMES, concat_tables
-from harness.measure.records.request_record import Outcome
-from harness.runfolder.folder_reader import Run, read_run
+from harness.metrics.metrics import LATENCIES
+from harness.records.folder_reader import Run, read_run
+from harness.records.record_table import OUTCOMES, concat_tables
+from harness.records.request_record import Outcome
 from harness.server.address import free_port
 from harness.wire.vllm_metrics import server_sample
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from harness.measure.metrics import SCHEDULED, ttft
-from harness.measure.records.record_table import DROPPED
-from harness.runfolder.folder_reader import read_run
+from harness.metrics.metrics import SCHEDULED, ttft
+from harness.records.folder_reader import read_run
+from harness.records.record_table import DROPPED
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from harness.runfolder.folder_reader import Run
+    from harness.records.folder_reader import Run
 
 COMMAND = (sys.executable, "-m", "harness", "run", "--embedded", "--quiet", "--prompt-tokens", "32",
            "--workload", "fixed", "--output-tokens", "8")  # fmt: skip
@@ -54,7 +54,7 @@ def test_a_stopped_worker_is_late_by_the_schedule_alone(tmp_path: Path) -> None:
         assert run.poll() is None
         time.sleep(0.05)
     worker = next(p for p in psutil.Process(run.pid).children(recursive=True)
-                  if "harness.drive.worker" in p.cmdline())  # fmt: skip
+                  if "harness.senders.worker" in p.cmdline())  # fmt: skip
     os.kill(worker.pid, signal.SIGSTOP)
     time.sleep(1.2)
     os.kill(worker.pid, signal.SIGCONT)

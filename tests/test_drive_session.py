@@ -22,11 +22,11 @@ from study_process import alive, descendants, wait_for
 from harness import open_run
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
-from harness.measure.metrics import LATENCIES
-from harness.measure.records.request_record import Outcome
-from harness.runfolder.codec import decode
-from harness.runfolder.folder_reader import read_run, read_sends
-from harness.runfolder.folder_writer import CUT_SHORT
+from harness.metrics.metrics import LATENCIES
+from harness.records.codec import decode
+from harness.records.folder_reader import read_run, read_sends
+from harness.records.folder_writer import CUT_SHORT
+from harness.records.request_record import Outcome
 from harness.wire.vllm_metrics import server_sample
 
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ import pytest
 
 os.environ["LOCUST_SKIP_MONKEY_PATCH"] = "1"  # only the class is used here, not the loop
 
-from harness.drive.session import ControllerShape, spawn_rate
 from harness.load.arrivals import LoadTarget
+from harness.senders.session import ControllerShape, spawn_rate
 
 del os.environ["LOCUST_SKIP_MONKEY_PATCH"]  # nor is it for the processes of other tests
 
 if TYPE_CHECKING:
-    from harness.measure.records.samples import ServerSample
+    from harness.records.samples import ServerSample
 
 
 class Script:

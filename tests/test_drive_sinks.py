@@ -8,10 +8,10 @@ from array import array
 import numpy as np
 import pytest
 
-from harness.drive.load_runner import Fanout
-from harness.measure.records.request_record import Outcome, RequestRecord
-from harness.measure.run_counts import RunCounts
-from harness.measure.slo import Slo
+from harness.metrics.run_counts import RunCounts
+from harness.metrics.slo import Slo
+from harness.records.request_record import Outcome, RequestRecord
+from harness.senders.load_runner import Fanout
 from harness.webpage import locust_tab
 from harness.webpage.locust_tab import LatencyTable, SloTable
 from harness.webpage.metrics_port import MetricsPort

@@ -7,8 +7,8 @@ from collections import deque
 import pytest
 from wire_examples import ASKED, EVENTS, HEAD, cuts, delta, event
 
-from harness.measure.records.request_record import Outcome
 from harness.reader.open_stream import KEPT, SHORT, Stream
+from harness.records.request_record import Outcome
 from harness.wire.decode import StreamDecoder
 from harness.wire.sse import EVENT_ENDS, MAX_EVENT_BYTES, TOO_LONG
 

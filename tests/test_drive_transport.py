@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 import pytest
 
-from harness.measure.records.request_record import Outcome, RequestRecord
 from harness.reader.transport import (
     RESEND_S,
     Ack,
@@ -16,7 +15,8 @@ from harness.reader.transport import (
     RecordBatch,
     say_missing,
 )
-from harness.runfolder.codec import encode
+from harness.records.codec import encode
+from harness.records.request_record import Outcome, RequestRecord
 
 
 def record(worker: int, number: int, outcome: Outcome = Outcome.ok) -> bytes:

@@ -16,13 +16,13 @@ from locust.event import Events
 from locust.exception import StopUser
 from locust.runners import STATE_MISSING, STATE_RUNNING, WorkerNode
 
-from harness.drive.load_runner import Dispatcher, LoadRunner
-from harness.drive.users import ChatUser, StreamingUser, register
 from harness.load.workloads import WORKLOADS
 from harness.reader.transport import BEAT
 from harness.senders import relay
 from harness.senders.drive_options import DriveOptions
 from harness.senders.driver import Driver
+from harness.senders.load_runner import Dispatcher, LoadRunner
+from harness.senders.users import ChatUser, StreamingUser, register
 
 if TYPE_CHECKING:
     from collections.abc import Callable

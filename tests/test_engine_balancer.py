@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from gateway import Gateway
 
-from harness.engine.balancer import WELL, BalancerProcess, Fault
+from harness.drill.balancer import WELL, BalancerProcess, Fault
 from harness.server.address import Address, free_port
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from planted_bottlenecks import RESOURCES, bottleneck
 
+from harness.diagnosis.server_window import server_figures
 from harness.engine.config import EngineConfig
-from harness.measure.diagnosis.server_window import server_figures
-from harness.measure.metrics import itl, ttft
+from harness.metrics.metrics import itl, ttft
 from harness.simulator.closed_loop import ClosedLoop, Traffic
 from harness.units import MS, SECOND
 

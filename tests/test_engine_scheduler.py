@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from harness.engine.scheduler import Scheduler
 from harness.engine.shapes import MODELS, roofline
-from harness.measure.memory.cards import GPUS
+from harness.memory.cards import GPUS
 
 ASKS = st.lists(
     st.builds(

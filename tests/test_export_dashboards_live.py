@@ -17,7 +17,7 @@ from study_process import load
 
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
-from harness.measure.slo import Slo
+from harness.metrics.slo import Slo
 from harness.server.address import free_port
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from prometheus_tools import promtool, test_rules
 from recording import RECORDED
 from watching import WATCHED
 
-from harness.export.alert_rules import rule_file
+from harness.capacity.alert_rules import rule_file
 from harness.export.metric_definitions import METRIC_DEFINITIONS
 from harness.wire.vllm_series import SERIES_NAMES
 

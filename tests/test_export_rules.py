@@ -14,17 +14,17 @@ import yaml
 from prometheus_tools import check_rules
 from prometheus_tools import test_rules as run_rules
 
+from harness.capacity.alert_rules import knee_file, routing_alerts, rule_file
+from harness.capacity.threshold import Threshold, threshold
 from harness.cli.app import main
-from harness.export.alert_rules import knee_file, routing_alerts, rule_file
-from harness.export.threshold import Threshold, threshold
-from harness.measure.diagnosis.triage import p95_limits_ns
-from harness.measure.records.request_record import Outcome, RequestRecord
-from harness.measure.result import Knee, Level, Result, SloResult
-from harness.measure.slo import Slo
-from harness.measure.states import Decision, Verdict
+from harness.core.states import Decision, Verdict
+from harness.diagnosis.triage import p95_limits_ns
+from harness.metrics.result import Knee, Level, Result, SloResult
+from harness.metrics.slo import Slo
+from harness.records.folder_writer import RecordWriter, RunFolder
+from harness.records.request_record import Outcome, RequestRecord
 from harness.report.answer import triage_sentences
 from harness.report.report_data import ReportData
-from harness.runfolder.folder_writer import RecordWriter, RunFolder
 
 ROOT = Path(__file__).parents[1]
 MS = 1_000_000

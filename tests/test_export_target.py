@@ -26,12 +26,12 @@ from harness.export.metric_definitions import (
     MetricDefinition,
     render_metrics,
 )
-from harness.measure.diagnosis.gpu_window import GPU_SERIES, REASON_LABELS
-from harness.measure.histogram import Histogram
-from harness.measure.records.samples import ServerSample, summed_fields
+from harness.records.histogram import Histogram
+from harness.records.samples import ServerSample, summed_fields
 from harness.server.access import TargetAccess
 from harness.server.address import Address
 from harness.server.gpu import GpuInfo, GpuReadings, NvmlGpus, open_gpus
+from harness.wire.gpu_series import GPU_SERIES, REASON_LABELS
 
 S = 1_000_000_000
 NONE = GpuReadings("none", why="not asked")

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from harness.cli import main
-from harness.measure.memory.cards import GIB
-from harness.measure.memory.kv_layout import KvLayout, kv_layout
-from harness.measure.memory.parallel import Parallel
-from harness.measure.memory.verdict import Room, judge
+from harness.memory.cards import GIB
+from harness.memory.kv_layout import KvLayout, kv_layout
+from harness.memory.parallel import Parallel
+from harness.memory.verdict import Room, judge
 from harness.server.model_config import model_config, model_shape
 
 DATA = Path(__file__).parent / "data" / "fit"

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from harness.errors import ConfigError
-from harness.measure.memory.parallel import Parallel
-from harness.measure.memory.weights import Weights
+from harness.memory.parallel import Parallel
+from harness.memory.weights import Weights
 from harness.server.draft_weights import draft_weights, extra_layers_weights
 from harness.server.model_config import model_config, model_shape
 from harness.server.model_weights import division_fault, model_weights, quantized_by

@@ -13,7 +13,6 @@ import pytest
 
 from harness.errors import ConfigError
 from harness.load.conversations import (
-    Conversation,
     Talk,
     joined_at,
     parse_history,
@@ -22,7 +21,7 @@ from harness.load.conversations import (
     think_ns,
 )
 from harness.load.lengths import Lengths
-from harness.load.workloads import WORKLOADS, Workload
+from harness.load.workloads import WORKLOADS, Conversation, Workload
 from harness.senders.drive_options import DriveOptions, request_body
 from harness.senders.driver import Driver
 from harness.units import MS, SECOND

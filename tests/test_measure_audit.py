@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from measure_tables import SECOND, record, table, window
 
-from harness.measure.diagnosis.audit import (
-    PrefixHits,
+from harness.core.typed_json import to_json
+from harness.diagnosis.audit import (
     apply_littles_law,
     audit_sentence,
     audit_tokens,
@@ -17,10 +17,10 @@ from harness.measure.diagnosis.audit import (
     prefix_hits,
     prefix_surplus,
 )
-from harness.measure.records.ledger import mean_in_flight
-from harness.measure.records.request_record import Outcome
-from harness.measure.records.samples import ServerSample
-from harness.measure.typed_json import to_json
+from harness.metrics.ledger import mean_in_flight
+from harness.metrics.level_figures import PrefixHits
+from harness.records.request_record import Outcome
+from harness.records.samples import ServerSample
 
 TEN_S = window(2, 0, 10)
 BUSY = [

@@ -7,8 +7,7 @@ from math import nan
 
 import pytest
 
-from harness.cli.checks import Severity, judge_programs
-from harness.measure.diagnosis.client_host import (
+from harness.diagnosis.client_host import (
     MORE_PROCESSES,
     HostFigures,
     host_figures,
@@ -16,7 +15,8 @@ from harness.measure.diagnosis.client_host import (
     remedy,
     waited_s,
 )
-from harness.measure.records.samples import HostSample
+from harness.records.samples import HostSample
+from harness.run.checks import Severity, judge_programs
 from harness.units import SECOND
 
 # Eight users on two cores, of which other programs use 1.4: more load processes would wait, too.

@@ -11,11 +11,12 @@ import pytest
 from knee_model import Model
 from stored_statistics import stored
 
-from harness.measure.search.comparison import (
+from harness.compare.compare_folders import common_pairs
+from harness.metrics.level_figures import Change
+from harness.search.comparison import (
     ERROR_SHARE,
     KNEE,
     Z95,
-    Change,
     Comparison,
     Pair,
     Side,
@@ -26,13 +27,12 @@ from harness.measure.search.comparison import (
     rate_side,
     share_side,
 )
-from harness.measure.search.fit import Crossing
-from harness.study.compare_folders import common_pairs
+from harness.search.fit import Crossing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from harness.measure.search.comparison import Difference
+    from harness.metrics.level_figures import Difference
 
 
 def side(point: float, error: float) -> Side:

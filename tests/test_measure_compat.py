@@ -10,22 +10,22 @@ import numpy as np
 import pytest
 from measure_tables import MS, record, table
 
-from harness.errors import ConfigError
-from harness.measure.compat import TOOLS, parse_tools
-from harness.measure.compat.definitions import COMPAT, LINEAR_RULE, PER_WORDS, STEP_RULE
-from harness.measure.compat.tool_comparison import (
+from harness.compat import TOOLS, parse_tools
+from harness.compat.definitions import COMPAT, LINEAR_RULE, PER_WORDS, STEP_RULE
+from harness.compat.tool_comparison import (
     OLD_RECORDS,
     ToolComparison,
     WeightedValues,
     instants_of,
 )
-from harness.measure.metrics import METRICS
-from harness.measure.records.request_record import Outcome
-from harness.measure.records.scan import scan
-from harness.measure.search.evidence import Window
+from harness.errors import ConfigError
+from harness.metrics.evidence import Window
+from harness.metrics.metrics import METRICS
+from harness.metrics.scan import scan
+from harness.records.request_record import Outcome
 
 if TYPE_CHECKING:
-    from harness.measure.records.record_table import RecordTable
+    from harness.records.record_table import RecordTable
 
 # connects from 5 to 10; the role comes at 100, tokens at 110, 130 and, two of them, at 190: the
 # first of the two was in a chunk without text before. An empty finish comes at 200, the end at 205.

@@ -13,12 +13,12 @@ from counted import expected, records, with_parts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.measure.histogram import bucket_ladder
-from harness.measure.metrics import HISTOGRAMS
-from harness.measure.records.record_table import RecordTable
-from harness.measure.records.request_record import Outcome, RequestRecord, ns_array
-from harness.measure.run_counts import HistogramCounter, RunCounts
-from harness.measure.slo import Slo
+from harness.metrics.metrics import HISTOGRAMS
+from harness.metrics.run_counts import HistogramCounter, RunCounts
+from harness.metrics.slo import Slo
+from harness.records.histogram import bucket_ladder
+from harness.records.record_table import RecordTable
+from harness.records.request_record import Outcome, RequestRecord, ns_array
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,10 +10,22 @@ from measure_tables import SECOND, record, table, window
 from simulated_decisions import KINDS, seeds
 from stored_statistics import stored
 
-from harness.measure.latency_figures import MAX_LIFETIMES_PER_BLOCK
-from harness.measure.records.request_record import Outcome
-from harness.measure.records.scan import scan
-from harness.measure.search.decide import (
+from harness.metrics.evidence import EvidenceCounter, gather_evidence
+from harness.metrics.latency_figures import MAX_LIFETIMES_PER_BLOCK
+from harness.metrics.scan import scan
+from harness.metrics.slo import Slo
+from harness.metrics.statistics import (
+    MAX_BLOCKS,
+    binomial_tail,
+    block_count,
+    design_effects,
+    student_p_value,
+    sum_groups,
+    tail_of,
+)  # fmt: skip
+from harness.metrics.window_summary import WindowTokens, window_summary
+from harness.records.request_record import Outcome
+from harness.search.decide import (
     ALPHA,
     ERROR_RATE,
     ERRORS_WEIGHT,
@@ -27,18 +39,6 @@ from harness.measure.search.decide import (
     p_met,
     p_missed,
 )  # fmt: skip
-from harness.measure.search.evidence import EvidenceCounter, gather_evidence
-from harness.measure.search.statistics import (
-    MAX_BLOCKS,
-    binomial_tail,
-    block_count,
-    design_effects,
-    student_p_value,
-    sum_groups,
-    tail_of,
-)  # fmt: skip
-from harness.measure.slo import Slo
-from harness.measure.window_summary import WindowTokens, window_summary
 
 WRONG = 15  # of 200: what a true 5% gives in 95% of such tests
 TTFT, ITL, TPOT = (Slo.parse(t) for t in ("ttft_p95=60ms", "itl_p95=30ms", "tpot_p95=30ms"))

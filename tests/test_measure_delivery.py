@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from measure_tables import record, table
 
-from harness.measure.delivery import Delivery, delivery
-from harness.measure.records.request_record import Outcome
-from harness.measure.result import Level
-from harness.measure.states import Decision
-from harness.measure.typed_json import from_json, to_json
+from harness.core.states import Decision
+from harness.core.typed_json import from_json, to_json
+from harness.metrics.delivery import Delivery, delivery
+from harness.metrics.result import Level
+from harness.records.request_record import Outcome
 from harness.report.delivered import delivery_sentences
 from harness.report.report_data import ReportData
 from harness.report.small_print import COUNTED_AT_END, NOT_COUNTED, counting_notes
 from harness.units import SECOND
 
 if TYPE_CHECKING:
-    from harness.measure.records.request_record import RequestRecord
+    from harness.records.request_record import RequestRecord
 
 
 def answered(number: int, tokens: int, asked: int = 8, **more: Any) -> RequestRecord:

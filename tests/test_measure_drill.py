@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 import pytest
 from measure_tables import MS, SECOND, record, table
 
+from harness.core.states import Purpose, Verdict
+from harness.diagnosis.client_host import UNKNOWN_HOST
+from harness.drill.drill_file import parse_drill
+from harness.drill.phases import late_phases, phase_reason, slos_in
+from harness.drill.verdicts import judge_drill
 from harness.errors import ConfigError
-from harness.measure.diagnosis.client_host import UNKNOWN_HOST
-from harness.measure.records.request_record import Outcome
-from harness.measure.records.samples import ServerSample
-from harness.measure.search.evidence import Window
-from harness.measure.states import Purpose, Verdict
-from harness.measure.window_summary import WindowTokens
-from harness.study.drill_file import parse_drill
-from harness.study.drill_phases import late_phases, phase_reason, slos_in
-from harness.study.drill_verdicts import judge_drill
+from harness.metrics.evidence import Window
+from harness.metrics.window_summary import WindowTokens
+from harness.records.request_record import Outcome
+from harness.records.samples import ServerSample
 
 if TYPE_CHECKING:
-    from harness.measure.drill.plan import Drill
-    from harness.measure.records.request_record import RequestRecord
+    from harness.drill.plan import Drill
+    from harness.records.request_record import RequestRecord
 
 SHIPPED = sorted((Path(__file__).parents[1] / "drills").glob("*.toml"))
 SERVERS = "[servers]\nengines = 2\n"

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from measure_tables import evidence, record, table, window
 
-from harness.measure.records.request_record import Outcome
-from harness.measure.search.evidence import (
+from harness.metrics.evidence import (
     BINS_PER_SIDE,
     LOG_SPAN,
     RATIO_BINS,
@@ -18,7 +17,8 @@ from harness.measure.search.evidence import (
     ratio_quantiles,
     worst_ratio,
 )
-from harness.measure.slo import Slo
+from harness.metrics.slo import Slo
+from harness.records.request_record import Outcome
 
 TTFT, ITL = Slo.parse("ttft_p95=500ms"), Slo.parse("itl_p95=50ms")
 TEN_S = window(1, 0, 10)

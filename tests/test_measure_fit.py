@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 from measure_tables import evidence
 
-from harness.measure.search.evidence import BINS_PER_SIDE
-from harness.measure.search.fit import (
+from harness.metrics.evidence import BINS_PER_SIDE
+from harness.metrics.slo import Slo
+from harness.search.fit import (
     fit_crossing,
     fit_levels,
     isotonic,
     local_crossing,
     zero_crossing,
 )
-from harness.measure.search.logit_margin import logit_margin
-from harness.measure.search.next_level import Done, SearchPlan, next_action
-from harness.measure.slo import Slo
+from harness.search.logit_margin import logit_margin
+from harness.search.next_level import Done, SearchPlan, next_action
 
 TTFT, ITL = Slo.parse("ttft_p95=500ms"), Slo.parse("itl_p95=50ms")
 ONE, BOTH = (TTFT,), (TTFT, ITL)

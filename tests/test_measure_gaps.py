@@ -7,16 +7,16 @@ import pytest
 from measure_tables import SECOND, window
 from random_tables import Pieces, random_table
 
-from harness.measure.latency_figures import blocked_windows, latency_json, sample_figures
-from harness.measure.log_histogram import DURATION_BINS, LogHistogram, duration_bin
-from harness.measure.metrics import GAPS
-from harness.measure.records.record_table import OK
-from harness.measure.records.scan import scan
-from harness.measure.records.token_gaps import WindowGapCounter, pool_gaps
-from harness.measure.search.evidence import gather_evidence
-from harness.measure.search.statistics import QUANTILES
-from harness.measure.slo import Slo
-from harness.measure.window_summary import WindowTokens, window_summary
+from harness.metrics.evidence import gather_evidence
+from harness.metrics.latency_figures import blocked_windows, latency_json, sample_figures
+from harness.metrics.log_histogram import DURATION_BINS, LogHistogram, duration_bin
+from harness.metrics.metrics import GAPS
+from harness.metrics.scan import scan
+from harness.metrics.slo import Slo
+from harness.metrics.statistics import QUANTILES
+from harness.metrics.token_gaps import WindowGapCounter, pool_gaps
+from harness.metrics.window_summary import WindowTokens, window_summary
+from harness.records.record_table import OK
 
 WINDOWS = [(0, 30), (3, 4.5), (10, 10.000001), (40, 50)]  # s: all, some, hardly any, none
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.measure.histogram import Histogram, histogram_delta, quantile_bounds, sum_histograms
+from harness.records.histogram import Histogram, histogram_delta, quantile_bounds, sum_histograms
 
 BOUNDS = (0.1, 1.0, 10.0, inf)
 EMPTY = Histogram(BOUNDS, (0.0, 0.0, 0.0, 0.0), 0.0)

@@ -5,12 +5,8 @@ from __future__ import annotations
 import pytest
 from measure_tables import MS, SECOND, record, table
 
-from harness.measure.diagnosis.interference import (
-    ArrivalFigures,
-    GapFigures,
-    arrival_figures,
-    gap_figures,
-)
+from harness.diagnosis.interference import arrival_figures, gap_figures
+from harness.metrics.level_figures import ArrivalFigures, GapFigures
 
 END = 4 * SECOND
 

@@ -3,8 +3,8 @@
 import pytest
 from measure_tables import evidence
 
-from harness.measure.search.judge import judge
-from harness.measure.slo import Slo
+from harness.metrics.slo import Slo
+from harness.search.judge import judge
 
 TTFT = Slo.parse("ttft_p95=500ms")
 ALPHA = 0.05 / 8

@@ -7,11 +7,12 @@ import pytest
 from measure_tables import MS, SECOND, record, table
 from split_cases import known
 
-from harness.measure.diagnosis.ttft_split import LateSplit, late_split
-from harness.measure.metrics import ttft
-from harness.measure.records.request_record import Outcome
-from harness.measure.records.samples import ServerSample
-from harness.measure.slo import Slo
+from harness.diagnosis.ttft_split import late_split
+from harness.metrics.level_figures import LateSplit
+from harness.metrics.metrics import ttft
+from harness.metrics.slo import Slo
+from harness.records.request_record import Outcome
+from harness.records.samples import ServerSample
 
 LIMIT = (Slo("ttft", 0.95, 500 * MS),)
 # ten requests sent at once: four have a token at 100 ms, six have none until 900 ms

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from measure_tables import MS, record, table
 
-from harness.measure import metrics
-from harness.measure.records.record_table import OUTCOMES, concat_tables
-from harness.measure.records.request_record import Outcome
+from harness.metrics import metrics
+from harness.records.record_table import OUTCOMES, concat_tables
+from harness.records.request_record import Outcome
 
 INF = float("inf")
 # sent at 0, tokens at 100, 120, 150; the last byte at 155

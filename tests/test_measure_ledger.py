@@ -10,19 +10,19 @@ import pytest
 from measure_tables import MS, SECOND, record, window
 from random_tables import random_records
 
-from harness.measure.records import ledger as ledgers
-from harness.measure.records.ledger import Ledger, LedgerView, waiting_or_thinking
-from harness.measure.records.record_source import REQUEST_BYTES, PackedTable
-from harness.measure.records.record_table import OPEN, RecordTable, concat_tables
-from harness.measure.records.request_record import Outcome, RequestRecord
-from harness.measure.result import Latency
-from harness.measure.search.evidence import Window, gather_evidence
-from harness.measure.slo import Slo
-from harness.measure.states import Purpose
-from harness.measure.window_summary import window_summary
-from harness.study.locust_levels import locust_levels
-from harness.study.page_viewer import ended_levels
-from harness.study.replay import requests_in_window
+from harness.core.states import Purpose
+from harness.metrics import ledger as ledgers
+from harness.metrics.evidence import Window, gather_evidence
+from harness.metrics.ledger import Ledger, LedgerView, waiting_or_thinking
+from harness.metrics.record_source import REQUEST_BYTES, PackedTable
+from harness.metrics.result import Latency
+from harness.metrics.slo import Slo
+from harness.metrics.window_summary import window_summary
+from harness.records.record_table import OPEN, RecordTable, concat_tables
+from harness.records.request_record import Outcome, RequestRecord
+from harness.run.page_viewer import ended_levels
+from harness.search.locust_levels import locust_levels
+from harness.search.replay import requests_in_window
 
 # one request in three parts, known until 15, 25 and 45 ms; the second brought nothing
 PARTS = [

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from harness.errors import ConfigError
-from harness.measure.memory.bounds import compute_tokens_per_s, decode_tokens_per_s
-from harness.measure.memory.budget import Budget
-from harness.measure.memory.cards import (
+from harness.memory.bounds import compute_tokens_per_s, decode_tokens_per_s
+from harness.memory.budget import Budget
+from harness.memory.cards import (
     GIB,
     GPUS,
     batches_in_flight,
@@ -19,17 +19,17 @@ from harness.measure.memory.cards import (
     default_step_tokens,
     gpu_name,
 )
-from harness.measure.memory.kv_dtypes import (
+from harness.memory.kv_dtypes import (
     KV_CACHE_DTYPES,
     boundary_layers,
     head_bytes,
     latent_bytes,
     model_value_bytes,
 )
-from harness.measure.memory.kv_layout import KvLayout, kv_layout
-from harness.measure.memory.model_shape import ModelShape
-from harness.measure.memory.parallel import Parallel
-from harness.measure.memory.prefill_apart import (
+from harness.memory.kv_layout import KvLayout, kv_layout
+from harness.memory.model_shape import ModelShape
+from harness.memory.parallel import Parallel
+from harness.memory.prefill_apart import (
     Apart,
     Replica,
     apart_requests_s,
@@ -37,8 +37,8 @@ from harness.measure.memory.prefill_apart import (
     together_requests_s,
     transfer_s,
 )
-from harness.measure.memory.reserve import expected_reserve, known_reserve
-from harness.measure.memory.verdict import Room, Verdict, Why, judge
+from harness.memory.reserve import expected_reserve, known_reserve
+from harness.memory.verdict import Room, Verdict, Why, judge
 
 LAYOUTS = Path(__file__).parent / "data" / "fit" / "layouts.json"
 

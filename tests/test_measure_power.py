@@ -3,9 +3,9 @@
 import pytest
 from measure_tables import evidence
 
-from harness.measure.search.next_level import Done, Hold, SearchPlan, next_action
-from harness.measure.search.power import next_power_action, plateau_knee, power_knee
-from harness.measure.slo import Slo
+from harness.metrics.slo import Slo
+from harness.search.next_level import Done, Hold, SearchPlan, next_action
+from harness.search.power import next_power_action, plateau_knee, power_knee
 from harness.units import SECOND
 
 POWER = SearchPlan((), budget_ns=100 * SECOND)

@@ -7,12 +7,12 @@ import pytest
 from measure_tables import SECOND, window
 from random_tables import Pieces, random_table
 
-from harness.measure.metrics import GAPS, LATENCIES, Observations, delivered_tokens, itl, lost_gaps
-from harness.measure.records.record_source import RecordsAsOf, keep_three_events
-from harness.measure.records.record_table import concat_tables
-from harness.measure.search.evidence import gather_evidence
-from harness.measure.slo import Slo
-from harness.measure.window_summary import good_requests
+from harness.metrics.evidence import gather_evidence
+from harness.metrics.metrics import GAPS, LATENCIES, Observations, delivered_tokens, itl, lost_gaps
+from harness.metrics.record_source import RecordsAsOf
+from harness.metrics.slo import Slo
+from harness.metrics.window_summary import good_requests
+from harness.records.record_table import concat_tables, keep_three_events
 
 SLOS = tuple(map(Slo.parse, ("ttft_p95=90ms", "itl_p95=21ms", "tpot_p90=20ms", "e2e_p50=1s")))
 PER_REQUEST = [key for key in LATENCIES if key not in GAPS]

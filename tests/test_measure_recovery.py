@@ -9,16 +9,16 @@ import pytest
 from measure_tables import record, table
 from recovery_repeats import Boundary, metastable_boundary, recovery_over
 
+from harness.drill.recovery import Overload, Recovery, Sliding, recovery
 from harness.errors import ConfigError
-from harness.measure.drill.recovery import Overload, Recovery, Sliding, recovery
-from harness.measure.records.request_record import Outcome
-from harness.measure.slo import Slo
+from harness.metrics.slo import Slo
+from harness.records.request_record import Outcome
 from harness.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from harness.measure.records.record_table import RecordTable
+    from harness.records.record_table import RecordTable
 
 SLO = Slo.parse("ttft_p95=500ms")
 # 20 requests a second: a baseline of 60 s, an overload of 10 s, 60 s that are watched

@@ -3,8 +3,8 @@
 import pytest
 from measure_tables import evidence
 
-from harness.measure.search.next_level import Done, Hold, SearchPlan, next_action
-from harness.measure.slo import Slo
+from harness.metrics.slo import Slo
+from harness.search.next_level import Done, Hold, SearchPlan, next_action
 from harness.units import SECOND
 
 PLAN = SearchPlan((Slo.parse("ttft_p95=500ms"),), max_users=64, budget_ns=100 * SECOND)

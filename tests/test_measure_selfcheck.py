@@ -7,17 +7,17 @@ from dataclasses import replace
 import pytest
 from measure_tables import MS, record, table
 
-from harness.measure.diagnosis.instrument import (
+from harness.core.typed_json import to_json
+from harness.diagnosis.instrument import (
     client_figures,
     instrument_sentence,
     quantile_uncertainties,
     turnarounds,
 )
-from harness.measure.records.request_record import Outcome
-from harness.measure.records.samples import ClientSample
-from harness.measure.search.evidence import Window
-from harness.measure.slo import Slo
-from harness.measure.typed_json import to_json
+from harness.metrics.evidence import Window
+from harness.metrics.slo import Slo
+from harness.records.request_record import Outcome
+from harness.records.samples import ClientSample
 from harness.units import SECOND
 
 WINDOW = Window(0, 4, "up", 0, 0, 0, 10 * SECOND, 12 * SECOND)

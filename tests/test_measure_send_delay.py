@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 from measure_tables import MS, record, table
 
-from harness.measure.diagnosis.send_delay import late_sends, send_delay_sentence, send_delays
-from harness.measure.records.request_record import Outcome
-from harness.measure.slo import Slo
+from harness.diagnosis.send_delay import late_sends, send_delay_sentence, send_delays
+from harness.metrics.slo import Slo
+from harness.records.request_record import Outcome
 from harness.units import SECOND
 
 if TYPE_CHECKING:
-    from harness.measure.records.record_table import RecordTable
+    from harness.records.record_table import RecordTable
 
 END_NS = 60 * SECOND
 

@@ -10,14 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from harness.core.typed_json import to_json
+from harness.diagnosis.server_window import missing_figures, reset_sentence, server_figures
+from harness.diagnosis.slots import infer_max_num_seqs
 from harness.errors import ConfigError
-from harness.measure.diagnosis.server_window import missing_figures, reset_sentence, server_figures
-from harness.measure.diagnosis.slots import MaxNumSeqs, Source, infer_max_num_seqs
-from harness.measure.histogram import Histogram
-from harness.measure.records.samples import ServerSample, samples_within, without_buckets
-from harness.measure.search.evidence import Window
-from harness.measure.typed_json import to_json
-from harness.runfolder.folder_reader import read_run
+from harness.metrics.evidence import Window
+from harness.metrics.level_figures import MaxNumSeqs, Source
+from harness.records.folder_reader import read_run
+from harness.records.histogram import Histogram
+from harness.records.samples import ServerSample, samples_within, without_buckets
 from harness.server.max_num_seqs import max_num_seqs, merge_flags
 from harness.wire.vllm_metrics import server_sample
 

@@ -12,11 +12,11 @@ import pytest
 from simulated_sides import ALLOWED, ALPHA, KINDS, RUNS, USERS, levels
 from stored_statistics import stored
 
-from harness.measure.search import judge
-from harness.measure.search.evidence import MAX_BLOCKS
-from harness.measure.search.trend import ALPHA as TREND_ALPHA
-from harness.measure.search.trend import dependence, drift
-from harness.measure.states import Decision
+from harness.core.states import Decision
+from harness.metrics.evidence import MAX_BLOCKS
+from harness.search import judge
+from harness.search.trend import ALPHA as TREND_ALPHA
+from harness.search.trend import dependence, drift
 
 if TYPE_CHECKING:
     from collections.abc import Callable

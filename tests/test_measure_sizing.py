@@ -15,10 +15,7 @@ from fleet_model import Fleet, Replica, hpa_replicas
 from simulated_sizing import ENGINE, FLEETS, KNEE, LIMIT_MS, RAMPS, REQUESTS_PER_S, TRAFFIC
 from stored_statistics import stored
 
-from harness.engine.config import EngineConfig
-from harness.engine.shapes import MODELS, roofline
-from harness.measure.memory.cards import GPUS
-from harness.measure.sizing import (
+from harness.capacity.sizing import (
     busy_requests,
     cost_per_million_tokens,
     prefill_speed,
@@ -26,6 +23,9 @@ from harness.measure.sizing import (
     requests_in_flight,
     threshold_with_lead,
 )
+from harness.engine.config import EngineConfig
+from harness.engine.shapes import MODELS, roofline
+from harness.memory.cards import GPUS
 from harness.simulator.closed_loop import ClosedLoop, Traffic
 from harness.units import SECOND
 

@@ -3,7 +3,7 @@
 import pytest
 
 from harness.errors import ConfigError
-from harness.measure.slo import Slo
+from harness.metrics.slo import Slo
 from harness.units import MS, SECOND, say_ns
 
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from simulated_intervals import SERIES, interval
 from stored_statistics import stored
 
-from harness.measure.latency_figures import SampleFigures
-from harness.measure.metrics import Observations
-from harness.measure.search import judge
-from harness.measure.search import statistics as stats
+from harness.metrics import statistics as stats
+from harness.metrics.latency_figures import SampleFigures
+from harness.metrics.metrics import Observations
+from harness.search import judge
 
 INF = float("inf")
 

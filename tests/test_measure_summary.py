@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 from measure_tables import MS, SECOND, record, table
 
-from harness.measure.latency_figures import (
+from harness.metrics.latency_figures import (
     blocked_windows,
     latency_json,
     sample_figures,
     time_block_ns,
 )
-from harness.measure.records.request_record import Outcome
-from harness.measure.search.statistics import QUANTILES
-from harness.measure.slo import Slo
-from harness.measure.window_summary import good_requests, window_summary
+from harness.metrics.slo import Slo
+from harness.metrics.statistics import QUANTILES
+from harness.metrics.window_summary import good_requests, window_summary
+from harness.records.request_record import Outcome
 
 TTFT, ITL, E2E = (Slo.parse(t) for t in ("ttft_p95=60ms", "itl_p95=30ms", "e2e_p95=100ms"))
 

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from random_tables import Pieces
 
-from harness.measure.records.record_table import NUMBER_COLUMNS, OK, RecordTable
-from harness.measure.records.scan import scan
-from harness.measure.records.token_positions import (
+from harness.metrics.scan import scan
+from harness.metrics.token_positions import (
     POSITIONS,
     PositionCounter,
     PositionFigures,
     PositionRow,
     position_sentence,
 )
+from harness.records.record_table import NUMBER_COLUMNS, OK, RecordTable
 from harness.units import MS
 
 GROWTH_NS = 1_000  # of a gap from token to token

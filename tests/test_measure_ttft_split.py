@@ -10,13 +10,14 @@ from measure_tables import record
 from split_cases import NEAR, SEEDS
 from stored_statistics import stored
 
-from harness.measure.diagnosis.cohort import choose_scrapes
-from harness.measure.diagnosis.ttft_split import PARTS, TtftSplit, ttft_split
-from harness.measure.histogram import Histogram
-from harness.measure.records.record_table import RecordTable
-from harness.measure.records.request_record import Outcome
-from harness.measure.records.samples import ServerSample
-from harness.measure.typed_json import to_json
+from harness.core.typed_json import to_json
+from harness.diagnosis.cohort import choose_scrapes
+from harness.diagnosis.ttft_split import PARTS, ttft_split
+from harness.metrics.level_figures import TtftSplit
+from harness.records.histogram import Histogram
+from harness.records.record_table import RecordTable
+from harness.records.request_record import Outcome
+from harness.records.samples import ServerSample
 
 S, MS = 10**9, 10**6
 

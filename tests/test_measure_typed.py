@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from harness.measure.result import Result
-from harness.measure.typed_json import from_json, json_schema, round_floats, to_json
+from harness.core.typed_json import from_json, json_schema, round_floats, to_json
+from harness.metrics.result import Result
 
 
 class State(StrEnum):

@@ -6,14 +6,17 @@ from itertools import product
 import numpy as np
 import pytest
 
-from harness.measure.diagnosis.bottleneck import MIN_PROBABILITY, RULES, UNKNOWN, diagnose
-from harness.measure.diagnosis.gpu_window import GpuFigures
-from harness.measure.diagnosis.instrument import ClientFigures
-from harness.measure.diagnosis.interference import GapFigures
-from harness.measure.diagnosis.rules.inputs import VerdictInputs
-from harness.measure.diagnosis.server_window import ServerFigures
-from harness.measure.diagnosis.slots import MaxNumSeqs, Source
-from harness.measure.result import Level
+from harness.diagnosis.bottleneck import MIN_PROBABILITY, RULES, UNKNOWN, diagnose
+from harness.diagnosis.rules.inputs import VerdictInputs
+from harness.metrics.level_figures import (
+    ClientFigures,
+    GapFigures,
+    GpuFigures,
+    MaxNumSeqs,
+    ServerFigures,
+    Source,
+)
+from harness.metrics.result import Level
 from harness.units import SECOND
 
 NAN = float("nan")

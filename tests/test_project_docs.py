@@ -13,11 +13,11 @@ from jsonschema import Draft202012Validator
 from report_folder import make
 
 from harness import errors
-from harness.cli import options_from_args as plain
 from harness.cli.app import COMMANDS, parser
-from harness.measure.result import Result
-from harness.measure.typed_json import from_json, to_json
-from harness.runfolder import names
+from harness.core.typed_json import from_json, to_json
+from harness.metrics.result import Result
+from harness.records import names
+from harness.run import options_from_args as plain
 
 ROOT = Path(__file__).parents[1]
 PAGES = runpy.run_path(str(ROOT / "docs/generate.py"))["PAGES"]

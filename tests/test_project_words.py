@@ -238,7 +238,7 @@ def test_every_name_is_of_something(where: object) -> None:
         ("Walk" + "er", False),
         ("slo.Slo", True),
         ("slo.Gone", False),
-        ("measure/slo.py", True),
+        ("metrics/slo.py", True),
         ("measure/" + "go" + "ne.py", False),
         ("result.json", True),
         ("go" + "ne.json", False),

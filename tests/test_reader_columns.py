@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 import pytest
 from wire_examples import delta, event
 
-from harness.measure.records.request_record import Outcome
 from harness.reader.decoder_process import Decoding
 from harness.reader.raw_batch import ENDED, EXACT, HEAD, LENGTH, OPENED, ROW, TOKEN, Batch, Message
-from harness.runfolder.codec import decode
-from harness.runfolder.folder_writer import CUT_SHORT
-from harness.runfolder.redact import HIDDEN
+from harness.records.codec import decode
+from harness.records.folder_writer import CUT_SHORT
+from harness.records.redact import HIDDEN
+from harness.records.request_record import Outcome
 from harness.wire.decode import SentRequest, StreamDecoder
 
 if TYPE_CHECKING:
-    from harness.measure.records.request_record import RequestRecord
+    from harness.records.request_record import RequestRecord
 
 STREAMS = 6
 

@@ -14,16 +14,16 @@ import zmq
 from reader_cases import Step, case, send, wire_server
 from wire_examples import HEAD, chunk, delta, event
 
-from harness.measure.records.request_record import Outcome
 from harness.reader import decoder_link as decoding
 from harness.reader.raw_batch import Output
-from harness.runfolder.codec import decode
+from harness.records.codec import decode
+from harness.records.request_record import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from harness.measure.records.request_record import RequestRecord
+    from harness.records.request_record import RequestRecord
 
 TOKENS = 150
 GAP_MS = 20

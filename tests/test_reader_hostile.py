@@ -19,16 +19,16 @@ from gevent.pool import Pool
 from reader_cases import LAST, WHOLE, Step, case, send, wire_server
 from wire_examples import EVENTS, HEAD, STREAM, chunk, delta, event
 
-from harness.measure.records.request_record import Outcome
 from harness.reader import reader as reader_module
 from harness.reader.client_connection import Connection
+from harness.records.request_record import Outcome
 from harness.units import MS, SECOND
 from harness.wire.http import MAX_HEAD_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from harness.measure.records.request_record import RequestRecord
+    from harness.records.request_record import RequestRecord
 
 blocking_sleep: Final = get_original("time", "sleep")  # whatever other tests have patched
 SEEDS: Final = range(4)

@@ -13,15 +13,15 @@ import pytest
 from reader_cases import LAST, Case, Step, case, send, wire_server
 from wire_examples import HEAD, chunk, delta, event
 
-from harness.measure.records.request_record import Outcome
 from harness.reader.backends import IN_C
 from harness.reader.clock import Clock
+from harness.records.request_record import Outcome
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from harness.measure.records.request_record import RequestRecord
+    from harness.records.request_record import RequestRecord
 
 DONE = chunk(event(b"[DONE]")) + LAST
 SLACK_NS = 20_000  # two clocks are compared, each read on its own

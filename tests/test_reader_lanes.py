@@ -20,7 +20,7 @@ import pytest
 from lane_library import SANITIZE, Generated, Lane, LaneLibrary, compare, compiled, lane_of
 from wire_examples import chunk, delta, event
 
-from harness.extensions import load_extension
+from harness.core.extensions import load_extension
 from harness.reader import fast_path
 from harness.reader.backends import END_OF_FILE, CReader, Sockets, why_not_c
 from harness.reader.clock import CLOCK
@@ -36,7 +36,7 @@ from harness.reader.fast_path import (
 )
 from harness.reader.raw_batch import BYTES, EXACT, ROW, TOKEN, Batch
 from harness.reader.stamping import NO_STAMP, SocketStamps
-from harness.runfolder import codec
+from harness.records import codec
 from harness.wire.sse import EVENT_STREAM
 from harness.wire.token_template import template_of
 
@@ -211,7 +211,7 @@ def test_layout() -> None:
     """The extensions were compiled with what Python has; other ones are a reason to do without."""
     name = "harness.reader._drain"
     assert load_extension(name, fast_path.LAYOUT) == ""
-    assert load_extension("harness.runfolder._arrays", codec.LAYOUT) == ""
+    assert load_extension("harness.records._arrays", codec.LAYOUT) == ""
     for key, value in fast_path.LAYOUT.items():
         other = fast_path.LAYOUT | {key: (value, value)}
         assert "built from other sources" in load_extension(name, other)

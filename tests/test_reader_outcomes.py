@@ -14,7 +14,7 @@ from gevent.server import StreamServer
 from reader_cases import LAST, WHOLE, Step, case, send, wire_server
 from wire_examples import EVENTS, HEAD, STREAM, chunk, delta, event
 
-from harness.measure.records.request_record import Outcome
+from harness.records.request_record import Outcome
 from harness.units import MS
 from harness.wire.sse import MAX_EVENT_BYTES
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from measure_tables import record, table
 
-from harness.measure.diagnosis.slots import MaxNumSeqs
-from harness.measure.result import Knee, Result, SloResult, Target
-from harness.measure.states import Status, Verdict
+from harness.core.states import Status, Verdict
+from harness.metrics.level_figures import MaxNumSeqs
+from harness.metrics.result import Knee, Result, SloResult, Target
+from harness.records.folder_reader import Damage, Run
 from harness.report.bounds import bounds_chart, bounds_of, bounds_sentence
 from harness.report.report_data import ReportData
-from harness.runfolder.folder_reader import Damage, Run
 
 NONE, LLAMA = {}, {"model": "llama-3.1-8b", "gpu": "h100"}
 

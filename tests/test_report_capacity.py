@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.measure.records.record_table import concat_tables
-from harness.measure.result import Knee, Result, SloResult
-from harness.measure.states import Status, Verdict
+from harness.core.states import Status, Verdict
+from harness.metrics.result import Knee, Result, SloResult
+from harness.records.folder_reader import Damage, Run
+from harness.records.record_table import concat_tables
 from harness.report.answer import explanation
 from harness.report.report_data import ReportData
-from harness.runfolder.folder_reader import Damage, Run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 from measure_tables import record, table
 
-from harness.measure.latency_figures import blocked_windows
-from harness.measure.records.record_table import concat_tables
-from harness.measure.records.samples import GpuSample
-from harness.measure.records.scan import scan
-from harness.measure.records.token_gaps import WindowGapCounter
-from harness.measure.result import Knee, Latency, Level, Result, SloResult
-from harness.measure.states import Decision, Verdict
+from harness.core.states import Decision, Verdict
+from harness.metrics.latency_figures import blocked_windows
+from harness.metrics.result import Knee, Latency, Level, Result, SloResult
+from harness.metrics.scan import scan
+from harness.metrics.token_gaps import WindowGapCounter
+from harness.records.folder_reader import Damage, Run
+from harness.records.record_table import concat_tables
+from harness.records.samples import GpuSample
 from harness.report.curves import curve_chart, curve_charts, metric_around_knee
 from harness.report.distributions import distribution_charts
 from harness.report.report_data import ReportData
 from harness.report.svg import VARIABLES
 from harness.report.timeline import timeline_chart
-from harness.runfolder.folder_reader import Damage, Run
 from harness.units import SECOND
 
 SLO = SloResult("ttft_p95=500ms", Verdict.met)

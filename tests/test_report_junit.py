@@ -8,8 +8,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from harness.measure.result import Gate, Level, Result, SloResult, Target
-from harness.measure.states import Decision, Status, Verdict
+from harness.core.states import Decision, Status, Verdict
+from harness.metrics.result import Gate, Level, Result, SloResult, Target
 from harness.report.write import junit
 
 MET, MISSED, OPEN = Verdict.met, Verdict.missed, Verdict.inconclusive

@@ -25,16 +25,16 @@ from harness.cli.terminal import (
     request_counts,
     result_text,
 )
-from harness.measure.records import ledger as ledgers
-from harness.measure.records.ledger import Ledger
-from harness.measure.records.request_record import Outcome, RequestRecord
-from harness.measure.search.judge import Judgement
-from harness.measure.search.next_level import SearchPlan
-from harness.measure.slo import Slo
-from harness.measure.states import Decision, Purpose
-from harness.report.numbers import Quantity
-from harness.study.knee_estimate import bracket_users
-from harness.study.level_state import HeldLevel
+from harness.core.states import Decision, Purpose
+from harness.metrics import ledger as ledgers
+from harness.metrics.ledger import Ledger
+from harness.metrics.numbers import Quantity
+from harness.metrics.slo import Slo
+from harness.records.request_record import Outcome, RequestRecord
+from harness.search.judge import Judgement
+from harness.search.knee_estimate import bracket_users
+from harness.search.level_state import HeldLevel
+from harness.search.next_level import SearchPlan
 from harness.units import SECOND
 
 ROWS = [

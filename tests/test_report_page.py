@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 from report_folder import CLIENT, begin, found_run, make, report
 
-from harness.measure.result import Bottleneck, Knee, Result
-from harness.runfolder import names
-from harness.study.results import write_results
+from harness.metrics.result import Bottleneck, Knee, Result
+from harness.records import names
+from harness.run.results import write_results
 
 if TYPE_CHECKING:
     from pathlib import Path

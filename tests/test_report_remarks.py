@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from harness.measure.diagnosis.gpu_window import GpuFigures
-from harness.measure.result import Latency, Level
-from harness.measure.search.sweet_spot import SweetSpot, sweet_spot
+from harness.metrics.level_figures import GpuFigures
+from harness.metrics.result import Latency, Level
 from harness.report.remarks import idle_gpu_sentence, sweet_spot_sentence
+from harness.search.sweet_spot import SweetSpot, sweet_spot
 
 
 def level(users: int, tokens_per_s: float = 0, e2e_ms: float = 1, **more: Any) -> Level:

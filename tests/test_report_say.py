@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from harness.measure.result import Latency
-from harness.report.numbers import Quantity, count_of
+from harness.metrics.numbers import Quantity, count_of
+from harness.metrics.result import Latency
 
 INF, NAN = math.inf, math.nan
 

@@ -7,10 +7,9 @@ from math import inf, nan
 
 import pytest
 
-from harness.measure.diagnosis.gpu_window import GpuFigures
-from harness.measure.result import Latency, Level, Result
-from harness.measure.search.power import PlateauKnee, PowerKnee
-from harness.measure.states import Decision
+from harness.core.states import Decision
+from harness.metrics.level_figures import GpuFigures, PlateauKnee, PowerKnee
+from harness.metrics.result import Latency, Level, Result
 from harness.report.curves import curve_charts
 from harness.report.report_data import ReportData
 from harness.report.sweep import GPU_USE, NOT_COUNTED, concurrency_rows, findings

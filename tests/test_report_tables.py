@@ -13,18 +13,18 @@ from measure_tables import record
 from report_folder import LEVELS, begin, found_run, make, report
 from study_process import harness, load
 
+from harness.core.states import Decision, Status, Verdict
 from harness.errors import one_line
-from harness.measure.diagnosis.server_window import ServerFigures
-from harness.measure.records.record_table import RecordTable
-from harness.measure.records.request_record import Outcome
-from harness.measure.result import Knee, Latency, Level, Result, SloResult, Target
-from harness.measure.states import Decision, Status, Verdict
+from harness.metrics.level_figures import ServerFigures
+from harness.metrics.numbers import UNKNOWN, as_sentence, escape_markdown
+from harness.metrics.result import Knee, Latency, Level, Result, SloResult, Target
+from harness.records import names
+from harness.records.record_table import RecordTable
+from harness.records.request_record import Outcome
 from harness.report.answer import build_answer, silent_sentences
-from harness.report.numbers import UNKNOWN, as_sentence, escape_markdown
 from harness.report.report_data import ReportData
 from harness.report.tables import level_rows, tiles, tool_number
-from harness.runfolder import names
-from harness.study.results import write_results
+from harness.run.results import write_results
 
 if TYPE_CHECKING:
     from pathlib import Path

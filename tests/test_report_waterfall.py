@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from report_folder import LEVELS, found_run
 
-from harness.measure.diagnosis.ttft_split import TtftSplit
-from harness.measure.result import Level, Result
-from harness.measure.states import Decision
-from harness.measure.typed_json import from_json
+from harness.core.states import Decision
+from harness.core.typed_json import from_json
+from harness.metrics.level_figures import TtftSplit
+from harness.metrics.result import Level, Result
+from harness.records import names
+from harness.records.folder_reader import read_run
 from harness.report.answer import build_answer
 from harness.report.report_data import ReportData
 from harness.report.tables import ttft_buckets, ttft_split
 from harness.report.timeline import waterfall_chart
 from harness.report.write import markdown
-from harness.runfolder import names
-from harness.runfolder.folder_reader import read_run
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,9 +7,9 @@ from importlib.util import find_spec
 import msgpack
 import pytest
 
-from harness.measure.records.request_record import Outcome, RequestRecord
-from harness.runfolder.codec import NUMBER_FIELDS, OPTIONAL_NUMBERS, decode, encode, pack, unpack
-from harness.runfolder.python_arrays import ZEROS, pack_in_python, unpack_in_python
+from harness.records.codec import NUMBER_FIELDS, OPTIONAL_NUMBERS, decode, encode, pack, unpack
+from harness.records.python_arrays import ZEROS, pack_in_python, unpack_in_python
+from harness.records.request_record import Outcome, RequestRecord
 
 T = 1_790_000_000_000_000_000  # an instant of 2026, in ns
 
@@ -118,7 +118,7 @@ def test_a_frame_of_an_older_version_reads() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_packed_in_c_as_in_python(name: str) -> None:
     """The same bytes of the same arrays, and each reads the other's."""
-    if find_spec("harness.runfolder._arrays"):  # it is built wherever there is a compiler
+    if find_spec("harness.records._arrays"):  # it is built wherever there is a compiler
         assert pack is not pack_in_python
     one = CASES[name]
     whole = one.at_ns, one.not_before_ns, one.tokens

@@ -12,12 +12,12 @@ import pytest
 from hostile_frames import hostile
 from random_tables import random_records
 
-from harness.measure.records.record_table import RecordTable, concat_tables
-from harness.measure.records.request_record import SeenNumbers
-from harness.runfolder import codec
-from harness.runfolder import record_tables as columns
-from harness.runfolder.codec import MAX_EVENTS, decode, encode
-from harness.runfolder.record_tables import Damage, read_tables
+from harness.records import codec
+from harness.records import record_tables as columns
+from harness.records.codec import MAX_EVENTS, decode, encode
+from harness.records.record_table import RecordTable, concat_tables
+from harness.records.record_tables import Damage, read_tables
+from harness.records.request_record import SeenNumbers
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,13 +13,10 @@ import numpy as np
 import pytest
 
 from harness.errors import RunFolderError
-from harness.measure.records.record_table import OUTCOMES
-from harness.measure.records.request_record import Outcome, RequestRecord
-from harness.measure.records.samples import ServerSample
-from harness.runfolder import names
-from harness.runfolder.codec import decode, encode
-from harness.runfolder.folder_reader import read_run, read_sends
-from harness.runfolder.folder_writer import (
+from harness.records import names
+from harness.records.codec import decode, encode
+from harness.records.folder_reader import read_run, read_sends
+from harness.records.folder_writer import (
     CUT_SHORT,
     AppendFile,
     RecordWriter,
@@ -27,6 +24,9 @@ from harness.runfolder.folder_writer import (
     SendJournal,
     merge_kept,
 )
+from harness.records.record_table import OUTCOMES
+from harness.records.request_record import Outcome, RequestRecord
+from harness.records.samples import ServerSample
 
 
 def record(
@@ -120,7 +120,7 @@ COUNT_FOR_EVER = """
 import sys
 from itertools import count
 from pathlib import Path
-from harness.runfolder.folder_writer import SendJournal
+from harness.records.folder_writer import SendJournal
 journal = SendJournal(Path(sys.argv[1]))
 for n in count(1):
     journal.count(n)
@@ -230,9 +230,9 @@ WRITE_FOR_EVER = """
 import sys
 from pathlib import Path
 from array import array
-from harness.measure.records.request_record import Outcome, RequestRecord
-from harness.runfolder.folder_writer import RecordWriter
-from harness.runfolder.folder_writer import RunFolder
+from harness.records.request_record import Outcome, RequestRecord
+from harness.records.folder_writer import RecordWriter
+from harness.records.folder_writer import RunFolder
 folder = RunFolder.create(Path(sys.argv[1]))
 folder.write_json("run.json", {"config": {}})
 writer, lines = RecordWriter(folder, 0), folder.lines("levels.jsonl")

@@ -17,17 +17,17 @@ from report_folder import LEVELS, begin, make
 
 import harness
 from harness.errors import RunFolderError
-from harness.measure.records.samples import GpuSample
-from harness.measure.search.statistics import QUANTILES as Q
+from harness.metrics.result import read_result
+from harness.metrics.statistics import QUANTILES as Q
+from harness.records import names
+from harness.records.folder_writer import RunFolder
+from harness.records.json_files import flat
+from harness.records.samples import GpuSample
 from harness.report.write import CSV_COLUMNS, level_row, levels_csv
-from harness.runfolder import names
-from harness.runfolder.folder_reader import read_result
-from harness.runfolder.folder_writer import RunFolder
-from harness.runfolder.json_files import flat
-from harness.runfolder.run_frames import write_levels
+from harness.run.run_frames import write_levels
 
 if TYPE_CHECKING:
-    from harness.runfolder.run_frames import RunFrames
+    from harness.run.run_frames import RunFrames
 
 ROOT = Path(__file__).parents[1]
 PAGE = runpy.run_path(str(ROOT / "docs/generate.py"))

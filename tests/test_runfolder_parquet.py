@@ -13,15 +13,16 @@ import pytest
 from measure_tables import MS, record
 from random_tables import random_records
 
-from harness.measure.latency_figures import blocked_windows, sample_figures
-from harness.measure.metrics import LATENCIES
-from harness.measure.records.record_table import RecordTable
-from harness.measure.records.request_record import Outcome, RequestRecord, ns_array
-from harness.runfolder import names, run_frames
-from harness.runfolder.folder_reader import read_run
-from harness.runfolder.folder_writer import RecordWriter, RunFolder
-from harness.runfolder.run_frames import open_run, parquet_writer
-from harness.runfolder.runinfo import run_info
+from harness.metrics.latency_figures import blocked_windows, sample_figures
+from harness.metrics.metrics import LATENCIES
+from harness.records import names
+from harness.records.folder_reader import read_run
+from harness.records.folder_writer import RecordWriter, RunFolder
+from harness.records.record_table import RecordTable
+from harness.records.request_record import Outcome, RequestRecord, ns_array
+from harness.records.runinfo import run_info
+from harness.run import run_frames
+from harness.run.run_frames import open_run, parquet_writer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -184,7 +185,7 @@ def test_the_same_in_however_many_groups(
 ) -> None:
     """Latencies of whole row groups are those of each request; without records it has no rows."""
     monkeypatch.setattr(run_frames, "ROW_GROUP_EVENTS", group)
-    monkeypatch.setattr("harness.runfolder.record_tables.MAX_TABLE_EVENTS", 50)
+    monkeypatch.setattr("harness.records.record_tables.MAX_TABLE_EVENTS", 50)
     records = [replace(r, worker=0) for r in random_records(7, 60)]
     records = [replace(r, outcome=Outcome.cancelled) if r.outcome == "open" else r for r in records]
     write(tmp_path / "some", records)

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.measure.records.request_record import Outcome, RequestRecord
-from harness.runfolder import names
-from harness.runfolder.folder_writer import RecordWriter, RunFolder
-from harness.runfolder.redact import HIDDEN, redact
+from harness.records import names
+from harness.records.folder_writer import RecordWriter, RunFolder
+from harness.records.redact import HIDDEN, redact
+from harness.records.request_record import Outcome, RequestRecord
 
 X = HIDDEN
 

@@ -6,10 +6,10 @@ from math import inf, isnan
 
 import pytest
 
-from harness.measure.histogram import Histogram
-from harness.measure.records.samples import ServerSample
-from harness.runfolder.folder_reader import NUMBER_FIELDS, from_row, from_rows, to_row
-from harness.runfolder.json_files import dumps
+from harness.records.folder_reader import NUMBER_FIELDS, from_row, from_rows, to_row
+from harness.records.histogram import Histogram
+from harness.records.json_files import dumps
+from harness.records.samples import ServerSample
 
 TTFT = Histogram((0.1, 1.0, 10.0, inf), (3.0, 5.0, 5.0, 5.0), 2.25)
 LATER = Histogram(TTFT.bounds, (3.0, 6.0, 6.0, 7.0), 40.5)

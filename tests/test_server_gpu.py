@@ -11,10 +11,11 @@ import pytest
 from little_servers import http, little_server
 from recorded_nvml import Recorded
 
-from harness.cli import checks
+from harness.diagnosis.gpu_window import gpu_figures
 from harness.errors import ConfigError, ServerUnreachable
-from harness.measure.diagnosis.gpu_window import GpuFigures, gpu_figures
-from harness.measure.records.samples import GpuSample
+from harness.metrics.level_figures import GpuFigures
+from harness.records.samples import GpuSample
+from harness.run import checks
 from harness.server.address import Address
 from harness.server.gpu import GpuInfo, GpuReadings, NoGpu, NvmlGpus, local_gpus, open_gpus
 from harness.wire.gpu_pages import GpuKey, gpu_labels, gpu_samples

@@ -17,12 +17,12 @@ from study_process import alive, descendants, wait_for
 from harness.cli.app import main
 from harness.cli.serve import PRESETS
 from harness.errors import ConfigError, ServerUnreachable
-from harness.measure.records.samples import GpuSample
-from harness.server import vllm_start
+from harness.lifecycle import vllm_start
+from harness.lifecycle.vllm_start import StartOptions, command_line, started
+from harness.records.samples import GpuSample
 from harness.server.address import check_port, free_port
 from harness.server.gpu import GpuReadings
 from harness.server.model_config import context_limit, model_config
-from harness.server.vllm_start import StartOptions, command_line, started
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -207,7 +207,7 @@ def test_a_port_in_use(tmp_path: Path) -> None:
 RUN = """
 import sys
 from pathlib import Path
-from harness.server import vllm_start
+from harness.lifecycle import vllm_start
 
 with vllm_start.started(vllm_start.StartOptions(start_command=sys.argv[1]),
                         sys.argv[3:], log=Path(sys.argv[2])):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from little_servers import LittleServer
 
-    from harness.measure.records.samples import ServerSample
+    from harness.records.samples import ServerSample
 
 GOOD = http(b"5", kind="text/plain")
 CHUNKED = b"HTTP/1.1 200 -\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n5\r\n0\r\n\r\n"

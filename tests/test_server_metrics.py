@@ -10,7 +10,7 @@ from engine_client import MODEL, QUICK, Connection, ask, metrics, request
 
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
-from harness.runfolder.folder_reader import NUMBER_FIELDS
+from harness.records.folder_reader import NUMBER_FIELDS
 from harness.server import http_exchange as exchange
 from harness.server.access import TargetAccess
 from harness.server.address import Address

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.measure.records.samples import ServerSample
+from harness.records.samples import ServerSample
 from harness.server.address import Address
 from harness.server.scraping import MAX_SEARCHES, ServerProcesses
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.server.start_log import SeenLine, StartLog, read_start_log, why_it_failed
+from harness.lifecycle.start_log import SeenLine, StartLog, read_start_log, why_it_failed
 
 DATA = Path(__file__).with_name("data")
 FIRST_S = 8.0  # from the start of the process to its first line, here

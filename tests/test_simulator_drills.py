@@ -18,9 +18,9 @@ from simulated_drill import (
 from simulated_fleet import Client, Fault, Phase, SimulatedDrill, Stream, simulate
 from stored_statistics import stored
 
-from harness.measure.metrics import ttft
-from harness.measure.records.record_table import OUTCOME_CODE
-from harness.measure.states import Verdict
+from harness.core.states import Verdict
+from harness.metrics.metrics import ttft
+from harness.records.record_table import OUTCOME_CODE
 from harness.units import SECOND
 
 JUDGED, COUNTED = stored("drills"), stored("drill_truths")

@@ -17,25 +17,25 @@ import pytest
 from study_process import check_code, harness, lines, load, send, started, wait_for
 
 from harness import open_run
+from harness.core.states import Purpose, StopRule
+from harness.diagnosis.audit import audit_sentence
 from harness.load.workloads import workload
-from harness.measure.diagnosis.audit import audit_sentence
-from harness.measure.records.ledger import Ledger
-from harness.measure.records.record_table import RecordTable
-from harness.measure.records.request_record import Outcome, RequestRecord
-from harness.measure.search.evidence import Window
-from harness.measure.search.next_level import Hold, SearchPlan
-from harness.measure.search.statistics import mean_interval
-from harness.measure.slo import Slo
-from harness.measure.states import Purpose, StopRule
+from harness.metrics.evidence import Window
+from harness.metrics.ledger import Ledger
+from harness.metrics.slo import Slo
+from harness.metrics.statistics import mean_interval
+from harness.records import names
+from harness.records.folder_writer import RecordWriter, RunFolder
+from harness.records.record_table import RecordTable
+from harness.records.request_record import Outcome, RequestRecord
+from harness.records.runinfo import run_info
 from harness.report.write import write_reports
-from harness.runfolder import names
-from harness.runfolder.folder_writer import RecordWriter, RunFolder
-from harness.runfolder.runinfo import run_info
+from harness.run.results import write_results
+from harness.search.controller import KneeController
+from harness.search.held_levels import in_turn
+from harness.search.next_level import Hold, SearchPlan
 from harness.senders.drive_options import DriveOptions
 from harness.senders.driver import Driver
-from harness.study.controller import KneeController
-from harness.study.held_levels import in_turn
-from harness.study.results import write_results
 from harness.units import SECOND
 
 if TYPE_CHECKING:

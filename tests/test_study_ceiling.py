@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from study_process import harness
 
-from harness.cli.checks import check_ceiling, check_plan
-from harness.study.ceiling import Ceiling, Rung
+from harness.run.ceiling import Ceiling, Rung
+from harness.run.checks import check_ceiling, check_plan
 from harness.units import MS
 
 TTFT = np.array([100.0, 101.0, 104.0]) * MS

@@ -14,13 +14,9 @@ from test_server_life import LITTLE
 from test_server_start_log import seen
 
 from harness.cli.app import main
-from harness.measure.typed_json import to_json
-from harness.report.templates import render
-from harness.report.write import as_csv
-from harness.server.start_log import read_start_log
-from harness.server.vllm_start import StartOptions
-from harness.study import cold_start
-from harness.study.cold_start import (
+from harness.core.typed_json import to_json
+from harness.lifecycle import cold_start
+from harness.lifecycle.cold_start import (
     NAMES,
     RUN_COLUMNS,
     SERVER_CPU,
@@ -28,7 +24,11 @@ from harness.study.cold_start import (
     figures,
     run_rows,
 )
-from harness.study.kv_scaling import COLUMNS, bytes_per_token, with_slopes
+from harness.lifecycle.kv_scaling import COLUMNS, bytes_per_token, with_slopes
+from harness.lifecycle.start_log import read_start_log
+from harness.lifecycle.vllm_start import StartOptions
+from harness.report.templates import render
+from harness.report.write import as_csv
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

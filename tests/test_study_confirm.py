@@ -10,23 +10,23 @@ import pytest
 from engine_configurations import Configuration
 from simulated_knee import drive
 
+from harness.core.states import Decision, Purpose, Status, Verdict
 from harness.engine.config import EngineConfig
-from harness.measure.result import Knee, Level, Result
-from harness.measure.search.next_level import Done, Hold, SearchPlan
-from harness.measure.slo import Slo
-from harness.measure.states import Decision, Purpose, Status, Verdict
+from harness.metrics.result import Knee, Level, Result
+from harness.metrics.slo import Slo
+from harness.search.confirm import confirmed, confirming, searched, spread
+from harness.search.controller import KneeController
+from harness.search.knee_estimate import estimate_knee
+from harness.search.next_level import Done, Hold, SearchPlan
+from harness.search.replay import LoggedLevel, RunTokenStats, replay
 from harness.simulator.closed_loop import ClosedLoop, Traffic
 from harness.simulator.simulated_records import SimulatedRecords
-from harness.study.confirm import confirmed, confirming, searched, spread
-from harness.study.controller import KneeController
-from harness.study.knee_estimate import estimate_knee
-from harness.study.replay import LoggedLevel, RunTokenStats, replay
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from harness.study.level_state import HeldLevel
+    from harness.search.level_state import HeldLevel
 
 SEATS = Configuration(
     "slots", EngineConfig(max_num_seqs=24), Traffic(128, 64, 0.3), (Slo.parse("ttft_p95=300ms"),)

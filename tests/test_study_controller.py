@@ -10,18 +10,18 @@ from engine_configurations import Configuration
 from simulated_knee import drive as tick_to_the_end
 from simulated_knee import search
 
+from harness.core.states import Decision, Purpose, Status, StopRule
 from harness.engine.config import EngineConfig
-from harness.measure.metrics import failed_requests
-from harness.measure.records.record_table import OPEN, OUTCOME_CODE, RecordTable
-from harness.measure.search.next_level import Done, Hold, SearchPlan, next_action
-from harness.measure.search.power import plateau_knee, power_knee
-from harness.measure.slo import Slo
-from harness.measure.states import Decision, Purpose, Status, StopRule
+from harness.metrics.metrics import failed_requests
+from harness.metrics.slo import Slo
+from harness.records.record_table import OPEN, OUTCOME_CODE, RecordTable
+from harness.search.controller import KneeController
+from harness.search.held_levels import in_turn
+from harness.search.knee_estimate import estimate_knee
+from harness.search.level_state import HeldLevel
+from harness.search.next_level import Done, Hold, SearchPlan, next_action
+from harness.search.power import plateau_knee, power_knee
 from harness.simulator.closed_loop import ClosedLoop, Traffic
-from harness.study.controller import KneeController
-from harness.study.held_levels import in_turn
-from harness.study.knee_estimate import estimate_knee
-from harness.study.level_state import HeldLevel
 from harness.units import SECOND
 
 SEATS = Configuration(

@@ -10,9 +10,9 @@ import pytest
 from study_process import check_code, harness, load
 
 from harness import open_run
+from harness.diagnosis.audit import KV_BLOCK_TOKENS
 from harness.load.conversations import session_turns
 from harness.load.workloads import workload
-from harness.measure.diagnosis.audit import KV_BLOCK_TOKENS
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from harness.cli.app import main
-from harness.measure.records.record_table import RecordTable
-from harness.measure.records.request_record import Outcome, RequestRecord, ns_array
-from harness.measure.search.next_level import SearchPlan
-from harness.measure.slo import Slo
-from harness.measure.states import Decision, Status
-from harness.runfolder import names
-from harness.runfolder.folder_writer import RecordWriter, RunFolder
-from harness.runfolder.runinfo import run_info
-from harness.study.locust_levels import locust_levels
-from harness.study.results import EXIT_OF, write_results
+from harness.core.states import Decision, Status
+from harness.metrics.slo import Slo
+from harness.records import names
+from harness.records.folder_writer import RecordWriter, RunFolder
+from harness.records.record_table import RecordTable
+from harness.records.request_record import Outcome, RequestRecord, ns_array
+from harness.records.runinfo import run_info
+from harness.run.results import EXIT_OF, write_results
+from harness.search.locust_levels import locust_levels
+from harness.search.next_level import SearchPlan
 from harness.units import MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from harness.measure.result import Result
+    from harness.metrics.result import Result
 
 KINDS = ("run", "sweep", "locust")
 LIFE, GAP, TOKENS = 60 * MS, 10 * MS, 3

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING
 import pytest
 from measure_tables import run_with
 
+from harness.core.states import StopRule
 from harness.engine.config import EngineConfig
-from harness.measure.records.samples import ServerSample
-from harness.measure.search.next_level import Hold, SearchPlan
-from harness.measure.slo import Slo
-from harness.measure.states import StopRule
+from harness.metrics.slo import Slo
+from harness.records.samples import ServerSample
+from harness.search.controller import KneeController
+from harness.search.explain_knee import result_levels
+from harness.search.level_state import Drain, should_drain
+from harness.search.next_level import Hold, SearchPlan
+from harness.search.replay import RunTokenStats
 from harness.simulator import closed_loop as simulate
 from harness.simulator.closed_loop import ClosedLoop, Traffic
-from harness.study.controller import KneeController
-from harness.study.explain_knee import result_levels
-from harness.study.level_state import Drain, should_drain
-from harness.study.replay import RunTokenStats
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
-    from harness.measure.result import Level
+    from harness.metrics.result import Level
 
 IDLE = ServerSample(0, running=0, waiting=0, took_ns=2 * MS)
 SLOS = (Slo.parse("ttft_p95=300ms"),)

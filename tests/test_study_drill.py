@@ -14,8 +14,8 @@ import psutil
 import pytest
 from study_process import check_code, harness, started, wait_for
 
+from harness.core.states import Verdict
 from harness.errors import ConfigError, RunFolderError
-from harness.measure.states import Verdict
 from harness.server.address import free_port
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from harness.engine.process import start_engine
 from harness.engine.server import ServingOptions
 from harness.load.plan import plan_lengths
 from harness.load.workloads import workload
-from harness.measure.metrics import LATENCIES
-from harness.measure.slo import Slo
-from harness.runfolder.folder_reader import read_run
+from harness.metrics.metrics import LATENCIES
+from harness.metrics.slo import Slo
+from harness.records.folder_reader import read_run
 from harness.simulator.closed_loop import Traffic
 from harness.simulator.reference_knee import true_knee
 

@@ -17,8 +17,8 @@ import pytest
 from fault_server import above, after, each, fault_servers, never
 from study_process import harness, load
 
-from harness.runfolder import names
-from harness.study.results import write_results
+from harness.records import names
+from harness.run.results import write_results
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 from report_folder import make
 
-from harness.measure.result import Gate, Knee, Result
-from harness.measure.states import Status, Verdict
-from harness.runfolder import names
-from harness.runfolder.folder_writer import RunFolder
-from harness.runfolder.json_files import read_json
-from harness.study.results import at_least_gate, evaluate_gates, exit_code, write_results
+from harness.core.states import Status, Verdict
+from harness.metrics.result import Gate, Knee, Result
+from harness.records import names
+from harness.records.folder_writer import RunFolder
+from harness.records.json_files import read_json
+from harness.run.results import at_least_gate, evaluate_gates, exit_code, write_results
 
 if TYPE_CHECKING:
     from pathlib import Path

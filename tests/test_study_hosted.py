@@ -25,10 +25,10 @@ from study_process import alive, descendants, send, started
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
 from harness.export.live_state import FINAL_STATES
-from harness.runfolder import names
-from harness.runfolder.folder_reader import read_run
+from harness.records import names
+from harness.records.folder_reader import read_run
+from harness.run import form
 from harness.server.address import free_port
-from harness.study import form
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,8 +58,8 @@ def headless(*flags: object, file: object = "locustfiles/knee.py") -> Any:
 
 LEDGERS = """
 import weakref
-from harness.measure.records.ledger import Ledger
-from harness.study.locust_knee import LocustKneeStudy
+from harness.metrics.ledger import Ledger
+from harness.locust.locust_knee import LocustKneeStudy
 compute, make, made = LocustKneeStudy._results, Ledger.__init__, weakref.WeakSet()
 def noted(self, *given):
     make(self, *given)

@@ -10,8 +10,8 @@ from study_process import harness, load
 from harness.cli import main
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
+from harness.lifecycle.idle_cost import NEWCOMERS, NO_RESET, IdleCost, IdlePlan, Returns
 from harness.report.templates import render
-from harness.study.idle_cost import NEWCOMERS, NO_RESET, IdleCost, IdlePlan, Returns
 
 if TYPE_CHECKING:
     from pathlib import Path

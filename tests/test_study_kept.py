@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 from kept_observations import Kept, cases, kept_form
 
-from harness.measure.diagnosis.bottleneck import RULES, UNDECIDED
-from harness.measure.diagnosis.slots import MaxNumSeqs
-from harness.measure.result import Knee, Result, SloResult, Target
-from harness.measure.states import Verdict
-from harness.measure.typed_json import to_json
+from harness.core.states import Verdict
+from harness.core.typed_json import to_json
+from harness.diagnosis.bottleneck import RULES, UNDECIDED
+from harness.metrics.level_figures import MaxNumSeqs
+from harness.metrics.result import Knee, Result, SloResult, Target
 
 if TYPE_CHECKING:
     from collections.abc import Callable

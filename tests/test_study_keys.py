@@ -13,16 +13,16 @@ import pytest
 from harness.cli.app import main
 from harness.errors import ConfigError, HarnessError, RunFolderError
 from harness.load.workloads import WORKLOADS
-from harness.runfolder.folder_writer import RunFolder
-from harness.runfolder.new_folder import check_new
+from harness.records.folder_writer import RunFolder
+from harness.records.new_folder import check_new
+from harness.run import form
+from harness.run.option import parse_header
+from harness.run.preflight import check_machine, check_target
+from harness.run.study_options import LoadOptions, OutputOptions, TargetOptions
 from harness.senders.drive_options import DriveOptions
 from harness.senders.driver import Driver
 from harness.server.access import TargetAccess
 from harness.server.address import Address, parse_exporter_url
-from harness.study import form
-from harness.study.option import parse_header
-from harness.study.preflight import check_machine, check_target
-from harness.study.study_options import LoadOptions, OutputOptions, TargetOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable

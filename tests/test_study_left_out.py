@@ -11,24 +11,24 @@ from measure_tables import MS, record
 from report_example import Server
 from report_folder import CLIENT, SLOS, begin, load
 
-from harness.measure.search.evidence import Window
-from harness.measure.search.next_level import SearchPlan
-from harness.measure.states import Purpose, Status, Verdict
+from harness.core.states import Purpose, Status, Verdict
+from harness.metrics.evidence import Window
+from harness.records import names
+from harness.records.folder_reader import read_run
+from harness.records.folder_writer import RecordWriter, RunFolder
+from harness.records.json_files import read_json
 from harness.report.answer import build_answer
 from harness.report.report_data import ReportData
 from harness.report.sweep import concurrency_rows
-from harness.runfolder import names
-from harness.runfolder.folder_reader import read_run
-from harness.runfolder.folder_writer import RecordWriter, RunFolder
-from harness.runfolder.json_files import read_json
-from harness.study.results import compute
+from harness.run.results import compute
+from harness.search.next_level import SearchPlan
 from harness.units import SECOND
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from harness.measure.records.request_record import RequestRecord
-    from harness.measure.result import Result
+    from harness.metrics.result import Result
+    from harness.records.request_record import RequestRecord
 
 WHY = "this client cannot tell p95 ITL better than 16.9 to 50.2 ms"
 MEDIANS = tuple(replace(slo, q=0.5) for slo in SLOS)  # which eight seconds decide

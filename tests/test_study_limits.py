@@ -16,12 +16,12 @@ from simulated_knee import search
 
 from harness.cli.app import main
 from harness.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_SLO_MISSED, ConfigError
-from harness.measure.records.request_record import Outcome
-from harness.measure.records.scan import scan
-from harness.measure.search.evidence import EvidenceCounter, gather_evidence
-from harness.measure.slo import Slo
-from harness.runfolder.folder_reader import read_result
-from harness.study.knee_curve import at_limit, evidence_at, steepness
+from harness.metrics.evidence import EvidenceCounter, gather_evidence
+from harness.metrics.result import read_result
+from harness.metrics.scan import scan
+from harness.metrics.slo import Slo
+from harness.records.request_record import Outcome
+from harness.search.knee_curve import at_limit, evidence_at, steepness
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,13 +19,13 @@ from study_process import harness, load, started, wait_for
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
 from harness.export.run_series import RunSeries
-from harness.measure.records.record_table import concat_tables
-from harness.measure.records.request_record import Outcome
-from harness.measure.records.samples import ClientSample
-from harness.measure.result import Knee
-from harness.measure.slo import Slo
+from harness.metrics.result import Knee
+from harness.metrics.slo import Slo
 from harness.reader.clock import CLOCK
-from harness.runfolder.folder_reader import read_run
+from harness.records.folder_reader import read_run
+from harness.records.record_table import concat_tables
+from harness.records.request_record import Outcome
+from harness.records.samples import ClientSample
 from harness.server.address import free_port
 
 if TYPE_CHECKING:

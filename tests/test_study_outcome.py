@@ -6,16 +6,15 @@ from math import inf
 import pytest
 from measure_tables import SECOND, evidence, record, run_with, table, window
 
-from harness.measure.diagnosis.server_window import ServerFigures
-from harness.measure.diagnosis.slots import MaxNumSeqs
-from harness.measure.records.request_record import Outcome
-from harness.measure.records.samples import ServerSample
-from harness.measure.result import Level
-from harness.measure.search.next_level import SearchPlan
-from harness.measure.slo import Slo
-from harness.study.explain_knee import bottleneck, result_levels
-from harness.study.level_state import HeldLevel
-from harness.study.replay import RunTokenStats
+from harness.metrics.level_figures import MaxNumSeqs, ServerFigures
+from harness.metrics.result import Level
+from harness.metrics.slo import Slo
+from harness.records.request_record import Outcome
+from harness.records.samples import ServerSample
+from harness.search.explain_knee import bottleneck, result_levels
+from harness.search.level_state import HeldLevel
+from harness.search.next_level import SearchPlan
+from harness.search.replay import RunTokenStats
 
 PLAN = SearchPlan((Slo.parse("ttft_p95=500ms"),))
 

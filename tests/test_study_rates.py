@@ -12,24 +12,24 @@ from open_loop import OpenLoop
 from simulated_rate import BACKLOGS, SEEDS, TRAFFIC, held, known_rates, server, window
 from stored_statistics import stored
 
+from harness.compare.compare_folders import common_pairs, level_figures
+from harness.core.states import Decision, Status
+from harness.diagnosis.audit import apply_littles_law, audit_sentence
+from harness.diagnosis.instrument import instrument_sentence, turnarounds
 from harness.engine.config import EngineConfig
-from harness.measure.diagnosis.audit import apply_littles_law, audit_sentence
-from harness.measure.diagnosis.instrument import instrument_sentence, turnarounds
-from harness.measure.metrics import SCHEDULED, e2e, ttft
-from harness.measure.search.comparison import PER_S, compare
-from harness.measure.search.evidence import gather_evidence
-from harness.measure.search.next_level import SearchPlan
-from harness.measure.slo import Slo
-from harness.measure.states import Decision, Status
-from harness.measure.window_summary import window_summary
+from harness.metrics.evidence import gather_evidence
+from harness.metrics.metrics import SCHEDULED, e2e, ttft
+from harness.metrics.slo import Slo
+from harness.metrics.window_summary import window_summary
+from harness.search.comparison import PER_S, compare
+from harness.search.next_level import SearchPlan
 from harness.simulator.closed_loop import ClosedLoop
-from harness.study.compare_folders import common_pairs, level_figures
 from harness.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from harness.measure.records.record_table import RecordTable
+    from harness.records.record_table import RecordTable
 
 # 2 ms a request: 40/s keep it busy for 8% of the time
 FAST = EngineConfig(max_num_seqs=64, jitter=0.0, time_scale=0.1)

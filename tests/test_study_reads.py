@@ -14,9 +14,9 @@ from hostile_frames import hostile
 from report_folder import make
 
 from harness.cli.start import conclude
-from harness.measure.compat import TOOLS
-from harness.runfolder import names
-from harness.study.results import write_results
+from harness.compat import TOOLS
+from harness.records import names
+from harness.run.results import write_results
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,8 +61,8 @@ def test_the_record_files_are_read_twice(folder: Path, compat: tuple[str, ...]) 
 def test_definitions_are_imported_for_compat_alone() -> None:
     """Neither the command line nor results of a run without it import what tools define."""
     code = (
-        "import sys, harness.cli.terminal, harness.cli.options_from_args, harness.study.results\n"
-        "print([m for m in sys.modules if m.startswith('harness.measure.compat.')])"
+        "import sys, harness.cli.terminal, harness.run.options_from_args, harness.run.results\n"
+        "print([m for m in sys.modules if m.startswith('harness.compat.')])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -18,25 +18,24 @@ from little_servers import http, little_server, vllm_like
 from report_folder import make
 from study_process import check_code, harness, started
 
-from harness.engine.config import EngineConfig
-from harness.engine.process import start_engine
-from harness.errors import ServerUnreachable
-from harness.measure.diagnosis.audit import Audit
-from harness.measure.diagnosis.server_window import (
-    ServerFigures,
+from harness.diagnosis.server_window import (
     counter_that_fell,
     load_shares,
     replica_figures,
     skew_sentence,
 )
-from harness.measure.histogram import Histogram
-from harness.measure.records.samples import ServerSample
-from harness.measure.result import Level, Result
+from harness.engine.config import EngineConfig
+from harness.engine.process import start_engine
+from harness.errors import ServerUnreachable
+from harness.metrics.level_figures import Audit, ServerFigures
+from harness.metrics.result import Level, Result, read_result
+from harness.records import names
+from harness.records.folder_reader import from_rows, read_run, to_row
+from harness.records.histogram import Histogram
+from harness.records.samples import ServerSample
 from harness.report.answer import build_answer, replica_sentences
 from harness.report.report_data import ReportData
 from harness.report.tables import replica_rows
-from harness.runfolder import names
-from harness.runfolder.folder_reader import from_rows, read_result, read_run, to_row
 from harness.senders.scraper import Scraper
 from harness.server.access import TargetAccess
 from harness.server.address import Address, free_port

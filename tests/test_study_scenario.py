@@ -12,17 +12,17 @@ import pytest
 from study_process import harness, load
 
 from harness.cli import knee
-from harness.cli import options_from_args as plain
 from harness.cli.app import main, parser
-from harness.measure.slo import Slo, check_slos
-from harness.measure.slo_presets import SLO_PRESETS
-from harness.study import form as forms
-from harness.study.option import Option, declare
-from harness.study.scenario import expanded, options_of, scenario_of, to_toml
+from harness.metrics.slo import Slo, check_slos
+from harness.metrics.slo_presets import SLO_PRESETS
+from harness.run import form as forms
+from harness.run import options_from_args as plain
+from harness.run.option import Option, declare
+from harness.run.scenario import expanded, options_of, scenario_of, to_toml
 
 if TYPE_CHECKING:
-    from harness.measure.search.next_level import Hold, SearchPlan
-    from harness.study.study_options import Wanted
+    from harness.run.study_options import Wanted
+    from harness.search.next_level import Hold, SearchPlan
 
 URL = "http://127.0.0.1:9"
 ROOT = Path(__file__).parents[1]

@@ -19,7 +19,7 @@ from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
 from harness.engine.server import ServingOptions
 from harness.errors import ConfigError
-from harness.runfolder.redact import HIDDEN, redact_text
+from harness.records.redact import HIDDEN, redact_text
 from harness.server.address import Address, free_port
 
 if TYPE_CHECKING:

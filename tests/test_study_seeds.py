@@ -19,8 +19,8 @@ from simulated_knee import CASES, known_truths
 from simulated_truths import SEEDS
 from stored_statistics import stored
 
-from harness.measure.states import Status
-from harness.study.knee_curve import STEP
+from harness.core.states import Status
+from harness.search.knee_curve import STEP
 
 if TYPE_CHECKING:
     from collections.abc import Callable

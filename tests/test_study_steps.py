@@ -10,19 +10,19 @@ import pytest
 from measure_tables import SECOND, record
 
 from harness import open_run
-from harness.measure.records.record_source import RecordsAsOf, RecordSource
-from harness.measure.records.record_table import RecordTable
-from harness.measure.search.next_level import Hold, SearchPlan
-from harness.measure.states import Purpose, StopRule
+from harness.compare.compare_folders import compare_folders
+from harness.core.states import Purpose, StopRule
+from harness.metrics.record_source import RecordsAsOf, RecordSource
+from harness.records import names
+from harness.records.folder_writer import RecordWriter, RunFolder
+from harness.records.record_table import RecordTable
+from harness.records.runinfo import run_info
 from harness.report.answer import build_answer
 from harness.report.report_data import ReportData
-from harness.runfolder import names
-from harness.runfolder.folder_writer import RecordWriter, RunFolder
-from harness.runfolder.runinfo import run_info
-from harness.study.compare_folders import compare_folders
-from harness.study.controller import KneeController
-from harness.study.held_levels import in_turn
-from harness.study.locust_levels import (
+from harness.run.results import write_results
+from harness.search.controller import KneeController
+from harness.search.held_levels import in_turn
+from harness.search.locust_levels import (
     ASKED,
     AskedUsers,
     asked_users,
@@ -31,10 +31,10 @@ from harness.study.locust_levels import (
     unheld_sentence,
     users_pause,
 )
-from harness.study.results import write_results
+from harness.search.next_level import Hold, SearchPlan
 
 if TYPE_CHECKING:
-    from harness.measure.records.request_record import RequestRecord
+    from harness.records.request_record import RequestRecord
 
 LIFE_MS = 100
 

@@ -11,8 +11,8 @@ import pytest
 from stream_server import CAME, StreamServer, stream_server
 from study_process import check_code, harness, load
 
-from harness.runfolder import names
-from harness.runfolder.run_frames import open_run
+from harness.records import names
+from harness.run.run_frames import open_run
 from harness.server.probe import TIERS
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from study_process import check_code, harness, load
 
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
-from harness.runfolder.folder_reader import read_run
+from harness.records.folder_reader import read_run
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,10 +18,10 @@ from browser_run import PATIENCE_S, TOP, get
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
 from harness.export.live_state import FINAL_STATES
-from harness.runfolder import names
-from harness.runfolder.folder_reader import read_result
+from harness.metrics.result import read_result
+from harness.records import names
+from harness.run.run_page import ending
 from harness.server.address import free_port
-from harness.study.run_page import ending
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

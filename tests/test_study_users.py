@@ -12,22 +12,22 @@ from simulated_truths import SEEDS
 from simulated_users import KINDS, known_truths
 from stored_statistics import stored
 
-from harness.engine.config import EngineConfig
-from harness.load.lengths import Lengths
-from harness.load.workloads import WORKLOADS, Workload
-from harness.measure.diagnosis.audit import (
+from harness.core.states import Status
+from harness.diagnosis.audit import (
     KV_BLOCK_TOKENS,
     apply_littles_law,
     audit_sentence,
     prefix_hits,
 )
-from harness.measure.states import Status
+from harness.engine.config import EngineConfig
+from harness.load.lengths import Lengths
+from harness.load.workloads import WORKLOADS, Workload
 from harness.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from harness.measure.diagnosis.audit import PrefixHits
+    from harness.metrics.level_figures import PrefixHits
 
 CONTEXT = 8192
 

@@ -23,32 +23,31 @@ from study_process import alive, descendants, harness, lines, send, started, wai
 from study_process import load as json_of
 
 from harness.cli.app import main
+from harness.compare.compare_folders import compare_settings
+from harness.compare.proof import AS_STARTED, KNOBS, judge, prove, turns
+from harness.core.states import Decision
+from harness.core.typed_json import to_json
+from harness.diagnosis.bottleneck import RULES
 from harness.errors import ConfigError
-from harness.measure.diagnosis.bottleneck import RULES
-from harness.measure.diagnosis.proof import AS_STARTED, KNOBS, judge, prove, turns
-from harness.measure.records.request_record import Outcome, RequestRecord
-from harness.measure.result import Level, Result
-from harness.measure.search.comparison import (
+from harness.lifecycle.context_cost import context_costs
+from harness.lifecycle.vary_settings import all_settings, in_order, parse_variable
+from harness.metrics.level_figures import Change, Difference
+from harness.metrics.result import Level, Result
+from harness.records import names
+from harness.records.folder_writer import RecordWriter
+from harness.records.request_record import Outcome, RequestRecord
+from harness.report.comparison_report import settings_report
+from harness.run.results import write_results
+from harness.search.comparison import (
     ERROR_SHARE,
     KNEE,
-    Change,
     Comparison,
-    Difference,
     Setting,
     Side,
     best_setting,
     exit_code,
     mean_side,
 )
-from harness.measure.states import Decision
-from harness.measure.typed_json import to_json
-from harness.report.comparison_report import settings_report
-from harness.runfolder import names
-from harness.runfolder.folder_writer import RecordWriter
-from harness.study.compare_folders import compare_settings
-from harness.study.context_cost import context_costs
-from harness.study.results import write_results
-from harness.study.vary_settings import all_settings, in_order, parse_variable
 
 if TYPE_CHECKING:
     from collections.abc import Callable

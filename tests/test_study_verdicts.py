@@ -24,7 +24,7 @@ from simulated_verdict import (
 )
 from stored_statistics import stored
 
-from harness.measure.diagnosis.bottleneck import RULES
+from harness.diagnosis.bottleneck import RULES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

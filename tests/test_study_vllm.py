@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from study_process import check_code, harness, load
 
-from harness.runfolder.folder_reader import read_run
+from harness.records.folder_reader import read_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,7 +15,7 @@ from study_process import send
 
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
-from harness.runfolder.folder_reader import read_run
+from harness.records.folder_reader import read_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

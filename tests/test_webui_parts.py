@@ -22,17 +22,17 @@ import numpy as np
 import pytest
 from browser_run import TOP, get, locust
 
-from harness.drive import arguments
+from harness.core.states import Decision, Status, Verdict
 from harness.errors import ConfigError
 from harness.export import live_state
 from harness.export.live_state import COLUMNS, STATES, History, LiveState, state_facts
-from harness.measure.recent_latencies import RecentLatencies
-from harness.measure.result import Gate, Knee, Latency, Level, Result, SloResult, Target
-from harness.measure.slo import Slo
-from harness.measure.states import Decision, Status, Verdict
+from harness.locust import arguments
+from harness.metrics.recent_latencies import RecentLatencies
+from harness.metrics.result import Gate, Knee, Latency, Level, Result, SloResult, Target
+from harness.metrics.slo import Slo
+from harness.run import form as forms
+from harness.run.run_page import RunPage, ending
 from harness.server.address import free_port
-from harness.study import form as forms
-from harness.study.run_page import RunPage, ending
 from harness.webpage import login
 from harness.webpage.login import credentials
 

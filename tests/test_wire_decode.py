@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from wire_examples import ASKED, EVENTS, cuts, delta, event
 
-from harness.measure.records.request_record import Outcome, RequestRecord, ns_array
+from harness.records.request_record import Outcome, RequestRecord, ns_array
 from harness.wire.decode import StreamDecoder
 from harness.wire.sse import EVENT_STREAM
 

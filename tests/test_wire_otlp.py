@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from measure_tables import record, table
 
-from harness.measure.diagnosis.ttft_split import RequestTrace, traced_split
-from harness.measure.records.request_record import request_id, request_key
-from harness.measure.typed_json import to_json
-from harness.runfolder import names
-from harness.runfolder.folder_reader import read_run
-from harness.runfolder.folder_writer import RunFolder
+from harness.core.typed_json import to_json
+from harness.diagnosis.ttft_split import RequestTrace, traced_split
+from harness.records import names
+from harness.records.folder_reader import read_run
+from harness.records.folder_writer import RunFolder
+from harness.records.request_record import request_id, request_key
 from harness.senders.trace_receiver import TraceReceiver
 from harness.wire.otlp import PREFILL, QUEUE, REQUEST_ID, TTFT, traces
 

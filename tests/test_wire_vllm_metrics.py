@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.measure.histogram import Histogram
-from harness.measure.records.samples import ServerSample
+from harness.records.histogram import Histogram
+from harness.records.samples import ServerSample
 from harness.wire.kv_cache import cache_config
 from harness.wire.vllm_metrics import server_sample
 from harness.wire.vllm_series import SERIES, SERIES_NAMES, Series

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.measure.diagnosis.server_window import missing_figures, server_figures
+from harness.diagnosis.server_window import missing_figures, server_figures
 from harness.units import SECOND
 from harness.wire.kv_cache import (
     NO_BLOCKS,

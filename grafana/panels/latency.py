@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from harness.export.metric_definitions import quantile
-from harness.measure.metrics import GAPS, HEADLINES, HISTOGRAMS, LATENCIES
+from harness.metrics.metrics import GAPS, HEADLINES, HISTOGRAMS, LATENCIES
 from panels.knee import limits
 from panels.model import Dashboard, Panel, Query, Row
 from panels.promql import (

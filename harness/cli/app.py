@@ -14,8 +14,8 @@ from typing import Final, NoReturn
 from harness import __version__
 from harness.cli import doctor, drill, engine, fit, idle, knee, offline, serve, vary
 from harness.cli.parsing import Parser, examples
+from harness.core.fast_exit import leave
 from harness.errors import EXIT_INTERRUPTED, ConfigError, HarnessError
-from harness.fast_exit import leave
 
 COMMANDS: Final = {
     "knee": knee.add,

@@ -7,11 +7,12 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from harness.cli.parsing import Subparsers, add_command
+from harness.core.value_parsers import duration
 from harness.errors import ConfigError
-from harness.study.option import Option, declare, duration, number_option
+from harness.run.option import Option, declare, number_option
 
 if TYPE_CHECKING:
-    from harness.cli.checks import CheckResult
+    from harness.run.checks import CheckResult
 
 EXIT_CHECK_FAILED: Final = 1
 
@@ -34,7 +35,7 @@ def execute(args: argparse.Namespace) -> int:
             f"--users {args.users} asks whether a load fits and --quick measures no ceiling: "
             "expected one of the two; leave out --quick."
         )
-    from harness.cli.checks import CHECKS, Severity, check_ceiling, check_plan  # noqa: PLC0415 - heavy: see app.py
+    from harness.run.checks import CHECKS, Severity, check_ceiling, check_plan  # noqa: PLC0415 - heavy: see app.py
 
     worst = 0
     for name, check in CHECKS.items():
@@ -42,7 +43,7 @@ def execute(args: argparse.Namespace) -> int:
         _say(name, found)
         worst = max(worst, EXIT_CHECK_FAILED if found.level is Severity.fail else 0)
     if not args.quick and not worst:
-        from harness.study.ceiling import measure_ceiling  # noqa: PLC0415 - imports Locust
+        from harness.run.ceiling import measure_ceiling  # noqa: PLC0415 - imports Locust
 
         ceiling = measure_ceiling()
         _say("timing", check_ceiling(ceiling))

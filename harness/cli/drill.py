@@ -8,21 +8,22 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from harness.cli import options_from_args as plain
 from harness.cli.parsing import examples
+from harness.core.value_parsers import positive_number
 from harness.errors import EXIT_OK, ConfigError
-from harness.study.option import Option, declare, number_option, positive_number, rate
-from harness.study.option_table import OUTPUT, START
-from harness.study.scenario import option_words
-from harness.study.study_options import RATE_STEP_PER_S
+from harness.run import options_from_args as plain
+from harness.run.option import Option, declare, number_option, rate
+from harness.run.option_table import OUTPUT, START
+from harness.run.scenario import option_words
+from harness.run.study_options import RATE_STEP_PER_S
 from harness.units import SECOND, exact_ns
 
 if TYPE_CHECKING:
     import argparse
 
     from harness.cli.parsing import Subparsers
-    from harness.measure.drill.plan import Drill
-    from harness.study.study_options import Wanted
+    from harness.drill.plan import Drill
+    from harness.run.study_options import Wanted
 
 LIMITS = (
     Option("--knee", "what loads such as '2 x knee' refer to; default: the file's knee",
@@ -58,7 +59,7 @@ def add(commands: Subparsers) -> None:
 
 def planned(args: argparse.Namespace) -> tuple[Drill, str]:
     """The drill and its text, within the limits. Raises ConfigError."""
-    from harness.study.drill_file import parse_drill  # noqa: PLC0415 - heavy: see app.py
+    from harness.drill.drill_file import parse_drill  # noqa: PLC0415 - heavy: see app.py
 
     try:
         text = Path(args.file).read_text()
@@ -127,9 +128,9 @@ def execute(args: argparse.Namespace) -> int:
     """Run it; 99 if an expectation is false, 6 if one is inconclusive."""
     drill, text = planned(args)
     wanted = wanted_drill(args, drill, text)
-    from harness.runfolder.new_folder import check_new  # noqa: PLC0415 - as above
-    from harness.server.drill_servers import check_servers, running_servers  # noqa: PLC0415 - heavy
-    from harness.study.preflight import checked_target, message_stream  # noqa: PLC0415
+    from harness.drill.servers import check_servers, running_servers  # noqa: PLC0415 - heavy
+    from harness.records.new_folder import check_new  # noqa: PLC0415 - as above
+    from harness.run.preflight import checked_target, message_stream  # noqa: PLC0415
 
     start, stream = plain.start_options(args), message_stream(wanted.output)
     check_servers(drill, args.allow_host, start)
@@ -138,8 +139,8 @@ def execute(args: argparse.Namespace) -> int:
         return EXIT_OK
     check_new(wanted.output.out_dir)
     from harness.cli.start import conduct  # noqa: PLC0415 - heavy: see app.py
-    from harness.drive.drill_stage import Stage  # noqa: PLC0415 - as above
-    from harness.engine.balancer import BalancerProcess  # noqa: PLC0415 - as above
+    from harness.drill.balancer import BalancerProcess  # noqa: PLC0415 - as above
+    from harness.drill.stage import Stage  # noqa: PLC0415 - as above
     from harness.server.access import TargetAccess  # noqa: PLC0415 - as above
     from harness.server.address import Address  # noqa: PLC0415 - as above
 

@@ -10,14 +10,14 @@ from math import exp
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cli import engine_flags
-from harness.cli import options_from_args as plain
 from harness.cli.parsing import Subparsers, add_command
+from harness.core.value_parsers import duration
 from harness.errors import EXIT_OK, EXIT_SLO_MISSED, ConfigError
 from harness.load.request_fields import check_key
-from harness.server.address import Address
-from harness.study.option import Option, declare, duration
-from harness.study.option_table import (
+from harness.run import engine_flags
+from harness.run import options_from_args as plain
+from harness.run.option import Option, declare
+from harness.run.option_table import (
     CERTIFICATE,
     KEY_FROM,
     KEY_VARIABLES,
@@ -26,6 +26,7 @@ from harness.study.option_table import (
     SLO,
     USER_RANGE,
 )
+from harness.server.address import Address
 from harness.units import SECOND
 
 if TYPE_CHECKING:
@@ -73,10 +74,11 @@ def _calibrated(args: argparse.Namespace) -> EngineConfig:
     """The engine of a run, with its times; flags that are given change it after that."""
     from harness.engine.config import EngineConfig  # noqa: PLC0415 - heavy: see app.py
     from harness.engine.shapes import Roofline  # noqa: PLC0415
-    from harness.measure.records.record_table import concat_tables  # noqa: PLC0415
-    from harness.runfolder.folder_reader import read_run  # noqa: PLC0415
+    from harness.records.folder_reader import read_run  # noqa: PLC0415
+    from harness.records.record_table import concat_tables  # noqa: PLC0415
+    from harness.run.results import target_of_run  # noqa: PLC0415
+    from harness.search.recorded_plan import logged_levels  # noqa: PLC0415
     from harness.simulator.calibration import calibrate  # noqa: PLC0415
-    from harness.study.results import logged_levels, target_of_run  # noqa: PLC0415
 
     run = read_run(args.calibrate)
     target, server = target_of_run(run), run.info.get("server") or {}

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.cli.parsing import Subparsers, add_command
+from harness.core.value_parsers import positive_number, whole_number
 from harness.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_SLO_MISSED, ConfigError
-from harness.measure.memory.cards import GPUS, gpu_name
-from harness.measure.memory.kv_dtypes import AUTO, KV_CACHE_DTYPES
-from harness.study.option import Option, declare, number_option, positive_number, whole_number
-from harness.study.option_table import CERTIFICATE, JSON
+from harness.memory.cards import GPUS, gpu_name
+from harness.memory.kv_dtypes import AUTO, KV_CACHE_DTYPES
+from harness.run.option import Option, declare, number_option
+from harness.run.option_table import CERTIFICATE, JSON
 
 if TYPE_CHECKING:
     import argparse
@@ -121,10 +122,10 @@ def add(commands: Subparsers) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Compute, say it, write it. Raises ConfigError, ServerUnreachable."""
-    from harness.cli.fit_answer import answer  # noqa: PLC0415 - heavy: see app.py
-    from harness.cli.fit_layouts import prefill_apart, splits  # noqa: PLC0415 - as above
-    from harness.cli.fit_question import question  # noqa: PLC0415 - as above
-    from harness.cli.fit_words import sentence  # noqa: PLC0415 - as above
+    from harness.capacity.fit_answer import answer  # noqa: PLC0415 - heavy: see app.py
+    from harness.capacity.fit_layouts import prefill_apart, splits  # noqa: PLC0415 - as above
+    from harness.capacity.fit_question import question  # noqa: PLC0415 - as above
+    from harness.capacity.fit_words import sentence  # noqa: PLC0415 - as above
     from harness.cli.start import write_json  # noqa: PLC0415 - as above
     from harness.report.templates import render  # noqa: PLC0415 - as above
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 
-from harness.cli.options_from_args import api_key, folder_of
 from harness.cli.parsing import Subparsers, add_command
+from harness.core.value_parsers import duration
 from harness.errors import EXIT_OK
-from harness.study.option import Option, declare, duration, number_option
-from harness.study.option_table import CERTIFICATE, OUTPUT
+from harness.run.option import Option, declare, number_option
+from harness.run.option_table import CERTIFICATE, OUTPUT
+from harness.run.options_from_args import api_key, folder_of
 from harness.units import SECOND
 
 
@@ -31,13 +32,13 @@ def add(commands: Subparsers) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Measure, say it, write it. Raises ConfigError, ServerUnreachable."""
-    from harness.measure.typed_json import to_json  # noqa: PLC0415 - heavy: see app.py
+    from harness.core.typed_json import to_json  # noqa: PLC0415 - heavy: see app.py
+    from harness.lifecycle.idle_cost import IdlePlan, measure_idle_cost  # noqa: PLC0415 - as above
+    from harness.records.json_files import dumps  # noqa: PLC0415 - as above
+    from harness.records.redact import redact  # noqa: PLC0415 - as above
     from harness.report.templates import render  # noqa: PLC0415 - as above
-    from harness.runfolder.json_files import dumps  # noqa: PLC0415 - as above
-    from harness.runfolder.redact import redact  # noqa: PLC0415 - as above
     from harness.server.access import TargetAccess  # noqa: PLC0415 - as above
     from harness.server.address import Address  # noqa: PLC0415 - as above
-    from harness.study.idle_cost import IdlePlan, measure_idle_cost  # noqa: PLC0415 - as above
 
     plan = IdlePlan(
         args.sessions,

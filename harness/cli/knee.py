@@ -6,19 +6,12 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from harness.cli import options_from_args as plain
 from harness.cli.parsing import Subparsers, add_command
+from harness.core.value_parsers import duration
 from harness.errors import EXIT_INTERRUPTED, ConfigError
-from harness.study.option import (
-    declare,
-    duration,
-    level_list,
-    number_option,
-    one_level,
-    rate,
-    rate_list,
-)
-from harness.study.option_table import (
+from harness.run import options_from_args as plain
+from harness.run.option import declare, level_list, number_option, one_level, rate, rate_list
+from harness.run.option_table import (
     AT_LEAST,
     OPEN_LOOP,
     OUTPUT,
@@ -30,10 +23,10 @@ from harness.study.option_table import (
     START,
     USER_RANGE,
 )
-from harness.study.study_options import RATE_STEP_PER_S, Wanted
+from harness.run.study_options import RATE_STEP_PER_S, Wanted
 
 if TYPE_CHECKING:
-    from harness.measure.search.next_level import Hold, SearchPlan
+    from harness.search.next_level import Hold, SearchPlan
 
     Levels = Callable[[str], tuple[int, ...]]
 
@@ -84,7 +77,7 @@ def options(args: argparse.Namespace) -> Wanted:
     plain.check_slos(args, load)
 
     def planned() -> tuple[SearchPlan, tuple[Hold, ...]]:
-        from harness.measure.search.next_level import SearchPlan  # noqa: PLC0415 - heavy: see app.py
+        from harness.search.next_level import SearchPlan  # noqa: PLC0415 - heavy: see app.py
 
         plan = SearchPlan(
             slos=tuple(args.slo),
@@ -161,12 +154,12 @@ def _repeat(args: argparse.Namespace) -> int:
     """Search several times in folders of their own; the highest exit code."""
     from harness.cli.start import write_json  # noqa: PLC0415 - heavy: see app.py
     from harness.cli.vary import check_inner  # noqa: PLC0415 - as above
-    from harness.measure.search.comparison import Setting  # noqa: PLC0415 - as above
-    from harness.runfolder.folder_reader import read_result  # noqa: PLC0415 - as above
-    from harness.runfolder.folder_writer import RunFolder  # noqa: PLC0415 - as above
-    from harness.study.confirm import spread  # noqa: PLC0415 - as above
-    from harness.study.preflight import message_stream  # noqa: PLC0415 - as above
-    from harness.study.vary_settings import measure  # noqa: PLC0415 - as above
+    from harness.lifecycle.vary_settings import measure  # noqa: PLC0415 - as above
+    from harness.metrics.result import read_result  # noqa: PLC0415 - as above
+    from harness.records.folder_writer import RunFolder  # noqa: PLC0415 - as above
+    from harness.run.preflight import message_stream  # noqa: PLC0415 - as above
+    from harness.search.comparison import Setting  # noqa: PLC0415 - as above
+    from harness.search.confirm import spread  # noqa: PLC0415 - as above
 
     ours = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     declare(ours, (REPEAT, *OUTPUT[:3]))
@@ -191,10 +184,10 @@ def _prove(args: argparse.Namespace) -> int:
     """Find the knee on a server of ours, then again with other flags; the knee's exit code."""
     from harness.cli.start import conclude  # noqa: PLC0415 - heavy: see app.py
     from harness.cli.vary import check_inner  # noqa: PLC0415 - as above
-    from harness.runfolder.new_folder import check_new  # noqa: PLC0415 - as above
-    from harness.server.vllm_start import command_line  # noqa: PLC0415 - as above
-    from harness.study.preflight import message_stream  # noqa: PLC0415 - as above
-    from harness.study.vary_settings import prove_knee  # noqa: PLC0415 - as above
+    from harness.lifecycle.vary_settings import prove_knee  # noqa: PLC0415 - as above
+    from harness.lifecycle.vllm_start import command_line  # noqa: PLC0415 - as above
+    from harness.records.new_folder import check_new  # noqa: PLC0415 - as above
+    from harness.run.preflight import message_stream  # noqa: PLC0415 - as above
 
     ours = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     declare(ours, (*PROVE, *OUTPUT[:3]))

@@ -8,12 +8,13 @@ from functools import partial
 from pathlib import Path
 
 from harness.cli.parsing import Subparsers, add_command
+from harness.core.value_parsers import duration, share
+from harness.core.value_parsers import positive_number as positive
 from harness.errors import EXIT_OK, RunFolderError
 from harness.load.workloads import WORKLOADS
-from harness.study.option import Option, declare, duration, number_option, rate, share, writable
-from harness.study.option import positive_number as positive
-from harness.study.option_table import DATA, JSON, OTHER_TOOLS, SLO
-from harness.study.study_options import RATE_STEP_PER_S
+from harness.run.option import Option, declare, number_option, rate, writable
+from harness.run.option_table import DATA, JSON, OTHER_TOOLS, SLO
+from harness.run.study_options import RATE_STEP_PER_S
 
 FORMS = ("prometheus", "keda", "hpa", "llm-d", "admission", "query")
 
@@ -30,8 +31,8 @@ def add_report(commands: Subparsers) -> None:
 def _report(args: argparse.Namespace) -> int:
     """Make the results again; the exit code that the run itself had. Raises RunFolderError."""
     from harness.cli.start import conclude  # noqa: PLC0415 - heavy: see app.py
-    from harness.runfolder.folder_reader import check_folder  # noqa: PLC0415 - as above
-    from harness.runfolder.folder_writer import merge_kept  # noqa: PLC0415 - as above
+    from harness.records.folder_reader import check_folder  # noqa: PLC0415 - as above
+    from harness.records.folder_writer import merge_kept  # noqa: PLC0415 - as above
 
     check_folder(args.folder)
     merge_kept(args.folder, args.merge)
@@ -51,10 +52,10 @@ def add_compare(commands: Subparsers) -> None:
 
 def _compare(args: argparse.Namespace) -> int:
     """Compare, say it, write what was asked for. Raises RunFolderError, ConfigError."""
-    from harness.measure.typed_json import to_json  # noqa: PLC0415 - heavy: see app.py
+    from harness.compare.compare_folders import compare_folders  # noqa: PLC0415 - as above
+    from harness.core.typed_json import to_json  # noqa: PLC0415 - heavy: see app.py
+    from harness.records.json_files import dumps  # noqa: PLC0415 - as above
     from harness.report import comparison_report as report  # noqa: PLC0415 - heavy: see app.py
-    from harness.runfolder.json_files import dumps  # noqa: PLC0415 - as above
-    from harness.study.compare_folders import compare_folders  # noqa: PLC0415 - as above
 
     found = compare_folders(args.A, args.B, args.tolerance)
     result = {"exit_code": found.exit_code, "headline": report.headline(found), **to_json(found)}
@@ -84,8 +85,8 @@ def add_rules(commands: Subparsers) -> None:
 
 def _rules(args: argparse.Namespace) -> int:
     """Write the form asked for. Raises RunFolderError, NoKnee, ConfigError."""
-    from harness.export import alert_rules, autoscaling  # noqa: PLC0415 - heavy: see app.py
-    from harness.export.threshold import threshold  # noqa: PLC0415 - as above
+    from harness.capacity import alert_rules, autoscaling  # noqa: PLC0415 - heavy: see app.py
+    from harness.capacity.threshold import threshold  # noqa: PLC0415 - as above
 
     forms = {"llm-d": autoscaling.endpoint_picker, "admission": autoscaling.admission_flags,
              "prometheus": alert_rules.knee_file, "query": autoscaling.bare}  # fmt: skip
@@ -116,7 +117,7 @@ def add_fleet(commands: Subparsers) -> None:
 
 def _fleet(args: argparse.Namespace) -> int:
     """Print the sums. Raises RunFolderError, NoKnee, ConfigError."""
-    from harness.export.threshold import usable_knee  # noqa: PLC0415 - heavy: see app.py
+    from harness.capacity.threshold import usable_knee  # noqa: PLC0415 - heavy: see app.py
     from harness.report.fleet import fleet_text  # noqa: PLC0415 - as above
 
     args.rate = (args.rate or 0) * RATE_STEP_PER_S
@@ -147,8 +148,8 @@ def _data(args: argparse.Namespace) -> int:
     """Print the summary. Raises ConfigError."""
     from harness.load.conversation_log import convert  # noqa: PLC0415 - heavy: see app.py
     from harness.load.own_data import DataSource  # noqa: PLC0415 - as above
+    from harness.metrics.numbers import count_of  # noqa: PLC0415 - as above
     from harness.report.data_summary import data_summary  # noqa: PLC0415 - as above
-    from harness.report.numbers import count_of  # noqa: PLC0415 - as above
 
     if args.convert:
         made = convert(Path(args.file), Path(args.convert))

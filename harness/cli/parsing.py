@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn, TypeAlias
 
 from harness.cli.other_tools import hint, is_foreign
 from harness.errors import ConfigError, closest
-from harness.study.scenario import expanded, options_of
+from harness.run.scenario import expanded, options_of
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[Parser]"  # noqa: SLF001 - its only name
 HELP_WIDTH: Final = 79  # of a help text

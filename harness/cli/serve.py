@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from harness.cli import options_from_args as plain
 from harness.cli.parsing import Subparsers, add_command
 from harness.errors import EXIT_OK, ServerUnreachable
-from harness.runfolder.redact import redact
-from harness.study.option import Option, declare, level_list, number_option
-from harness.study.option_table import OUTPUT, START
+from harness.records.redact import redact
+from harness.run import options_from_args as plain
+from harness.run.option import Option, declare, level_list, number_option
+from harness.run.option_table import OUTPUT, START
 
 # name -> flag, value, why. The figures are of one H200 and a 1.5B model: docs/h200.md.
 PRESETS: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
@@ -69,8 +69,8 @@ def _serve(args: argparse.Namespace) -> int:
     """Serve until Ctrl-C or SIGTERM. Raises ConfigError, ServerUnreachable."""
     import psutil  # noqa: PLC0415 - heavy: see app.py
 
+    from harness.lifecycle.vllm_start import started  # noqa: PLC0415 - as above
     from harness.server.model_config import context_limit, model_config  # noqa: PLC0415 - as above
-    from harness.server.vllm_start import started  # noqa: PLC0415 - as above
 
     options, flags = plain.start_options(args), []
     own = context_limit(model_config(options.model_dir))
@@ -92,16 +92,16 @@ def _serve(args: argparse.Namespace) -> int:
 
 
 def _coldstart(args: argparse.Namespace) -> int:
-    from harness.measure.typed_json import to_json  # noqa: PLC0415 - heavy: see app.py
-    from harness.report.templates import render  # noqa: PLC0415 - heavy: see app.py
-    from harness.report.write import as_csv  # noqa: PLC0415 - as above
-    from harness.runfolder.json_files import dumps  # noqa: PLC0415 - as above
-    from harness.study.cold_start import (  # noqa: PLC0415 - as above
+    from harness.core.typed_json import to_json  # noqa: PLC0415 - heavy: see app.py
+    from harness.lifecycle.cold_start import (  # noqa: PLC0415 - as above
         RUN_COLUMNS,
         drop_caches,
         measure_cold_start,
         run_rows,
     )
+    from harness.records.json_files import dumps  # noqa: PLC0415 - as above
+    from harness.report.templates import render  # noqa: PLC0415 - heavy: see app.py
+    from harness.report.write import as_csv  # noqa: PLC0415 - as above
 
     options, starts = plain.start_options(args), []
     key = plain.api_key()[0]
@@ -124,10 +124,10 @@ def _coldstart(args: argparse.Namespace) -> int:
 
 
 def _kv_scaling(args: argparse.Namespace) -> int:
+    from harness.lifecycle import kv_scaling  # noqa: PLC0415 - as above
     from harness.report.templates import render  # noqa: PLC0415 - heavy: see app.py
     from harness.report.write import as_csv  # noqa: PLC0415 - as above
     from harness.server.model_config import context_limit, model_config  # noqa: PLC0415 - as above
-    from harness.study import kv_scaling  # noqa: PLC0415 - as above
 
     options, folder = plain.start_options(args), _new_folder(args, "kv-scaling")
     own, page = context_limit(model_config(options.model_dir)), ""

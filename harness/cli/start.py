@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import EXIT_OK
-from harness.report.numbers import count_of
-from harness.server.address import Address
-from harness.study.preflight import (
+from harness.metrics.numbers import count_of
+from harness.run.preflight import (
     check_lengths,
     check_machine,
     checked_target,
@@ -19,15 +18,16 @@ from harness.study.preflight import (
     message_stream,
     simulation_note,
 )
-from harness.study.study_options import RATE_STEP_PER_S, Wanted
+from harness.run.study_options import RATE_STEP_PER_S, Wanted
+from harness.server.address import Address
 from harness.units import say_ns
 
 if TYPE_CHECKING:
-    from harness.drive.drill_stage import Stage
-    from harness.measure.result import Result
-    from harness.measure.slo import Slo
+    from harness.drill.stage import Stage
+    from harness.metrics.result import Result
+    from harness.metrics.slo import Slo
+    from harness.run.run_page import RunPage
     from harness.server.probe import Capabilities
-    from harness.study.run_page import RunPage
 
 
 def start_study(wanted: Wanted) -> int:
@@ -35,7 +35,7 @@ def start_study(wanted: Wanted) -> int:
     most, option = wanted.most_users, "--max-users" if wanted.kind == "knee" else "--users"
     option = "--max-in-flight" if wanted.load.arrivals else option
     if wanted.baseline:
-        from harness.runfolder.folder_reader import check_folder  # noqa: PLC0415 - heavy: see app.py
+        from harness.records.folder_reader import check_folder  # noqa: PLC0415 - heavy: see app.py
 
         check_folder(Path(wanted.baseline))
     if wanted.dry_run:
@@ -54,10 +54,10 @@ def start_study(wanted: Wanted) -> int:
 def conduct(wanted: Wanted, url: str, known: Capabilities, stage: Stage | None = None) -> int:
     """Run to the end and say the answer; the exit code. `stage`: of a drill."""
     from harness.cli.terminal import watch  # noqa: PLC0415 - heavy: see app.py
-    from harness.study.confirm import confirming  # noqa: PLC0415 - as above
-    from harness.study.experiment import Experiment  # noqa: PLC0415 - as above
-    from harness.study.held_levels import in_turn  # noqa: PLC0415 - as above
-    from harness.study.run_page import RunPage, about  # noqa: PLC0415 - as above
+    from harness.run.experiment import Experiment  # noqa: PLC0415 - as above
+    from harness.run.run_page import RunPage, about  # noqa: PLC0415 - as above
+    from harness.search.confirm import confirming  # noqa: PLC0415 - as above
+    from harness.search.held_levels import in_turn  # noqa: PLC0415 - as above
 
     output, view = wanted.output, None
     confirm = confirming(wanted.confirm_ns) if wanted.confirm_ns else None
@@ -95,7 +95,7 @@ def conclude(
     from harness.report.answer import build_answer  # noqa: PLC0415 - heavy: see app.py
     from harness.report.report_data import ReportData  # noqa: PLC0415 - as above
     from harness.report.write import junit, write_reports  # noqa: PLC0415 - as above
-    from harness.study.results import write_results  # noqa: PLC0415 - as above
+    from harness.run.results import write_results  # noqa: PLC0415 - as above
 
     run, result, gaps = write_results(folder, compat, slos)
     stream = sys.stderr if json_to == "-" else sys.stdout
@@ -114,7 +114,7 @@ def conclude(
 
 def write_json(where: str, result: Any) -> None:
     """Standard output for "-", else a file."""
-    from harness.runfolder.json_files import dumps  # noqa: PLC0415 - heavy: see app.py
+    from harness.records.json_files import dumps  # noqa: PLC0415 - heavy: see app.py
 
     data = dumps(result, indent=True) + b"\n"
     if where == "-":

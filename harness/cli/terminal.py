@@ -14,26 +14,26 @@ from dataclasses import dataclass, field
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final, Self, TextIO
 
+from harness.core.states import Decision, Purpose, StopRule
 from harness.errors import one_line
-from harness.measure.metrics import HEADLINES
-from harness.measure.states import Decision, Purpose, StopRule
-from harness.measure.window_summary import WindowTokens
-from harness.report.numbers import Quantity, count_of, format_number
-from harness.study.knee_estimate import bracket_users
-from harness.study.page_viewer import MAX_WINDOW_NS, ended_levels, headline_latencies
+from harness.metrics.metrics import HEADLINES
+from harness.metrics.numbers import Quantity, count_of, format_number
+from harness.metrics.window_summary import WindowTokens
+from harness.run.page_viewer import MAX_WINDOW_NS, ended_levels, headline_latencies
+from harness.search.knee_estimate import bracket_users
 from harness.units import MS, SECOND, say_ns
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-    from harness.measure.records.record_source import RecordSource
-    from harness.measure.search.next_level import SearchPlan
-    from harness.study.controller import KneeController
-    from harness.study.experiment import Experiment, Viewer
-    from harness.study.level_state import CurrentLevel, HeldLevel
-    from harness.study.page_viewer import EndedLevel
-    from harness.study.study_options import Wanted
+    from harness.metrics.record_source import RecordSource
+    from harness.run.experiment import Experiment, Viewer
+    from harness.run.page_viewer import EndedLevel
+    from harness.run.study_options import Wanted
+    from harness.search.controller import KneeController
+    from harness.search.level_state import CurrentLevel, HeldLevel
+    from harness.search.next_level import SearchPlan
 
 # The figures of the view cover the latest part of the current level, at most MAX_RECENT_NS. They
 # cover less, down to MIN_RECENT_NS, if that time has more than MAX_EVENTS events: the view must not

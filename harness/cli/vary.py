@@ -7,11 +7,12 @@ import sys
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Final
 
-from harness.cli.options_from_args import default_folder, start_options
 from harness.cli.parsing import examples
+from harness.core.value_parsers import share
 from harness.errors import EXIT_INTERRUPTED, ConfigError
-from harness.study.option import Option, declare, share
-from harness.study.option_table import JSON, OUTPUT, START
+from harness.run.option import Option, declare
+from harness.run.option_table import JSON, OUTPUT, START
+from harness.run.options_from_args import default_folder, start_options
 
 if TYPE_CHECKING:
     import argparse
@@ -58,13 +59,13 @@ def add(commands: Subparsers) -> None:
 def execute(args: argparse.Namespace) -> int:
     """Check everything, measure, write the files. Raises ConfigError, RunFolderError."""
     from harness.cli.start import write_json  # noqa: PLC0415 - heavy: see app.py
-    from harness.measure.search.comparison import best_setting, exit_code  # noqa: PLC0415 - as above
+    from harness.compare.compare_folders import compare_settings  # noqa: PLC0415 - as above
+    from harness.lifecycle import vary_settings as study  # noqa: PLC0415 - as above
+    from harness.lifecycle.context_cost import context_costs  # noqa: PLC0415 - as above
+    from harness.lifecycle.vllm_start import StartOptions, command_line  # noqa: PLC0415 - as above
+    from harness.records.folder_writer import RunFolder  # noqa: PLC0415 - as above
     from harness.report.comparison_report import settings_report  # noqa: PLC0415 - as above
-    from harness.runfolder.folder_writer import RunFolder  # noqa: PLC0415 - as above
-    from harness.server.vllm_start import StartOptions, command_line  # noqa: PLC0415 - as above
-    from harness.study import vary_settings as study  # noqa: PLC0415 - as above
-    from harness.study.compare_folders import compare_settings  # noqa: PLC0415 - as above
-    from harness.study.context_cost import context_costs  # noqa: PLC0415 - as above
+    from harness.search.comparison import best_setting, exit_code  # noqa: PLC0415 - as above
 
     settings = study.all_settings([study.parse_variable(text) for text in args.variables])
     given = start_options(args)

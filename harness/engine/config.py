@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from harness.engine.shapes import MODELS, blocks_that_fit
 from harness.errors import ConfigError
-from harness.measure.memory.cards import GPUS
+from harness.memory.cards import GPUS
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from itertools import accumulate
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from harness.measure import histogram as measured
+from harness.records import histogram as measured
 
 if TYPE_CHECKING:
     from harness.engine.config import EngineConfig

@@ -26,7 +26,7 @@ import numpy as np
 
 from harness.engine.kv import KvBlocks
 from harness.engine.shapes import MODELS, Roofline, roofline
-from harness.measure.memory.cards import GPUS
+from harness.memory.cards import GPUS
 
 if TYPE_CHECKING:
     from harness.engine.config import EngineConfig

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from harness.measure.memory.kv_dtypes import AUTO, head_bytes
+from harness.memory.kv_dtypes import AUTO, head_bytes
 
 if TYPE_CHECKING:
-    from harness.measure.memory.cards import GpuSpec
+    from harness.memory.cards import GpuSpec
 
 
 @dataclass(frozen=True, slots=True)

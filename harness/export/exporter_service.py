@@ -15,17 +15,17 @@ from dataclasses import dataclass, field, replace
 from math import nan
 from typing import TYPE_CHECKING, Any, Final
 
+from harness.diagnosis.server_window import counter_that_fell, histogram_mean_s
 from harness.errors import ServerUnreachable
 from harness.export.metric_definitions import GPU, TARGET, Values, render_metrics
 from harness.export.metrics_server import MetricsServer
-from harness.measure.diagnosis.gpu_window import GPU_SERIES, MIB, REASON_LABELS
-from harness.measure.diagnosis.server_window import counter_that_fell, histogram_mean_s
-from harness.measure.records.samples import GpuSample, ServerSample, samples_within
+from harness.records.samples import GpuSample, ServerSample, samples_within
 from harness.server.gpu import GpuInfo, GpuReadings, open_gpus
 from harness.server.max_num_seqs import max_num_seqs
 from harness.server.probe import flags
 from harness.server.scraping import MetricsScraper, without_metrics
 from harness.units import SECOND
+from harness.wire.gpu_series import GPU_SERIES, MIB, REASON_LABELS
 from harness.wire.kv_cache import cache_config, cache_summary, lacking
 
 if TYPE_CHECKING:

@@ -13,13 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from harness.measure.metrics import LATENCIES
-from harness.measure.recent_latencies import LIVE_KEYS, LIVE_QUANTILES
-from harness.measure.states import Status, Verdict
+from harness.core.states import Status, Verdict
+from harness.metrics.metrics import LATENCIES
+from harness.metrics.recent_latencies import LIVE_KEYS, LIVE_QUANTILES
 from harness.units import MS
 
 if TYPE_CHECKING:
-    from harness.measure.slo import Slo
+    from harness.metrics.slo import Slo
 
 MAX_POINTS: Final = 1_800
 COLUMNS: Final = (

@@ -16,8 +16,8 @@ from typing import Any, Final
 from prometheus_client import Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-from harness.measure.histogram import Histogram
-from harness.measure.metrics import GAPS, HISTOGRAMS
+from harness.metrics.metrics import GAPS, HISTOGRAMS
+from harness.records.histogram import Histogram
 from harness.wire.vllm_series import SERIES
 
 # key -> a number or a histogram, or a mapping of label values to these

@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import nan
 from typing import TYPE_CHECKING, Any, Final
 
+from harness.core.states import Decision, Purpose, Verdict
 from harness.export.metric_definitions import RUN, render_metrics
-from harness.measure.run_counts import RunCounts
-from harness.measure.states import Decision, Purpose, Verdict
+from harness.metrics.run_counts import RunCounts
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from harness.measure.records.samples import ClientSample
-    from harness.measure.result import Knee
-    from harness.measure.slo import Slo
+    from harness.metrics.result import Knee
+    from harness.metrics.slo import Slo
+    from harness.records.samples import ClientSample
 
 PHASES: Final = ("draining", "ramping", "settling", "measuring")
 

@@ -24,24 +24,13 @@ from harness.load.plan import (
     system_message,
 )
 from harness.load.tokens import Calibration, HashedDraws, prompt_text
+from harness.load.workloads import Conversation
 from harness.units import MS
 
 if TYPE_CHECKING:
     from harness.load.workloads import Workload
 
 REPLIES: Final = ("planned", "real")
-
-
-@dataclass(frozen=True, slots=True)
-class Conversation:
-    """How the sessions of a workload go; its `prompt` and `output` are those of one turn."""
-
-    turns: Lengths  # of a session
-    history: str = "full"  # full, last:K turns, budget:TOKENS of a prompt
-    replies: str = "planned"  # what the history holds of the assistant; real: what was answered
-    tools: int = 0  # functions that every session offers
-    session_budget: int = 0  # tokens of its prompts and answers, at most; 0: no limit
-    session_timeout: int = 0  # ns; no turn begins later than this in a session; 0: no limit
 
 
 ONE_TURN: Final = Conversation(Lengths("fixed", 1))

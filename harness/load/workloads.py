@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from harness.errors import ConfigError, closest
-from harness.load.conversations import Conversation
 from harness.load.lengths import MIXED, Lengths
 
 Rows = tuple[tuple["Workload", float], ...]
@@ -22,6 +21,18 @@ API_PATHS: Final = {
     "messages": "/v1/messages",
     "generate": "/inference/v1/generate",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """How the sessions of a workload go; its `prompt` and `output` are those of one turn."""
+
+    turns: Lengths  # of a session
+    history: str = "full"  # full, last:K turns, budget:TOKENS of a prompt
+    replies: str = "planned"  # what the history holds of the assistant; real: what was answered
+    tools: int = 0  # functions that every session offers
+    session_budget: int = 0  # tokens of its prompts and answers, at most; 0: no limit
+    session_timeout: int = 0  # ns; no turn begins later than this in a session; 0: no limit
 
 
 @dataclass(frozen=True, slots=True)

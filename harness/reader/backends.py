@@ -16,11 +16,11 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from harness.core.extensions import load_extension
 from harness.errors import ConfigError
-from harness.extensions import load_extension
 from harness.reader.fast_path import LAYOUT, ROUND, FastPath
 from harness.reader.stamping import ANCILLARY, NO_STAMP, SocketStamps, stamp_of
-from harness.runfolder import codec
+from harness.records import codec
 
 if TYPE_CHECKING:
     from harness.reader.client_connection import Connection

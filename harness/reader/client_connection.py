@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 import gevent.socket
 from gevent.lock import BoundedSemaphore
 
-from harness.measure.records.request_record import Outcome
 from harness.reader.stamping import Socket, SocketStamps, ask_for_stamps
+from harness.records.request_record import Outcome
 from harness.server.address import group_by_family
 from harness.wire.http import TlsClient
 

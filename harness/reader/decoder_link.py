@@ -34,12 +34,12 @@ from gevent.event import Event
 from gevent.hub import get_hub
 
 from harness.reader.raw_batch import ENDED, OPENED, Batch, Output, pack, receive
-from harness.runfolder.codec import decode
+from harness.records.codec import decode
 from harness.units import SECOND
 
 if TYPE_CHECKING:
-    from harness.measure.records.request_record import Outcome, RequestRecord
     from harness.reader.clock import Clock
+    from harness.records.request_record import Outcome, RequestRecord
 
     Put = Callable[[list[RequestRecord]], None]
 

@@ -42,9 +42,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from harness.core.fast_exit import leave
 from harness.errors import HarnessError
-from harness.fast_exit import leave
-from harness.measure.records.request_record import Outcome
 from harness.reader.raw_batch import (
     COLUMNS,
     EXACT,
@@ -57,9 +56,10 @@ from harness.reader.raw_batch import (
     pack,
     receive,
 )
-from harness.runfolder.codec import encode
-from harness.runfolder.folder_writer import CUT_SHORT, AppendFile
-from harness.runfolder.redact import redact_text
+from harness.records.codec import encode
+from harness.records.folder_writer import CUT_SHORT, AppendFile
+from harness.records.redact import redact_text
+from harness.records.request_record import Outcome
 from harness.wire.decode import SentRequest, StreamDecoder
 
 # Strategy: everything that would be a loop over tokens is one numpy pass over the whole batch, done

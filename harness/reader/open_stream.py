@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from gevent.event import Event
 
-from harness.measure.records.request_record import Outcome
+from harness.records.request_record import Outcome
 from harness.units import MS, SECOND
 from harness.wire.decode import EMPTY, ENDED_BY_STRANGER, broken_off, outcome_of_body
 from harness.wire.http import OK_STATUS, Response

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import gevent
 
-from harness.measure.records.request_record import Outcome, RequestRecord
 from harness.reader.backends import END_OF_FILE, IN_C
 from harness.reader.client_connection import READ_BYTES, Addresses, ConnectFailed, Connection, Place
 from harness.reader.clock import CLOCK, Clock
@@ -24,6 +23,7 @@ from harness.reader.open_stream import Exchange, Limits, Stream
 from harness.reader.poller import Poller
 from harness.reader.raw_batch import HEAD, Output
 from harness.reader.stamping import Stamping
+from harness.records.request_record import Outcome, RequestRecord
 from harness.units import MS, SECOND
 from harness.wire.http import ChunkedResponse, Response, ends_with_body
 

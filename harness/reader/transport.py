@@ -16,8 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypedDict
 
-from harness.measure.records.request_record import Outcome, RequestRecord, split_by_events
-from harness.runfolder.codec import Decoded, decode_each
+from harness.records.codec import Decoded, decode_each
+from harness.records.request_record import Outcome, RequestRecord, split_by_events
 
 RECORDS: Final = "harness_records"  # decoder -> master: a Batch
 ACK: Final = "harness_ack"  # master -> decoder: an Ack

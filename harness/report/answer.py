@@ -11,17 +11,11 @@ from dataclasses import dataclass, field, replace
 from math import isnan
 from typing import Final
 
-from harness.measure.diagnosis.server_window import replica_figures
-from harness.measure.diagnosis.triage import SYMPTOMS, TRIAGE_QUANTILE, p95_limits_ns
-from harness.measure.metrics import HEADLINES, SLO_METRICS, failed_requests
-from harness.measure.records.record_table import OK
-from harness.measure.records.samples import samples_within
-from harness.measure.result import CONCURRENT, Level, SloResult
-from harness.measure.slo import Slo
-from harness.measure.states import WORST_FIRST, Decision, Purpose, Status, Verdict
-from harness.report.delivered import delivery_sentences
-from harness.report.drill_answer import drill_sentences
-from harness.report.numbers import (
+from harness.core.states import WORST_FIRST, Decision, Purpose, Status, Verdict
+from harness.diagnosis.server_window import replica_figures
+from harness.diagnosis.triage import SYMPTOMS, TRIAGE_QUANTILE, p95_limits_ns
+from harness.metrics.metrics import HEADLINES, SLO_METRICS, failed_requests
+from harness.metrics.numbers import (
     Quantity,
     as_sentence,
     count_of,
@@ -31,6 +25,12 @@ from harness.report.numbers import (
     slo_name,
     statistic_name,
 )
+from harness.metrics.result import CONCURRENT, Level, SloResult
+from harness.metrics.slo import Slo
+from harness.records.record_table import OK
+from harness.records.samples import samples_within
+from harness.report.delivered import delivery_sentences
+from harness.report.drill_answer import drill_sentences
 from harness.report.remarks import idle_gpu_sentence, sweet_spot_sentence
 from harness.report.report_data import ReportData, as_mapping, knee_figures
 from harness.report.small_print import loop_text

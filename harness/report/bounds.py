@@ -5,10 +5,10 @@ from __future__ import annotations
 from math import isnan, nan
 from typing import TYPE_CHECKING, Final
 
+from harness.core.states import Status
 from harness.engine.shapes import MODELS
-from harness.measure.memory.cards import GPUS
-from harness.measure.records.record_table import OK
-from harness.measure.states import Status
+from harness.memory.cards import GPUS
+from harness.records.record_table import OK
 from harness.report.curves import log_ticks
 from harness.report.svg import BLUE, INK, RED, drawing, to_svg
 from harness.units import MS, SECOND

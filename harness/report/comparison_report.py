@@ -8,20 +8,8 @@ from itertools import pairwise
 from typing import Final
 
 from harness.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_SLO_MISSED, one_line
-from harness.measure.search.comparison import (
-    ERROR_SHARE,
-    KNEE,
-    MORE_IS_BETTER,
-    PER_S,
-    Change,
-    Coefficient,
-    Comparison,
-    Difference,
-    Setting,
-    best_setting,
-    knee_text,
-)
-from harness.report.numbers import (
+from harness.metrics.level_figures import Change, Difference
+from harness.metrics.numbers import (
     UNKNOWN,
     Quantity,
     count_of,
@@ -31,6 +19,17 @@ from harness.report.numbers import (
 )
 from harness.report.svg import BLUE, drawing, to_svg
 from harness.report.tables import aligned
+from harness.search.comparison import (
+    ERROR_SHARE,
+    KNEE,
+    MORE_IS_BETTER,
+    PER_S,
+    Coefficient,
+    Comparison,
+    Setting,
+    best_setting,
+    knee_text,
+)
 
 TABLE_COLUMNS: Final = ("Figure", "A", "B", "Change", "95% interval", "Verdict")
 MAX_SUMMARY_ROWS: Final = 12  # rows of the summary; the full table is folded below

@@ -12,16 +12,16 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
-from harness.measure.states import Decision, Verdict
-from harness.report.numbers import Quantity, slo_limit, statistic_name
+from harness.core.states import Decision, Verdict
+from harness.metrics.numbers import Quantity, slo_limit, statistic_name
 from harness.report.svg import BLUE, GREEN, INK, MUTED, PAPER, RED, drawing, to_svg
 from harness.units import MS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from harness.measure.result import KneeCurve, Level
-    from harness.measure.slo import Slo
+    from harness.metrics.result import KneeCurve, Level
+    from harness.metrics.slo import Slo
     from harness.report.report_data import ReportData
 
     Points = list[tuple[float, float]]

@@ -8,7 +8,7 @@ from statistics import fmean, pstdev
 from typing import Final
 
 from harness.load.own_data import CACHE_BLOCK, REMEMBERED_BLOCKS, DataSource
-from harness.report.numbers import count_of, format_number
+from harness.metrics.numbers import count_of, format_number
 from harness.units import SECOND, say_ns
 
 QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}

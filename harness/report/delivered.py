@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from harness.report.numbers import as_sentence
+from harness.metrics.numbers import as_sentence
 
 if TYPE_CHECKING:
-    from harness.measure.result import Level
+    from harness.metrics.result import Level
     from harness.report.report_data import ReportData
 
 LEAST_SHARE: Final = 0.01  # of a level's answers: fewer are in result.json alone

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from harness.measure.latency_figures import in_window
-from harness.measure.metrics import LATENCIES, ttft
-from harness.measure.records.token_gaps import pool_gaps
-from harness.measure.states import Decision, Verdict
+from harness.core.states import Decision, Verdict
+from harness.metrics.latency_figures import in_window
+from harness.metrics.metrics import LATENCIES, ttft
+from harness.metrics.numbers import format_number, metric_name, slo_limit
+from harness.metrics.token_gaps import pool_gaps
 from harness.report.curves import HEIGHT, WIDTH, log_ticks
-from harness.report.numbers import format_number, metric_name, slo_limit
 from harness.report.svg import BLUE, GOLD, GREEN, INK, LINE, MUTED, PAPER, RED, drawing, to_svg
 from harness.units import MS
 
 if TYPE_CHECKING:
-    from harness.measure.arrays import Floats, Ints
-    from harness.measure.result import Level
+    from harness.core.arrays import Floats, Ints
+    from harness.metrics.result import Level
     from harness.report.report_data import ReportData
 
 FAILED: Final = (Decision.failed, Verdict.missed)

@@ -7,13 +7,13 @@ from contextlib import suppress
 from math import isnan
 from typing import TYPE_CHECKING, Final
 
+from harness.core.states import WORST_FIRST, Verdict
+from harness.drill.recovery import Overload, Sliding, recovery
 from harness.errors import ConfigError
 from harness.export.live_state import DRILLED
-from harness.measure.drill.recovery import Overload, Sliding, recovery
-from harness.measure.metrics import GAPS
-from harness.measure.states import WORST_FIRST, Verdict
-from harness.report.numbers import count_of, slo_name
-from harness.runfolder import names
+from harness.metrics.metrics import GAPS
+from harness.metrics.numbers import count_of, slo_name
+from harness.records import names
 from harness.units import SECOND
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from math import nan, prod
 
 import numpy as np
 
+from harness.capacity import sizing
 from harness.errors import ConfigError, NoKnee
-from harness.measure import sizing
-from harness.measure.result import CONCURRENT, Knee, Level, Number, Result
-from harness.report.numbers import count_of
-from harness.report.numbers import format_number as say
+from harness.metrics.numbers import count_of
+from harness.metrics.numbers import format_number as say
+from harness.metrics.result import CONCURRENT, Knee, Level, Number, Result
 from harness.units import SECOND
 
 

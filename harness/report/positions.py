@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from harness.measure.records.token_positions import PositionFigures, PositionRow, position_sentence
+from harness.metrics.numbers import format_number
+from harness.metrics.token_positions import PositionFigures, PositionRow, position_sentence
 from harness.report.curves import HEIGHT, WIDTH, log_ticks
-from harness.report.numbers import format_number
 from harness.report.svg import BLUE, MUTED, drawing, to_svg
 
 if TYPE_CHECKING:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from harness.measure.search.sweet_spot import SHARE, sweet_spot
-from harness.report.numbers import format_number
+from harness.metrics.numbers import format_number
+from harness.search.sweet_spot import SHARE, sweet_spot
 
 if TYPE_CHECKING:
-    from harness.measure.result import Level
+    from harness.metrics.result import Level
     from harness.report.report_data import ReportData
 
 COMMANDS: Final = ("knee", "sweep")  # whose levels differ in nothing but their load

@@ -7,15 +7,15 @@ from functools import cached_property
 from math import isnan, nan
 from typing import TYPE_CHECKING, Any
 
-from harness.measure.result import CONCURRENT, Knee, Level, Result
-from harness.measure.slo import Slo
-from harness.report.numbers import Quantity, count_of
+from harness.metrics.numbers import Quantity, count_of
+from harness.metrics.result import CONCURRENT, Knee, Level, Result
+from harness.metrics.slo import Slo
 from harness.units import MS
 
 if TYPE_CHECKING:
-    from harness.measure.records.token_gaps import WindowGaps
-    from harness.measure.states import Status
-    from harness.runfolder.folder_reader import Run
+    from harness.core.states import Status
+    from harness.metrics.token_gaps import WindowGaps
+    from harness.records.folder_reader import Run
 
 
 @dataclass(frozen=True)

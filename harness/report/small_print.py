@@ -6,15 +6,15 @@ import re
 from math import isnan
 from typing import Any, Final
 
-from harness.measure.diagnosis.client_host import (
+from harness.core.states import Status
+from harness.diagnosis.client_host import (
     UNKNOWN_HOST,
     HostFigures,
     busy_sentence,
     host_figures,
 )
-from harness.measure.metrics import failed_requests
-from harness.measure.states import Status
-from harness.report.numbers import (
+from harness.metrics.metrics import failed_requests
+from harness.metrics.numbers import (
     as_int,
     as_sentence,
     count_of,

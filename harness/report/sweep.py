@@ -8,15 +8,15 @@ from math import inf, isnan
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
+from harness.core.states import Decision, Purpose
 from harness.errors import one_line
-from harness.measure.search.power import PLATEAU
-from harness.measure.search.statistics import mean_interval
-from harness.measure.states import Decision, Purpose
+from harness.metrics.numbers import Quantity, escape_markdown, format_number
+from harness.metrics.statistics import mean_interval
 from harness.report import tables
-from harness.report.numbers import Quantity, escape_markdown, format_number
+from harness.search.power import PLATEAU
 
 if TYPE_CHECKING:
-    from harness.measure.result import Level
+    from harness.metrics.result import Level
     from harness.report.report_data import ReportData
 
     Row = dict[str, Any]

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from harness.measure.diagnosis.server_window import load_shares
-from harness.measure.memory.cards import GPUS
-from harness.measure.metrics import HEADLINES, LATENCIES
-from harness.measure.states import Status
-from harness.report.numbers import (
+from harness.core.states import Status
+from harness.diagnosis.server_window import load_shares
+from harness.memory.cards import GPUS
+from harness.metrics.metrics import HEADLINES, LATENCIES
+from harness.metrics.numbers import (
     UNKNOWN,
     Quantity,
     as_float,
@@ -28,7 +28,7 @@ from harness.report.numbers import (
 from harness.report.report_data import ReportData, as_mapping, knee_figures
 
 if TYPE_CHECKING:
-    from harness.measure.result import Level
+    from harness.metrics.result import Level
 
     Row = dict[str, str]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from harness.report.numbers import as_sentence
+from harness.metrics.numbers import as_sentence
 
 
 def render(name: str, **data: Any) -> str:

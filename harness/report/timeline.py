@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from harness.measure.metrics import SLO_METRICS
+from harness.metrics.metrics import SLO_METRICS
 from harness.report.svg import BLUE, GOLD, GREEN, INK, LINE, MUTED, RED, RULE, TOP, drawing, to_svg
 from harness.report.tables import mean_part
 from harness.units import MS, SECOND
@@ -15,8 +15,8 @@ from harness.units import MS, SECOND
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from harness.measure.records.samples import GpuSample
-    from harness.measure.result import Level
+    from harness.metrics.result import Level
+    from harness.records.samples import GpuSample
     from harness.report.report_data import ReportData
 
     Panels = dict[str, tuple[list[tuple[int, float]], float | None]]  # of points, and a ceiling

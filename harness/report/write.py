@@ -9,27 +9,27 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from xml.etree import ElementTree as ET
 
+from harness.core.states import Verdict
+from harness.core.typed_json import to_json
 from harness.errors import EXIT_OK, one_line
-from harness.measure.result import Bottleneck, Level, Result
-from harness.measure.states import Verdict
-from harness.measure.typed_json import to_json
+from harness.metrics.numbers import escape_markdown
+from harness.metrics.result import Bottleneck, Level, Result
+from harness.records import names
+from harness.records.folder_writer import RunFolder
+from harness.records.json_files import flat
 from harness.report import sweep, tables
 from harness.report.answer import Answer, build_answer, slo_sentence
 from harness.report.bounds import bounds_chart, bounds_sentence
 from harness.report.curves import curve_charts, knee_charts
 from harness.report.distributions import distribution_charts, turn_chart, turn_rows
-from harness.report.numbers import escape_markdown
 from harness.report.positions import position_chart, position_note, position_rows
 from harness.report.report_data import ReportData, as_mapping
 from harness.report.small_print import configuration_rows, instrument_rows, limitations, target_text
 from harness.report.timeline import timeline_chart, waterfall_chart
-from harness.runfolder import names
-from harness.runfolder.folder_writer import RunFolder
-from harness.runfolder.json_files import flat
 
 if TYPE_CHECKING:
-    from harness.measure.records.token_gaps import WindowGaps
-    from harness.runfolder.folder_reader import Run
+    from harness.metrics.token_gaps import WindowGaps
+    from harness.records.folder_reader import Run
 
 MARKDOWN_COLUMNS: Final[tuple[str, ...]] = (
     "Users", "Sessions", "Rate, 1/s", "In flight", "Result", "n",
@@ -148,7 +148,7 @@ def html(facts: ReportData, answer: Answer) -> str:
 
 def write_reports(run: Run, result: Result, gaps: WindowGaps) -> Answer:
     """Write every format into the run's folder; the answer."""
-    from harness.runfolder.run_frames import write_levels  # noqa: PLC0415 - 0.2 s, and only here
+    from harness.run.run_frames import write_levels  # noqa: PLC0415 - 0.2 s, and only here
 
     facts = ReportData(run, result, gaps)
     found = build_answer(facts)

@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.core.typed_json import from_json
 from harness.load.request_fields import DEFAULT_FIELDS, fill_headers, json_body
 from harness.load.tokens import Calibration
 from harness.load.workloads import API_PATHS, Workload
-from harness.measure.typed_json import from_json
 from harness.server.access import TargetAccess
 from harness.server.address import Address
 from harness.units import SECOND

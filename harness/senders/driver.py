@@ -22,15 +22,15 @@ from harness.load.arrivals import Due, Schedule, Stripe
 from harness.load.conversations import Talk
 from harness.load.own_data import DataSource
 from harness.load.plan import RequestSpec, plan, seeded_random
-from harness.measure.records.request_record import Outcome, RequestRecord, request_id
 from harness.reader.client_connection import Place
 from harness.reader.clock import CLOCK
 from harness.reader.open_stream import Exchange, Limits
 from harness.reader.raw_batch import Output
 from harness.reader.reader import Reader
-from harness.runfolder import names
-from harness.runfolder.folder_writer import SendJournal
-from harness.runfolder.redact import redact_text
+from harness.records import names
+from harness.records.folder_writer import SendJournal
+from harness.records.redact import redact_text
+from harness.records.request_record import Outcome, RequestRecord, request_id
 from harness.senders.drive_options import DriveOptions, request_bytes
 from harness.units import MS, SECOND
 

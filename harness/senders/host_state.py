@@ -10,8 +10,8 @@ from typing import Final
 
 import psutil
 
-from harness.measure.diagnosis.client_host import waited_s
-from harness.measure.records.samples import HostSample
+from harness.diagnosis.client_host import waited_s
+from harness.records.samples import HostSample
 
 PRESSURE: Final = Path("/proc/pressure/cpu")
 CGROUPS: Final = Path("/sys/fs/cgroup")

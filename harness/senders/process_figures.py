@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from harness.measure.records.samples import ClientSample
 from harness.reader.backends import IN_PYTHON
+from harness.records.samples import ClientSample
 
 SUMS: Final = (
     "events", "reads", "cpu_s", "decoder_cpu_s", "decoder_backlog", "decoder_held", "clock_steps",

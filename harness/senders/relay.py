@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from locust.env import Environment
     from locust.rpc import Message
 
-    from harness.measure.records.request_record import RequestRecord
+    from harness.records.request_record import RequestRecord
     from harness.senders.driver import Driver
 
 logger = logging.getLogger(__name__)

@@ -18,14 +18,14 @@ from gevent.pool import Group
 from gevent.threadpool import ThreadPool
 
 from harness.errors import ServerUnreachable
-from harness.measure.records.samples import ServerSample
 from harness.reader.clock import CLOCK
+from harness.records.samples import ServerSample
 from harness.server.scraping import MetricsScraper, without_metrics
 from harness.units import SECOND
 from harness.wire.vllm_metrics import sum_samples
 
 if TYPE_CHECKING:
-    from harness.measure.records.samples import GpuSample
+    from harness.records.samples import GpuSample
     from harness.server.access import TargetAccess
     from harness.server.gpu import GpuSource
 

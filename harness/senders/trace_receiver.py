@@ -20,7 +20,7 @@ from gevent.pywsgi import WSGIServer
 from harness.wire.otlp import traces
 
 if TYPE_CHECKING:
-    from harness.measure.diagnosis.ttft_split import RequestTrace
+    from harness.diagnosis.ttft_split import RequestTrace
 
 HOST: Final = "127.0.0.1"  # anybody may post here: it is for this machine only
 PATH: Final = "/v1/traces"

@@ -10,7 +10,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from harness.errors import ConfigError
-from harness.runfolder.redact import HIDDEN, redact_text
+from harness.records.redact import HIDDEN, redact_text
 
 LOOPBACK: Final = "127.0.0.1"  # where our own pages without a login are served
 DEFAULT_PORTS = {"http": 80, "https": 443}

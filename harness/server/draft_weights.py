@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from harness.measure.memory.weights import (
+from harness.memory.weights import (
     ONE_GPU,
     VOCABULARY_STEP,
     Kind,
@@ -21,7 +21,7 @@ from harness.server.model_config import model_shape
 from harness.server.model_weights import UnknownWeightsError, weight_plan
 
 if TYPE_CHECKING:
-    from harness.measure.memory.parallel import Parallel
+    from harness.memory.parallel import Parallel
 
 STATES_OF_EAGLE3: Final = 3  # hidden states of the model that its head reads
 READ_TWICE: Final = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")

@@ -21,14 +21,14 @@ import psutil
 import pynvml
 
 from harness.errors import ConfigError, ServerUnreachable
-from harness.measure.diagnosis.gpu_window import MIB, throttle_reasons
-from harness.measure.records.samples import GpuSample, ServerSample
+from harness.records.samples import GpuSample, ServerSample
 from harness.server.access import TargetAccess
 from harness.server.address import Address, parse_exporter_url
 from harness.server.http_exchange import HttpConnection
 from harness.server.scraping import family_of
 from harness.units import SECOND
 from harness.wire.gpu_pages import GpuKey, engine_cpu_s, gpu_labels, gpu_samples, is_own_exporter
+from harness.wire.gpu_series import MIB, throttle_reasons
 
 UNSIGNED_INT: Final = 1  # NVML's type of a counter that wraps at 4 GiB
 

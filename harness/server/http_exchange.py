@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from harness.errors import ServerUnreachable, one_line
 from harness.load.request_fields import PLACEHOLDERS, fill_headers
-from harness.runfolder.redact import redact_text
+from harness.records.redact import redact_text
 from harness.units import SECOND, say_ns
 
 if TYPE_CHECKING:

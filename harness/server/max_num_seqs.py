@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from harness.diagnosis.slots import infer_max_num_seqs
 from harness.errors import ConfigError, closest
-from harness.measure.diagnosis.slots import MaxNumSeqs, Source, infer_max_num_seqs
+from harness.metrics.level_figures import MaxNumSeqs, Source
 
 if TYPE_CHECKING:
-    from harness.measure.records.samples import ServerSample
+    from harness.records.samples import ServerSample
 
 MAX_NUM_SEQS: Final = "max_num_seqs"
 # section of vLLM's configuration -> its flags that influence a knee

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.errors import ConfigError
-from harness.measure.memory.families import ALL_LAYERS, FAMILIES, LATE_LAYERS, NO_LAYER, Family
-from harness.measure.memory.model_shape import ModelShape
-from harness.runfolder.json_files import read_json
+from harness.memory.families import ALL_LAYERS, FAMILIES, LATE_LAYERS, NO_LAYER, Family
+from harness.memory.model_shape import ModelShape
+from harness.records.json_files import read_json
 from harness.server.config_values import Config, ConfigValues
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from harness.errors import ConfigError
-from harness.measure.memory.weight_parts import (
+from harness.memory.weight_parts import (
     Attention,
     Experts,
     FeedForward,
@@ -14,8 +14,8 @@ from harness.measure.memory.weight_parts import (
     norms,
     vector,
 )
-from harness.measure.memory.weight_shards import undivided
-from harness.measure.memory.weights import (
+from harness.memory.weight_shards import undivided
+from harness.memory.weights import (
     ONE_GPU,
     VOCABULARY_STEP,
     Kind,
@@ -32,10 +32,10 @@ from harness.server.quantization_config import quantization_of
 from harness.server.vision_towers import add_towers
 
 if TYPE_CHECKING:
-    from harness.measure.memory.families import Family
-    from harness.measure.memory.model_shape import ModelShape
-    from harness.measure.memory.parallel import Parallel
-    from harness.measure.memory.quantization import Quantization
+    from harness.memory.families import Family
+    from harness.memory.model_shape import ModelShape
+    from harness.memory.parallel import Parallel
+    from harness.memory.quantization import Quantization
 
 INNER: Final = ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size")
 EXPERT_COUNTS: Final = ("num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from harness.errors import ServerUnreachable, one_line
 from harness.load.request_fields import json_body
 from harness.load.workloads import API_PATHS
-from harness.runfolder.redact import redact_text
+from harness.records.redact import redact_text
 from harness.server.http_exchange import MAX_QUOTED_CHARS, fetch
 from harness.server.probe import TINY_REQUEST
 

@@ -10,7 +10,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from harness.measure.memory.quantization import REGULAR, Format, Quantization
+from harness.memory.quantization import REGULAR, Format, Quantization
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -26,7 +26,7 @@ from harness.wire.kv_cache import models_on
 from harness.wire.vllm_metrics import server_sample
 
 if TYPE_CHECKING:
-    from harness.measure.records.samples import ServerSample
+    from harness.records.samples import ServerSample
     from harness.server.access import TargetAccess
     from harness.server.address import Address
 

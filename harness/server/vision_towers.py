@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from harness.measure.memory.towers import Tower
+from harness.memory.towers import Tower
 from harness.server.config_values import ConfigValues
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from harness.measure.memory.model_shape import ModelShape
-    from harness.measure.memory.weights import WeightPlan
+    from harness.memory.model_shape import ModelShape
+    from harness.memory.weights import WeightPlan
 
 OTHER_TOWERS: Final = (
     "audio_config",

@@ -16,16 +16,16 @@ import numpy as np
 
 from harness.engine.shapes import STEP_NS
 from harness.errors import RunFolderError
-from harness.measure.event_gaps import event_gaps
-from harness.measure.metrics import ttft
-from harness.measure.records.record_table import OK, RecordTable
+from harness.metrics.event_gaps import event_gaps
+from harness.metrics.metrics import ttft
+from harness.records.record_table import OK, RecordTable
 from harness.simulator.closed_loop import ClosedLoop, Traffic
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
+    from harness.core.arrays import Floats
     from harness.engine.config import EngineConfig
-    from harness.measure.arrays import Floats
-    from harness.measure.search.evidence import Window
+    from harness.metrics.evidence import Window
 
 
 MIN_REQUESTS: Final = 5  # a level with fewer says nothing

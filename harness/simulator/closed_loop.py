@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from harness.engine.scheduler import Scheduler, Sequence
-from harness.measure.records.samples import GpuSample, ServerSample
+from harness.records.samples import GpuSample, ServerSample
 from harness.simulator.api_servers import FrontEnd
 from harness.simulator.scrapes import SimulatedObserver
 from harness.simulator.simulated_records import SimulatedRecords, merge_same_instant
@@ -23,7 +23,7 @@ from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
     from harness.engine.config import EngineConfig
-    from harness.measure.records.record_table import RecordTable
+    from harness.records.record_table import RecordTable
 
 CLIENT_NS: Final = 200_000  # from the last token to the same user's next request
 KEEP_ENDED_NS: Final = 60 * SECOND  # ended requests are kept this long before the last table

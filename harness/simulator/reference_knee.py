@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from harness.measure.search.evidence import (
+from harness.core.states import Purpose
+from harness.metrics.evidence import (
     Evidence,
     Window,
     gather_evidence,
     pool_evidence,
     worst_ratio,
 )
-from harness.measure.search.statistics import resample_weights
-from harness.measure.states import Purpose
+from harness.metrics.statistics import resample_weights
 from harness.simulator.closed_loop import ClosedLoop, Traffic
 from harness.units import SECOND
 
 if TYPE_CHECKING:
     from harness.engine.config import EngineConfig
-    from harness.measure.slo import Slo
+    from harness.metrics.slo import Slo
 
 CHUNK_NS: Final = 60 * SECOND
 LONGEST_NS: Final = 2400 * SECOND

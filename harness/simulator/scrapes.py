@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from harness.engine.engine_metrics import EngineMetrics
 from harness.engine.player import step_token_count
-from harness.measure.records.samples import GpuSample, ServerSample, summed_fields
+from harness.records.samples import GpuSample, ServerSample, summed_fields
 from harness.units import SECOND
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from harness.measure.records.record_table import NUMBER_COLUMNS, OK, OPEN, RecordTable
+from harness.records.record_table import NUMBER_COLUMNS, OK, OPEN, RecordTable
 
 if TYPE_CHECKING:
+    from harness.core.arrays import Ints
     from harness.engine.scheduler import Sequence
-    from harness.measure.arrays import Ints
 
 
 ROW: Final = 8  # numbers of a request: `_row`

@@ -21,7 +21,7 @@ import gevent
 import orjson
 from flask import Blueprint, Flask, Response, request, send_file
 
-from harness.runfolder import names
+from harness.records import names
 
 if TYPE_CHECKING:
     from locust.web import WebUI

@@ -17,17 +17,17 @@ import numpy as np
 from flask import Blueprint, Flask, Response, request
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
-from harness.measure.metrics import LATENCIES
-from harness.measure.search.statistics import MIN_TAIL, QUANTILES, quantile
+from harness.metrics.metrics import LATENCIES
+from harness.metrics.statistics import MIN_TAIL, QUANTILES, quantile
 from harness.units import MS
 from harness.webpage.login import keep_out
 
 if TYPE_CHECKING:
     from locust.web import WebUI
 
-    from harness.measure.arrays import Floats, Ints
-    from harness.measure.run_counts import RunCounts
-    from harness.measure.slo import Slo
+    from harness.core.arrays import Floats, Ints
+    from harness.metrics.run_counts import RunCounts
+    from harness.metrics.slo import Slo
 
     Tabs = dict[str, tuple[str, Mapping[str, str], Callable[[], Sequence[Mapping[str, str | int]]]]]
 

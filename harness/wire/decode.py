@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from harness.measure.records.request_record import Outcome, RequestRecord, ns_array
+from harness.records.request_record import Outcome, RequestRecord, ns_array
 from harness.wire.http import OK_STATUS
 from harness.wire.openai import (
     FAILED_FINISHES,

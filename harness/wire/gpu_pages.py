@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping
 from math import isnan, nan
 from typing import Any, Final
 
-from harness.measure.diagnosis.gpu_window import GPU_SERIES, MIB, REASON_LABELS, throttle_reasons
-from harness.measure.records.samples import GpuSample
+from harness.records.samples import GpuSample
+from harness.wire.gpu_series import GPU_SERIES, MIB, REASON_LABELS, throttle_reasons
 from harness.wire.prometheus_text import parse_metrics
 
 MIN_BLANK_VALUE: Final = float(1 << 47)  # DCGM_FP64_BLANK; the integers' blanks are even larger

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
-from harness.measure.diagnosis.ttft_split import RequestTrace
+from harness.diagnosis.ttft_split import RequestTrace
 
 Value = int | bytes
 

@@ -9,8 +9,8 @@ from math import fsum, inf, isnan, nan
 from statistics import fmean
 from typing import Any
 
-from harness.measure.histogram import Histogram, sum_histograms
-from harness.measure.records.samples import ServerSample, summed_fields
+from harness.records.histogram import Histogram, sum_histograms
+from harness.records.samples import ServerSample, summed_fields
 from harness.wire.prometheus_text import MetricSample, parse_metrics
 from harness.wire.vllm_series import SERIES, SERIES_NAMES, VLLM_PREFIXES, Series
 

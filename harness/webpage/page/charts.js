@@ -19,7 +19,7 @@ export function number(value) {
   return value.toLocaleString("en", { maximumFractionDigits: size >= 100 ? 0 : size >= 10 ? 1 : 2 });
 }
 
-// as the report rounds (harness/report/numbers.py): by the interval, and never onto the limit or to its other side
+// as the report rounds (harness/metrics/numbers.py): by the interval, and never onto the limit or to its other side
 export function figure([value, low, high] = [null, null, null], limit = null) {
   if (!real(value)) return [number(value), real(low) ? `at least ${number(low)}` : ""];
   const size = Math.floor(Math.log10(Math.abs(value) || 1)), half = real(low) && real(high) ? (high - low) / 2 : 0;

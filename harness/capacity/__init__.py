@@ -1,0 +1,1 @@
+"""Planning: does a model fit, how many replicas, when to scale."""

@@ -1,0 +1,108 @@
+"""One knee as settings of KEDA, an HPA, llm-d and vLLM; docs/autoscaling.md has the sources."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from math import ceil
+from typing import TYPE_CHECKING, Final
+
+from harness.capacity.alert_rules import in_flight
+from harness.capacity.sizing import threshold_with_lead
+from harness.diagnosis.triage import p95_limits_ns
+from harness.errors import ConfigError
+from harness.units import MS, NS_PER, SECOND, say_ns
+
+if TYPE_CHECKING:
+    from harness.capacity.threshold import Threshold
+
+SEEN_LATE_NS: Final = 30 * SECOND  # a scrape of Prometheus and a sync of the HPA
+SCORERS: Final = ("queue-scorer", "prefix-cache-scorer")
+
+
+def autoscaler(found: Threshold, args: Namespace) -> str:
+    """KEDA's ScaledObject, or an HPA on a custom metric. Raises ConfigError for a lead too long."""
+    name, least, most = json.dumps(args.deployment), args.min_replicas, args.max_replicas
+    delay_ns = args.start_up + SEEN_LATE_NS
+    lead = (args.growth or 0) * delay_ns / NS_PER["m"]
+    target = threshold_with_lead(found.requests, lead, least)
+    if target < 1:
+        raise ConfigError(
+            f"{ceil(lead):,} requests come by --growth until a replica is ready, too many for "
+            f"{least} of them: try --min-replicas {ceil(2 * lead / found.requests)}."
+        )
+    grown = f"{ceil(lead)} are the growth in {say_ns(delay_ns)} (start, scrape and sync)"
+    why = f"Target {target} of {found.requests}: an HPA acts 10% above it, and {grown}."
+    kind, api = "HorizontalPodAutoscaler", "autoscaling/v2"
+    limits = f"minReplicas: {least}\n  maxReplicas: {most}"
+    metric = f"""metrics:
+    - type: Pods
+      pods:
+        metric: {{name: vllm_requests_in_flight}}
+        target: {{type: AverageValue, averageValue: "{target}"}}"""
+    if args.form == "keda":
+        kind, api = "ScaledObject", "keda.sh/v1alpha1"
+        limits = f"minReplicaCount: {least}\n  maxReplicaCount: {most}"
+        metric = f"""triggers:
+    - type: prometheus
+      metricType: AverageValue
+      metadata: {{serverAddress: {json.dumps(args.prometheus)}, threshold: "{target}",
+                 query: {json.dumps(in_flight(found.model))}}}"""
+    return f"""{_comments(found, why)}apiVersion: {api}
+kind: {kind}
+metadata: {{name: {name}}}
+spec:
+  scaleTargetRef: {{apiVersion: apps/v1, kind: Deployment, name: {name}}}
+  {limits}
+  {metric}
+"""
+
+
+def endpoint_picker(found: Threshold) -> str:
+    """llm-d's EndpointPickerConfig: how much a replica is given, and when its cache is left."""
+    limit_ns, _ = p95_limits_ns(found.slos)
+    speed, low, high = found.prefill
+    given = {"concurrency-detector": f"maxConcurrency: {found.users}"}
+    if found.waiting >= 1:
+        given["utilization-detector"] = f"queueDepthThreshold: {found.waiting:.0f}"
+    why = "peakPrefillThroughput is not known: measure long prompts of varied lengths."
+    if speed * limit_ns > 0:
+        numbers = f"peakPrefillThroughput: {speed:.0f}, maxTTFTPenaltyMs: {limit_ns / MS:.0f}"
+        given["prefix-cache-affinity-filter"] = numbers
+        why = f"The 95% interval of peakPrefillThroughput is {low:,.0f} to {high:,.0f} tokens/s."
+    plugins = "".join(f"  - {{type: {key}, parameters: {{{x}}}}}\n" for key, x in given.items())
+    plugins += "".join(f"  - {{type: {key}}}\n" for key in SCORERS)
+    steps = "".join(f"      - {{pluginRef: {key}}}\n" for key in (*given, *SCORERS))
+    return f"""{_comments(found, why)}apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+featureGates: [flowControl]
+plugins:
+{plugins}flowControl: {{saturationDetector: {{pluginRef: concurrency-detector}}}}
+schedulingProfiles:
+  - name: default
+    plugins:
+{steps}"""
+
+
+def admission_flags(found: Threshold) -> str:
+    """Flags of `vllm serve` that refuse, with status 503, what would wait too long."""
+    limit_ns, _ = p95_limits_ns(found.slos)
+    # With vLLM's formula requests wait for the target on average: the mean that goes with the p95.
+    target_ns = limit_ns * found.ttft_mean_of_p95
+    tokens = target_ns / SECOND * found.prompt_tokens_per_s
+    flags = f"--max-num-queued-reqs {found.requests}"
+    why = "No --max-num-queued-tokens: it needs a p95 TTFT SLO and the server's metrics."
+    if tokens >= 1:
+        flags += f" --max-num-queued-tokens {tokens:.0f}"
+        speed = f"{found.prompt_tokens_per_s:,.0f} prompt tokens/s"
+        why = f"{speed} at the knee for {say_ns(target_ns)}, the mean TTFT at the p95's limit."
+    return f"{_comments(found, why)}{flags}\n"
+
+
+def bare(found: Threshold) -> str:
+    """The query and its threshold, for any other autoscaler."""
+    return f"{in_flight(found.model)}\n{found.requests}\n"
+
+
+def _comments(found: Threshold, why: str) -> str:
+    return "".join(f"# {line}\n" for line in (found.sentence, *found.notes, why))

@@ -1,0 +1,286 @@
+"""The figures of `vllm-harness fit`, of all GPUs together unless a name says otherwise.
+
+None where something is not known: nothing that follows from it is guessed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, isnan
+from typing import TYPE_CHECKING, Any, Final
+
+from harness.memory.bounds import compute_tokens_per_s, decode_tokens_per_s
+from harness.memory.verdict import Room, Verdict, Why, judge
+
+if TYPE_CHECKING:
+    from harness.capacity.fit_question import Question, Server
+
+DIFFERS: Final = 0.01  # of the server's own figure: beyond that it is said
+FIRST_CONTEXT: Final = 1024  # of the envelope; each next one is twice as long
+CONTEXTS: Final = 8
+LONGEST_CONTEXT: Final = 1 << 17  # where the model's limit is not known
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """What a server says of its KV cache, beside what we compute of its blocks."""
+
+    kv_tokens: int
+    concurrency: float
+    computed_tokens: int
+    factor: float  # the server's figure by ours
+    differs: bool
+
+
+def answer(question: Question) -> dict[str, Any]:
+    """Return every figure of the answer."""
+    own = _own_figures(question)
+    room = _room(question, own)
+    verdict = _verdict(question, room)
+    speeds = Speeds(question)
+    blocks = room.likely if room else None
+    contexts = _contexts(question)
+    return {
+        "fits": verdict.fits,
+        "why": verdict.why.value,
+        **_requests(question),
+        **_memory(question, room),
+        **_kv_cache(question, room, own),
+        "user": speeds.row(question.context, blocks),
+        "envelope": [speeds.row(tokens, blocks) for tokens in contexts],
+        "prefill_tokens_per_s": _number(speeds.compute),
+        "decode_tokens_per_s": _number(speeds.of_one_user()),
+    }
+
+
+def _own_figures(question: Question) -> Own | None:
+    """Compare the server's figure with ours; None without a server, a shape or its figure."""
+    server, limit = question.server, question.max_model_len
+    if not server or not server.blocks or not server.kv_tokens or not question.shape or not limit:
+        return None
+    computed = int(question.layout.concurrency(server.blocks, limit) * limit)
+    concurrency = server.concurrency or server.kv_tokens / limit
+    factor = server.kv_tokens / max(computed, 1)
+    return Own(server.kv_tokens, concurrency, computed, factor, abs(factor - 1) > DIFFERS)
+
+
+def _room(question: Question, own: Own | None) -> Room | None:
+    """The blocks of one engine; None: not known."""
+    if question.server and question.server.blocks:
+        blocks = _server_blocks(question, question.server)
+        if own and own.differs:  # so that as many requests fit as the server says
+            blocks = round(blocks * own.factor)
+        return Room(blocks, blocks, blocks)
+    kv = question.budget.kv
+    if question.shape is None or not kv.known:
+        return None
+    stages = question.parallel.pipeline
+    likely = question.layout.blocks_in([kv.likely] * stages)
+    most = question.layout.blocks_in([kv.most] * stages)
+    least = 0 if isnan(kv.least) else question.layout.blocks_in([kv.least] * stages)
+    return Room(least, likely, most)
+
+
+def _server_blocks(question: Question, server: Server) -> int:
+    """Of layers in groups only the configuration tells; without it the server's tokens do."""
+    if question.shape is None and server.kv_tokens:
+        return server.kv_tokens // question.layout.block_tokens
+    return server.blocks or 0
+
+
+def _verdict(question: Question, room: Room | None) -> Verdict:
+    asked = sum(times for _, times in question.requests)
+    if question.slots and asked > question.slots * question.parallel.data:
+        return Verdict(False, Why.SLOTS)
+    measured = question.server is not None
+    if question.division_fault and not measured:
+        return Verdict(False, Why.SHAPE)
+    if question.budget.overflows and not measured:
+        return Verdict(False, Why.OVERFLOW)
+    if room is None:
+        return Verdict(None, Why.NO_WEIGHTS if _lacks_weights(question) else Why.NO_MEMORY)
+    start = question.layout.request_blocks(question.must_hold) if question.must_hold else 0
+    return judge(_engine_blocks(question), start, room)
+
+
+def _lacks_weights(question: Question) -> bool:
+    return isnan(question.weights.one_gpu) and not isnan(question.budget.memory)
+
+
+def _engine_blocks(question: Question) -> int:
+    """What the engine with most requests needs; they are dealt out evenly."""
+    engines = question.parallel.data
+    return sum(
+        ceil(times / engines) * question.layout.request_blocks(tokens)
+        for tokens, times in question.requests
+    )
+
+
+def _requests(question: Question) -> dict[str, Any]:
+    requests = question.requests
+    layout = question.layout
+    return {
+        "requests": sum(times for _, times in requests),
+        "request_tokens": sum(tokens * times for tokens, times in requests),
+        "need_blocks": sum(times * layout.request_blocks(tokens) for tokens, times in requests),
+        "max_model_len": question.max_model_len,
+        "must_hold": question.must_hold,
+    }
+
+
+def _memory(question: Question, room: Room | None) -> dict[str, Any]:
+    """Bytes; a reserve is what neither weights nor KV cache have of what vLLM takes."""
+    budget, weights, gpus = question.budget, question.weights, question.parallel.gpus
+    memory = budget.memory * gpus
+    pool = _pool_bytes(question, room)
+    measured = question.server is not None or budget.kv_given is not None
+    reserve = [size * gpus for size in (budget.reserve.least, budget.reserve.likely)]
+    most = budget.reserve.most * gpus
+    if measured:
+        left = memory - weights.total - pool[1]
+        reserve, most = [left, left], left
+    elif isnan(memory):
+        reserve, most = [memory, memory], memory
+    return {
+        "gpus": gpus,
+        "gpu": question.gpu.source,
+        "memory_bytes": _number(memory),
+        "gpu_memory_utilization": None if measured else budget.utilization,
+        "weight_bytes": _number(weights.total),
+        "weights_from": weights.source,
+        "weights_notes": list(weights.notes),
+        "reserve_bytes": _number(reserve[1]),
+        "reserve_bytes_range": [_number(reserve[0]), _number(most)],
+        "reserve_from": "left" if measured else question.reserve_source,
+        "kv_pool_bytes": _number(pool[1]),
+        "kv_pool_bytes_range": [_number(pool[0]), _number(pool[2])],
+    }
+
+
+def _pool_bytes(question: Question, room: Room | None) -> tuple[float, float, float]:
+    """The KV cache: the least, what is likely, the most."""
+    budget, gpus = question.budget, question.parallel.gpus
+    if question.server is not None:
+        known = room is not None and question.shape is not None and question.server.blocks
+        one = (question.server.blocks or 0) * question.layout.block_bytes
+        pool = one * question.parallel.data if known else float("nan")
+        return pool, pool, pool
+    return budget.kv.least * gpus, budget.kv.likely * gpus, budget.kv.most * gpus
+
+
+def _kv_cache(question: Question, room: Room | None, own: Own | None) -> dict[str, Any]:
+    """Tokens and requests are those of one engine; several have a KV cache each."""
+    layout, shape = question.layout, question.shape
+    longest = question.max_model_len or max(_contexts(question))
+    blocks = room.likely if room else None
+    facts = {
+        "engines": question.parallel.data,
+        "kv_cache_dtype": question.kv_cache_dtype,
+        "kv_bytes_per_token": layout.read_bytes(1) if shape else None,
+        "layers_by_window": shape.layers_by_window if shape else None,
+        "step_tokens": question.step_tokens,
+        "step_from": question.step_source,
+        "in_flight_tokens": layout.in_flight_tokens,
+        "block_tokens": layout.block_tokens,
+        "block_bytes": layout.block_bytes,
+        "kv_blocks": blocks,
+        "kv_blocks_range": [room.least, room.most] if room else None,
+        "kv_tokens": None,
+        "kv_concurrency": None,
+        "kv_concurrency_of": longest,
+        "context_in_blocks": None,
+        "context_exact": None,
+        "longest_start": None,
+        "server": None,
+    }
+    if blocks is None:
+        return facts
+    concurrency = layout.concurrency(blocks, longest)
+    users = ceil((question.users or 1) / question.parallel.data)
+    facts |= {
+        "kv_tokens": int(concurrency * longest),
+        "kv_concurrency": concurrency,
+        "context_in_blocks": layout.context_in(blocks, users, question.max_model_len),
+        "context_exact": _context_exact(question, users),
+        "longest_start": _longest_start(question, blocks),
+    }
+    if own:
+        facts["server"] = {
+            "kv_tokens": own.kv_tokens,
+            "kv_concurrency": own.concurrency,
+            "computed_kv_tokens": own.computed_tokens,
+            "differs": own.differs,
+        }
+        facts["kv_tokens"], facts["kv_concurrency"] = own.kv_tokens, own.concurrency
+    return facts
+
+
+def _context_exact(question: Question, users: int) -> int | None:
+    """The tokens of each user if blocks could be divided; None: a part of the tokens is dropped."""
+    kv = question.budget.kv.likely
+    if question.layout.has_windows or question.shape is None or isnan(kv):
+        return None
+    tokens = int(kv * question.parallel.engine_gpus / users / question.layout.read_bytes(1))
+    return min(tokens, question.max_model_len or tokens)
+
+
+def _longest_start(question: Question, blocks: int) -> int:
+    """The longest --max-model-len for which vLLM has room for one request."""
+    return question.layout.context_in(blocks, 1, question.max_model_len)
+
+
+def _contexts(question: Question) -> list[int]:
+    limit = question.max_model_len or LONGEST_CONTEXT
+    lengths = [FIRST_CONTEXT << doubled for doubled in range(CONTEXTS)]
+    return sorted({question.context, *(tokens for tokens in lengths if tokens <= limit)})
+
+
+class Speeds:
+    """Upper bounds of one engine; NaN: not known."""
+
+    def __init__(self, question: Question) -> None:
+        ways, weights = question.parallel, question.weights
+        self.question = question
+        # matrix products of quantized weights in 8 bit are twice as fast
+        faster = 2 if question.shape and question.shape.quantization else 1
+        rate = ways.engine_gpus * question.gpu.flops_s * faster
+        self.compute = compute_tokens_per_s(rate, weights.active_parameters)
+        # a token passes the stages one after the other
+        self.bandwidth = ways.tensor * question.bandwidth
+        active_share = weights.active_parameters / weights.parameters
+        engine_weights = weights.total / ways.data
+        self.read_bytes = engine_weights if isnan(active_share) else engine_weights * active_share
+
+    def of_one_user(self) -> float:
+        """Return a user's tokens/s alone, with an empty context."""
+        return self.of_users(1, 0)
+
+    def of_users(self, users: int, context_tokens: int) -> float:
+        """Return each one's tokens/s where so many decode on one engine."""
+        layout = self.question.layout
+        kv = users * layout.read_bytes(context_tokens) / self.question.parallel.pipeline
+        moved = decode_tokens_per_s(self.bandwidth, self.read_bytes, kv)
+        return min(moved, self.compute / max(users, 1))
+
+    def row(self, context_tokens: int, blocks: int | None) -> dict[str, Any]:
+        """Return what users of a context get; None for what the KV cache decides and is unknown."""
+        question, layout = self.question, self.question.layout
+        size = layout.request_blocks(context_tokens) * layout.block_bytes
+        row: dict[str, Any] = {
+            "context_tokens": context_tokens,
+            "users": None,
+            "kv_bytes_per_user": size if question.shape else None,
+            "tokens_per_s_per_user": None,
+        }
+        if blocks is None:
+            return row
+        one = layout.users_in(blocks, context_tokens, question.slots)
+        speed = self.of_users(one, context_tokens)
+        return row | {
+            "users": one * question.parallel.data,
+            "tokens_per_s_per_user": _number(speed),
+        }
+
+
+def _number(value: float) -> float | None:
+    return None if isnan(value) else value

@@ -1,0 +1,146 @@
+"""The first sentence of `vllm-harness fit`: yes, no or unknown, what decides, what to try."""
+
+from __future__ import annotations
+
+from math import isnan
+from typing import TYPE_CHECKING, Any
+
+from harness.memory.verdict import Why
+
+if TYPE_CHECKING:
+    from harness.capacity.fit_question import Question
+
+GB = 1e9
+GIB = 1 << 30
+MOST_GPUS = 64
+
+
+def gb(size: float | None) -> str:
+    """Return a size in both units, each by its name."""
+    if size is None or isnan(size):
+        return "unknown"
+    return f"{size / GB:,.2f} GB ({size / GIB:,.2f} GiB)"
+
+
+def plural(number: int, word: str) -> str:
+    """Return `1 GPU`, `2 GPUs`."""
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
+
+
+def sentence(question: Question, facts: dict[str, Any]) -> str:
+    """Return the verdict in words."""
+    why = Why(facts["why"])
+    if why is Why.SHAPE:
+        return f"No: {question.division_fault}"
+    if why is Why.OVERFLOW:
+        return _overflow(question, facts)
+    if why is Why.START:
+        return _start(question, facts)
+    word = {True: "Yes", False: "No", None: "Unknown"}[facts["fits"]]
+    return f"{word}: {_need(question, facts)}; {_there_are(question, facts, why)}."
+
+
+def _need(question: Question, facts: dict[str, Any]) -> str:
+    need = facts["need_blocks"]
+    start = _start_blocks(question)
+    if start > need and facts["fits"] is None:
+        return _promised(question, start * facts["block_bytes"])
+    size = f", {gb(need * facts['block_bytes'])}" if facts["block_bytes"] else ""
+    asked = plural(facts["requests"], "request")
+    verb = "needs" if facts["requests"] == 1 else "need"
+    return f"{asked}, {facts['request_tokens']:,} tokens, {verb} {need:,} KV blocks{size}"
+
+
+def _there_are(question: Question, facts: dict[str, Any], why: Why) -> str:
+    slots = f", and {question.slots:,} slots" if question.slots else ""
+    if why is Why.NO_WEIGHTS:
+        notes = "".join(f": {note}" for note in question.weights.notes)
+        return (
+            "how many there are is not known, because the size of the weights is not"
+            f"{notes}; try --weights or --kv-memory, in GB"
+        )
+    if why is Why.NO_MEMORY and question.server:
+        return (
+            "how many there are is not known, because the server's /metrics does not say; try "
+            "--config with --gpu, or --kv-memory in GB"
+        )
+    if why is Why.NO_MEMORY:
+        return (
+            "how many there are is not known, because the memory of a GPU is not; try --gpu, "
+            "or --memory or --kv-memory, in GB"
+        )
+    if facts["kv_blocks"] is None:
+        return f"how many there are is not known{slots}"
+    if why is Why.RESERVE:
+        return _range(question, facts)
+    pool = f", {gb(facts['kv_pool_bytes'])}" if facts["kv_pool_bytes"] else ""
+    engines = f" in each of {question.parallel.data} engines" if question.parallel.data > 1 else ""
+    return f"there are {facts['kv_blocks']:,}{engines}{pool}{slots}"
+
+
+def _range(question: Question, facts: dict[str, Any]) -> str:
+    least, most = facts["kv_blocks_range"]
+    if isnan(question.budget.most_weights):
+        notes = "; ".join(question.weights.notes)
+        return (
+            f"there are at most {most:,}, as weights are left out ({notes}); try --weights, in GB"
+        )
+    if question.budget.most_weights > question.budget.weights:
+        return (
+            f"there are {least:,} to {most:,}, by the format of the weights and what vLLM keeps "
+            "for itself; try --weights and --reserve, or --kv-memory, in GB"
+        )
+    reserve = question.budget.reserve
+    return (
+        f"there are {least:,} to {most:,}, as vLLM keeps {reserve.least / GB:,.1f} to "
+        f"{reserve.most / GB:,.1f} GB of each GPU for itself; try --reserve or --kv-memory, in GB, "
+        "as a start showed it"
+    )
+
+
+def _overflow(question: Question, facts: dict[str, Any]) -> str:
+    budget, ways = question.budget, question.parallel
+    if budget.kv_given is not None:
+        beside = f"a KV cache of {gb(budget.kv_given * ways.gpus)}"
+        room = f"the {gb(facts['memory_bytes'])}"
+    else:
+        beside = f"a reserve of {gb(budget.reserve.least * ways.gpus)}"
+        room = f"the {gb(budget.taken * ways.gpus)}"
+        if budget.utilization < 1:
+            room += f" that vLLM takes ({budget.utilization:.0%})"
+    return (
+        f"No: weights of {gb(facts['weight_bytes'])} and {beside} do not fit in {room} of "
+        f"{plural(ways.gpus, 'GPU')}; try --tensor-parallel {_enough(question)}."
+    )
+
+
+def _enough(question: Question) -> int:
+    """The fewest GPUs, doubled, whose memory weights and the rest may leave some of."""
+    budget, tensor = question.budget, 2 * question.parallel.tensor
+    beside = budget.reserve.least if budget.kv_given is None else budget.kv_given
+    room = budget.taken - beside
+    whole = budget.weights * question.parallel.tensor
+    while room > 0 and whole / tensor >= room and tensor < MOST_GPUS:
+        tensor *= 2
+    return tensor
+
+
+def _start(question: Question, facts: dict[str, Any]) -> str:
+    size = _start_blocks(question) * facts["block_bytes"]
+    longest = facts["longest_start"]
+    remedy = f"--max-model-len {longest}" if longest else "more --tensor-parallel"
+    return (
+        f"No: {_promised(question, size)}; there are {facts['kv_blocks']:,}, "
+        f"{gb(facts['kv_pool_bytes'])}, and vLLM does not start without room for it; try {remedy}."
+    )
+
+
+def _start_blocks(question: Question) -> int:
+    return question.layout.request_blocks(question.must_hold) if question.must_hold else 0
+
+
+def _promised(question: Question, size: float) -> str:
+    return (
+        f"one request of --max-model-len, {question.must_hold or 0:,} tokens, needs "
+        f"{_start_blocks(question):,} KV blocks, {gb(size)}"
+    )

@@ -1,0 +1,141 @@
+"""Converts a measured knee to the load per replica at which another replica should be added."""
+
+# The knee counts concurrent users, while a server counts requests that run or wait in it. The rest
+# of the users is between two requests, in the front end or on the network. So the threshold is the
+# lower end of the knee times the share of users that the server saw at the knee's own level.
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from math import floor, fsum, isnan, nan
+from pathlib import Path
+from typing import Final
+
+from harness.capacity.sizing import UNKNOWN, prefill_speed
+from harness.core.states import Status
+from harness.errors import NoKnee, RunFolderError
+from harness.metrics.result import Knee, Level, Number, Result, read_result
+from harness.metrics.slo import Slo
+from harness.records import names
+from harness.records.folder_reader import read_run
+from harness.search.comparison import PER_S
+from harness.units import SECOND
+
+MIX_FACTOR: Final = 1.25  # by which mean lengths may differ, either way
+MAX_HIT_SHARE: Final = 0.05  # of prompts in the prefix cache; with more, their lengths mislead
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """The limit of requests that run or wait on one replica, and the knee that it comes from."""
+
+    requests: int  # the SLOs are met up to this number
+    users: int  # the knee's lower end
+    knee: int
+    slos: tuple[Slo, ...]  # none: the power knee
+    share: float  # of the users, counted by the server; NaN: unknown, taken as 1
+    model: str  # the server's name for it; "": unknown
+    simulated: str = ""  # what was simulated; "": a real server was measured
+    notes: tuple[str, ...] = ()  # its interval, date, server and flags, and the lengths
+    prompt_tokens: float = nan  # of a request at the knee, on average
+    output_tokens: float = nan
+    waiting: float = nan  # the mean queue at the knee
+    prompt_tokens_per_s: float = nan  # that the server took in at the knee
+    ttft_mean_of_p95: float = nan  # at the knee: its mean, as a share of its p95
+    prefill: tuple[float, float, float] = UNKNOWN  # prompt tokens/s, and its interval
+    unit: str = "users"  # or sessions
+
+    @property
+    def sentence(self) -> str:
+        known = f"the server counts {self.share:.0%} of them"
+        seen = "the server's own count of them is not known" if isnan(self.share) else known
+        promise = " and ".join(map(str, self.slos)) or "the best throughput for the waiting time"
+        where = f"Measured on a server that was {self.simulated}" if self.simulated else "Measured"
+        return (
+            f"{where}: {promise} holds up to {self.users} concurrent {self.unit} at least (the "
+            f"knee is {self.knee}); {seen}."
+        )
+
+
+NO_KNEE: Final = {  # what helps where a search ended without one
+    Status.not_reached: "`vllm-harness knee` with a higher --max-users",
+    Status.slo_failed_at_min: "a looser --slo, as the lowest level missed it",
+    Status.target_failed: "a server that does not fail under load; see its log",
+    Status.invalid: f"what {names.REPORT_MD} says, and `vllm-harness knee` again",
+}
+
+
+def usable_knee(folder: Path) -> tuple[Result, Knee, Number]:
+    """The result, its knee and what that promises. Raises RunFolderError, NoKnee."""
+    result = read_result(folder)
+    if result is None:
+        raise RunFolderError(
+            f"{folder} has no {names.RESULT} that can be read: expected a run folder of "
+            f"`vllm-harness knee`; try `vllm-harness report {folder}`, which writes it."
+        )
+    knee = result.knee or Knee()
+    low = knee.holds or knee.ci95[0] or 0
+    if result.command != "knee":
+        raise NoKnee(
+            f"{folder} is of `vllm-harness {result.command}`, which promises no knee: expected a "
+            "run folder of `knee`; try `vllm-harness knee http://HOST:8000 --slo ttft_p95=500ms`."
+        )
+    if result.status != Status.found or not low:
+        found = result.status == Status.found
+        why = "its interval reaches 0" if found else f"its status is {result.status}"
+        hint = NO_KNEE.get(result.status, "`vllm-harness knee` with a longer --budget")
+        raise NoKnee(
+            f"{folder} has no knee to use ({why}): expected one that was found; try {hint}."
+        )
+    return result, knee, low
+
+
+def threshold(folder: Path) -> Threshold:
+    """Compute the threshold from a run folder. Raises RunFolderError, NoKnee."""
+    result, knee, low = usable_knee(folder)
+    if knee.unit == PER_S:
+        raise NoKnee(
+            f"{folder} has a knee in {knee.unit}: expected one in users, by which replicas are "
+            "counted; try `vllm-harness knee` without --load rate."
+        )
+    users = int(low)
+    held = [level for level in result.used if level.load == knee.measured_at]
+    share = _mean(held, lambda x: (x.server.running_mean + x.server.waiting_mean) / x.users)
+    share = min(share, 1.0)
+    prompts = _mean(held, lambda x: x.server.prompt_tokens_per_s)
+    each = prompts / _mean(held, lambda x: x.server.requests_per_s or nan)
+    outputs = knee.output_tokens_per_s / (knee.requests_per_s or nan)
+    at, target = result.at_knee or Level(0, users), result.target
+    began = min((level.start_ns for level in result.levels), default=0) / SECOND
+    flags = ", ".join(f"{key}={value}" for key, value in target.flags.items() if value)
+    server = f"{target.versions.get('server', 'unknown')}; {flags or 'flags unknown'}"
+    lengths = f"{each:,.0f} prompt and {outputs:,.0f} output tokens"
+    notes = (
+        f"The knee's 95% interval is {knee.ci95[0]} to {knee.ci95[1]}; its lower end counts.",
+        f"Measured on {datetime.fromtimestamp(began, UTC).date()} (server {server}).",
+        f"Valid for {lengths} on average (nan: unknown), within a factor of {MIX_FACTOR}.",
+    )
+    return Threshold(
+        max(users if isnan(share) else floor(users * share), 1), users, int(knee.estimate or 0),
+        tuple(Slo.parse(one.slo) for one in result.slos), share, target.model, target.label, notes,
+        each, outputs, _mean(held, lambda x: x.server.waiting_mean), prompts,
+        at.ttft_ms.mean / at.ttft_ms.p95, _prefill(folder, result), knee.unit,
+    )  # fmt: skip
+
+
+def _mean(levels: Sequence[Level], of: Callable[[Level], float]) -> float:
+    """Of the seconds of the levels that have the figure."""
+    known = [(of(level), level.seconds) for level in levels if of(level) >= 0]
+    return fsum(x * s for x, s in known) / (fsum(s for _, s in known) or nan)
+
+
+def _prefill(folder: Path, result: Result) -> tuple[float, float, float]:
+    """From the requests of a folder that still has its records."""
+    hits = (level.server.prefix_hit_share > MAX_HIT_SHARE for level in result.used)
+    if not names.record_files(folder) or any(hits):
+        return UNKNOWN
+    table = read_run(folder).table
+    table = table.select((table.counts > 0) & (table.prompt_tokens > 0))
+    return prefill_speed(table.prompt_tokens, table.sent_ns, table.at_ns[table.offsets[:-1]])

@@ -1,0 +1,1 @@
+"""Two runs or settings side by side: what differs, and whether it is shown."""

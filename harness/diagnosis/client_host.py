@@ -1,0 +1,130 @@
+"""What kept a client from measuring: its machine's CPU, and whose programs used it.
+
+In: readings of the machine (`HostSample`), or the text of the kernel's files. Out: figures of a
+window, and the remedy that fits the cause. More load processes help only where cores are idle: on
+a machine that other programs keep busy, they would wait as the first one does.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from math import isnan, nan
+from typing import TYPE_CHECKING, Final
+
+from harness.units import SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harness.records.samples import HostSample
+
+CONTENDED_SHARE: Final = 0.2  # of the time in which some program waits for a core
+OTHERS_SHARE: Final = 0.25  # of the machine's CPU that is used by programs which are not ours
+STOPPED_SHARE: Final = 0.05  # of the time for which a container's limit stops us
+IDLE_CORES: Final = 0.5  # fewer leave no room for another load process
+MORE_PROCESSES: Final = "try --processes 4, or fewer users per worker"
+
+_TOTAL: Final = re.compile(r"^some .*\btotal=(\d+)$", re.MULTILINE)
+_RECENT: Final = re.compile(r"^some .*\bavg10=([\d.]+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class HostFigures:
+    """The machine in one window; NaN: not known."""
+
+    cores: float = nan  # that the client may use
+    machine_cores: float = nan
+    own: float = nan  # cores used by the client and by what it started
+    others: float = nan  # cores used by all other programs
+    pressure: float = nan  # share of the time in which some program was ready and had no core
+    stopped: float = nan  # share of the time for which the container's limit stopped the client
+    load_1m: float = nan
+
+    @property
+    def idle(self) -> float:
+        """Cores that nobody used."""
+        return self.machine_cores - self.own - self.others
+
+    @property
+    def limited(self) -> bool:
+        """Whether a container's limit stopped the client."""
+        return self.stopped >= STOPPED_SHARE
+
+    @property
+    def contended(self) -> bool:
+        """Whether programs wait for cores."""
+        if isnan(self.pressure):  # an older kernel, or a container that hides it
+            return self.load_1m > self.machine_cores
+        return self.pressure >= CONTENDED_SHARE
+
+    @property
+    def busy_with_others(self) -> bool:
+        """Whether other programs keep the machine busy, and the client waits for them."""
+        return self.contended and self.others >= OTHERS_SHARE * self.machine_cores
+
+
+UNKNOWN_HOST: Final = HostFigures()
+
+
+def waited_s(text: str) -> float:
+    """Of /proc/pressure/cpu: seconds in which some program was ready and had no core; or NaN."""
+    found = _TOTAL.search(text)
+    return int(found[1]) / 1e6 if found else nan
+
+
+def recent_pressure(text: str) -> float:
+    """The same as a share of the last ten seconds; NaN where the kernel does not say."""
+    found = _RECENT.search(text)
+    return float(found[1]) / 100 if found else nan
+
+
+def host_figures(samples: Sequence[HostSample], start_ns: int, end_ns: int) -> HostFigures:
+    """Between the last reading before the window, or the first in it, and the last one in it."""
+    before = [sample for sample in samples if sample.at_ns <= start_ns]
+    inside = [sample for sample in samples if start_ns < sample.at_ns <= end_ns]
+    span = [*before[-1:], *inside]
+    if len(span) < 2:  # noqa: PLR2004 - counters say nothing alone
+        return UNKNOWN_HOST
+    first, last = span[0], span[-1]
+    seconds = (last.at_ns - first.at_ns) / SECOND
+    used = (last.cpu_s - first.cpu_s) / seconds
+    own = (last.own_cpu_s - first.own_cpu_s) / seconds
+    return HostFigures(
+        cores=last.cores,
+        machine_cores=last.machine_cores,
+        own=own,
+        others=max(used - own, 0.0),
+        pressure=min((last.waited_s - first.waited_s) / seconds, 1.0),
+        stopped=(last.stopped_s - first.stopped_s) / seconds,
+        load_1m=max(sample.load_1m for sample in span),
+    )
+
+
+def busy_sentence(seen: HostFigures, verb: str = "is") -> str:
+    """`this machine is busy with other programs (CPU pressure 85%, load 7.0 on 2 cores, ...)`."""
+    parts = []
+    if not isnan(seen.pressure):
+        parts.append(f"CPU pressure {seen.pressure:.0%}")
+    if not isnan(seen.load_1m):
+        parts.append(f"load {seen.load_1m:.1f} on {seen.machine_cores:g} cores")
+    if not isnan(seen.others):
+        parts.append(f"{seen.others:.1f} cores used by them, {seen.own:.1f} by this client")
+    return f"this machine {verb} busy with other programs ({', '.join(parts)})"
+
+
+def remedy(seen: HostFigures, otherwise: str = MORE_PROCESSES) -> str:
+    """What to try against the cause that the machine shows; `otherwise`: it shows none."""
+    if seen.limited:
+        return (
+            f"the limit of this container, {seen.cores:g} cores, stopped the client for "
+            f"{seen.stopped:.0%} of the time; raise that limit, or try a lower load"
+        )
+    if seen.busy_with_others:
+        return f"{busy_sentence(seen)}; stop them, or measure from another machine"
+    if seen.idle < IDLE_CORES:
+        return (
+            f"no core was idle: this client and what it started used {seen.own:.1f} of "
+            f"{seen.machine_cores:g}; try a lower load, or a machine with more cores"
+        )
+    return otherwise

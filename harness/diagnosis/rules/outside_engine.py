@@ -1,0 +1,142 @@
+"""Bottlenecks outside the engine: GPU clocks, arrivals, the network, and the client itself."""
+
+from __future__ import annotations
+
+from math import isnan, log
+from typing import Final
+
+from harness.diagnosis.rules.inputs import API_FULL, VerdictInputs
+from harness.diagnosis.rules.rule_result import RuleResult, fmt, fmt_ms, waiting_evidence
+
+MIN_THROTTLED_SHARE: Final = 0.3  # of the readings had slowed clocks
+# Of the clock at a lower level with the GPU as busy; above it, hardly any speed is lost. An H200
+# that was 86 to 96% busy and at its power cap was called throttled, 0.9, by its power cap alone.
+SLOW_CLOCK_SHARE: Final = 0.92
+MIN_CLOCK_PART: Final = 0.25  # of the slow-down, on a log scale, that clocks explain
+MAJOR_CLOCK_PART: Final = 0.5
+# Variance over mean of arrivals in a bin; a Poisson process has 1.
+MIN_BURST_DISPERSION: Final = 4.0
+MIN_QUEUE_PEAK_RATIO: Final = 3.0  # the longest queue over the mean one
+MIN_SCHEDULED_SHARE: Final = 0.5  # of the requests were sent by a schedule
+MAX_RUNNING_SHARE: Final = 0.7  # mean over maximum of running: there is room between bursts
+CLIENT_CORE_FULL: Final = 0.9  # of a core: the client's process has no CPU left
+MAX_INSTRUMENT_SHARE: Final = 0.05  # of the limit: allowed uncertainty of the measurement
+MIN_OUTSIDE_SHARE: Final = 0.5  # of the client's mean TTFT is outside the server
+MIN_OUTSIDE_LIMITS: Final = 0.25  # and this share of the limit, so that it matters
+
+
+def throttled(f: VerdictInputs) -> RuleResult:
+    """Heat or a power cap slows the GPU's clocks, and that explains why tokens are late."""
+    if isnan(f.throttle):
+        return RuleResult.no("the GPU does not report why its clocks are slowed")
+    if not f.throttle >= MIN_THROTTLED_SHARE:
+        return RuleResult.no(f"clocks were slowed in {fmt(f.throttle, '.0%')} of the readings")
+    # A GPU under full load sits at its power cap: that costs speed only if the clocks fell.
+    if not f.clock_share <= SLOW_CLOCK_SHARE:
+        clocks = f"the clocks ran at {fmt(f.clock_share, '.0%')} of those at lower, as busy levels"
+        return RuleResult.no("no lower level is as busy" if isnan(f.clock_share) else clocks)
+    # Slower clocks make everything 1 / clock times as long: how much of what it is?
+    part = min(-log(f.clock_share) / log(f.times_longer), 1.0) if f.times_longer > 1 else 0.0
+    what = "first tokens" if f.first else "gaps"
+    if part < MIN_CLOCK_PART:
+        return RuleResult.no(f"slower clocks do not explain why {what} take longer")
+    heat = "heat" in f.throttled or "hardware" in f.throttled
+    return RuleResult(
+        (0.98 if heat else 0.96) if part >= MAJOR_CLOCK_PART else 0.5,
+        f"the GPU is throttled: {f.throttled}",
+        [
+            f"what slowed the clocks, share of the readings: {f.throttled}",
+            f"the SM clock is {f.clock_share:.0%} of that at a lower level with the GPU as busy",
+            f"that explains {part:.0%} of why {what} take longer",
+        ],
+        [
+            "cooling, or the rack's power (heat and slowdowns)",
+            "a higher power limit (nvidia-smi -pl; more heat)",
+        ],
+    )
+
+
+def bursts(f: VerdictInputs) -> RuleResult:
+    """Requests arrive in bursts: they wait although the server is not full on average."""
+    if not f.dispersion >= MIN_BURST_DISPERSION:
+        return RuleResult.no(
+            "too few arrivals to tell how evenly they come"
+            if isnan(f.dispersion)
+            else f"arrivals are even: variance over mean {fmt(f.dispersion)}"
+        )
+    queue = f.waiting_max >= MIN_QUEUE_PEAK_RATIO * max(f.waiting, 1.0)
+    room = f.running <= MAX_RUNNING_SHARE * f.running_max
+    if not (queue and room):
+        return RuleResult.no("arrivals come in bursts, but the server is full between them too")
+    # In a closed loop a request is sent when an answer ends: such bursts are the server's own.
+    return RuleResult(
+        0.85 if f.scheduled > MIN_SCHEDULED_SHARE else 0.4,
+        "requests come in bursts: they queue although the server is not full on average",
+        [
+            f"arrivals vary {fmt(f.dispersion)} times as much as at random",
+            f"at most {fmt(f.waiting_max, '.0f')} requests wait; {waiting_evidence(f.waiting)}",
+            f"{fmt(f.running)} requests run on average, {fmt(f.running_max, '.0f')} at most",
+        ],
+        [
+            "smooth the arrivals (a queue or a rate limit in front of the server)",
+            "--max-num-seqs higher (a burst runs at once, with longer gaps)",
+        ],
+    )
+
+
+def client(f: VerdictInputs) -> RuleResult:
+    """The load generator itself is late or has no CPU left."""
+    blurred = f.instrument_share > MAX_INSTRUMENT_SHARE
+    at_limit = f.client_cores >= CLIENT_CORE_FULL
+    slow = f.limit_ms > 0 and f.turnaround_ms >= f.limit_ms
+    # A client that other processes keep from the CPU uses little of it. On a CPU vLLM beside other
+    # work the network was named, 0.85: users paused for 253 ms, and tokens came 202 ms late.
+    starved = f.first and f.turnaround_ms >= f.client_ttft_ms - f.ttft_ms
+    if not (blurred or (slow and (at_limit or starved))):
+        return RuleResult.no(
+            "the client did not report its CPU"
+            if isnan(f.client_cores)
+            else f"the client's busiest process uses {fmt(f.client_cores, '.2f')} cores"
+        )
+    return RuleResult(
+        0.99 if blurred or at_limit else 0.9,
+        "the load generator is the bottleneck: it reads or sends too late",
+        [
+            f"its busiest process uses {fmt(f.client_cores, '.2f')} cores",
+            f"the measurement uncertainty is {fmt(f.instrument_share, '.1%')} of the limit",
+            f"p99 of its own delay between two requests is {fmt_ms(f.turnaround_ms)}",
+        ],
+        ["--processes higher", "the load generator on a machine of its own, or on idle CPUs"],
+    )
+
+
+def network(f: VerdictInputs) -> RuleResult:
+    """First tokens leave a server on another machine in time and arrive late."""
+    outside = f.client_ttft_ms - f.ttft_ms
+    share = outside / f.client_ttft_ms if f.client_ttft_ms > 0 else float("nan")
+    if not f.first:
+        return RuleResult.no("network delay does not lengthen gaps")
+    if not (share >= MIN_OUTSIDE_SHARE and outside >= MIN_OUTSIDE_LIMITS * f.limit_ms):
+        return RuleResult.no(
+            "the server's own mean TTFT is not known"
+            if isnan(share)
+            else f"{max(share, 0):.0%} of the client's mean TTFT is outside the server"
+        )
+    if f.instrument_share > MAX_INSTRUMENT_SHARE or f.turnaround_ms >= outside:
+        return RuleResult.no("the client itself is late: the time outside the server is its own")
+    if f.api_cores >= API_FULL:
+        return RuleResult.no("the API server is busy: it accepts requests late itself")
+    # A CPU vLLM whose API server got little of two shared cores was called a slow network, 0.62.
+    if not isnan(f.engine_cores):
+        return RuleResult.no("the server's processes are on this machine: no network is between")
+    return RuleResult(
+        0.85,
+        "first tokens are late on the way, not in the server: the network, or a proxy",
+        [
+            f"the mean TTFT is {fmt_ms(f.client_ttft_ms)}, the server's own {fmt_ms(f.ttft_ms)}",
+        ],
+        [
+            "a shorter path: the load generator or the users nearer to the server",
+            "a proxy that does not hold back streamed events (buffering off)",
+        ],
+    )

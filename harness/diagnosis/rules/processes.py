@@ -1,0 +1,173 @@
+"""What requests wait for besides the GPU: a batch slot, KV blocks, or the CPU of a process."""
+
+from __future__ import annotations
+
+from math import isnan
+from typing import Final
+
+from harness.diagnosis.rules.inputs import API_BUSY, API_FULL, VerdictInputs
+from harness.diagnosis.rules.rule_result import (
+    MIN_WAITING,
+    MISSING_WORDS,
+    SLOT_CONFIDENCE,
+    RuleResult,
+    fmt,
+    fmt_ms,
+    gpu_evidence,
+    kv_evidence,
+    late_evidence,
+    or_missing,
+    slot_confidence,
+    waiting_evidence,
+    waiting_for_capacity,
+)
+from harness.diagnosis.slots import KV_FULL_SHARE
+
+SOURCE_WORDS: Final = {"given": "as given", "read": "read from the server", "inferred": "inferred"}
+
+
+def slots(f: VerdictInputs) -> RuleResult:
+    """Requests wait while `running` stays at the number of slots."""
+    confidence, against = slot_confidence(f)
+    if against:
+        return RuleResult.no(against)
+    taken = f.running_max if isnan(f.slots) else f.slots
+    how = SOURCE_WORDS.get(f.slots_source, "inferred: running stays the same while requests wait")
+    return RuleResult(
+        confidence,
+        f"all {fmt(taken, '.0f')} batch slots are taken and requests wait for one",
+        [
+            f"{fmt(f.running)} requests run on average, {fmt(f.running_max, '.0f')} at most",
+            f"max_num_seqs {fmt(taken, '.0f')}, {how}",
+            waiting_evidence(waiting_for_capacity(f)),
+            *late_evidence(f),
+            *kv_evidence(f),
+        ],
+        [
+            "--max-num-seqs higher (more requests at once, longer gaps for each)",
+            "bounded output (max_tokens): a slot is free again sooner",
+        ],
+    )
+
+
+def kv_capacity(f: VerdictInputs) -> RuleResult:
+    """The KV cache is full: requests wait for blocks or lose them."""
+    full = f.kv_max >= KV_FULL_SHARE
+    lost = f.preemptions > 0
+    if not full and not lost:
+        return RuleResult.no(
+            or_missing(f.kv_max, f"KV cache at most {fmt(f.kv_max, '.0%')} full", "KV usage is")
+        )
+    waits = waiting_for_capacity(f) >= MIN_WAITING
+    if not (lost or waits):
+        return RuleResult.no("the KV cache is full, but no request waits for blocks or loses them")
+    confidence = 0.9 if full else 0.7
+    if not f.memory_bound:
+        confidence = SLOT_CONFIDENCE  # prompts take the GPU's time too: more blocks may not help
+    if f.broken and not f.first:
+        confidence = 0.7 if lost else 0.3  # a full cache keeps the batch small, and gaps short
+    share = "" if isnan(f.kv_max) else f" ({fmt(f.kv_max, '.0%')})"
+    return RuleResult(
+        confidence,
+        f"the KV cache is full{share} and requests wait for or lose their blocks",
+        [*kv_evidence(f), waiting_evidence(waiting_for_capacity(f)), *late_evidence(f)],
+        [
+            "--gpu-memory-utilization higher (more blocks, less room for peaks of activations)",
+            "--kv-cache-dtype fp8 (half the bytes a token, some accuracy)",
+            "quantized weights (an FP8 or 4-bit model leaves more memory for blocks)",
+            "--tensor-parallel-size higher (each GPU holds a part of weights and blocks)",
+            "--max-model-len lower, shorter history or bounded output (fewer blocks a request)",
+            "--enable-prefix-caching where prompts share a beginning (shared blocks count once)",
+        ],
+    )
+
+
+# Share of the time that late requests wait outside the engine at which it points to the API server;
+# less is enough if its process has no CPU left. H200 with 3,000 blocks: 0.17, at 0.90 cores; one of
+# docs/h200.md, whose knee doubled with four API servers: 0.70.
+MIN_OUTSIDE_ENGINE: Final = 0.5
+MIN_OUTSIDE_ENGINE_NO_CPU: Final = 0.3
+# Cores used by a process that does its work in one thread.
+CORE_BUSY: Final = 0.7  # requests and events wait for it in bursts, if this share is sent late:
+MIN_LATE_SHARE: Final = 0.3
+# The process's share and the GPU's together: one waits for the other.
+ALTERNATING_SHARE: Final = 0.9
+GPU_IDLE: Final = 0.6  # GPU utilization below which it waits for something
+GPU_MOSTLY_IDLE: Final = 0.45
+OWN_OVER_PROMPTS: Final = 1.5  # half of the process's part of a gap, over what prompts add
+
+
+def front_end(f: VerdictInputs) -> RuleResult:
+    """The API server's process has no CPU left: first tokens, or events, wait for it."""
+    share, at_limit = f.outside_share, f.api_cores >= API_FULL
+    if f.first and not share >= (MIN_OUTSIDE_ENGINE_NO_CPU if at_limit else MIN_OUTSIDE_ENGINE):
+        waits = f"{fmt(share, '.0%')} of the wait of late requests is outside the engine"
+        return RuleResult.no(or_missing(share, waits, "waiting requests are"))
+    if not f.first and not (at_limit or f.sent_late):
+        return RuleResult.no(f"API server CPU: {_cores(f.api_cores)}")
+    if f.api_cores < API_BUSY and not f.sent_late:
+        return RuleResult.no(f"API server CPU: {_cores(f.api_cores)}, it has time")
+    behind = f.api_cores >= CORE_BUSY and f.late_share >= MIN_LATE_SHARE
+    return RuleResult(
+        0.9 if at_limit or (f.sent_late and not f.first) else 0.7 if behind else 0.5,
+        "the API server cannot keep up: first tokens and events wait for its process, not for "
+        "the engine",
+        [
+            *late_evidence(f),
+            f"API server CPU: {_cores(f.api_cores)}"
+            + f" of each of the Rust front end's {f.api_threads:.0f}" * (f.api_threads > 0),
+            f"{fmt(f.late_share, '.1%')} of the events were generated on time and sent late",
+            *gpu_evidence(f),
+        ],
+        [
+            # vLLM refuses --api-server-count beside it
+            "--api-server-count higher (one more process and its memory each)"
+            if isnan(f.api_threads)
+            else "more CPUs for the Rust front end, apart from the engine's and the client's",
+            "token ids instead of text (no tokenizing)",
+            "--stream-interval higher (fewer events, coarser gaps)",
+        ],
+    )
+
+
+def engine_process(f: VerdictInputs) -> RuleResult:
+    """The engine core's process is at one core while the GPU has time left."""
+    if isnan(f.gpu_util):
+        return RuleResult.no("the GPU's utilization is not known")
+    if f.gpu_util >= GPU_IDLE:
+        return RuleResult.no(f"the GPU is busy {fmt(f.gpu_util, '.0%')} of the time")
+    if not f.running >= 1:
+        return RuleResult.no(
+            or_missing(f.running, "the engine is idle in between", "running requests are")
+        )
+    at_limit = f.engine_cores >= API_FULL or f.engine_cores + f.gpu_util >= ALTERNATING_SHARE
+    if not at_limit:
+        sure = 0.5 if isnan(f.engine_cores) else 0.4
+    else:
+        mostly = (
+            f.gpu_util <= GPU_MOSTLY_IDLE
+            and not f.engine_wait_ms / 2 < OWN_OVER_PROMPTS * f.prompt_cost_ms
+        )
+        sure = 0.9 if mostly else 0.6
+    return RuleResult(
+        sure,
+        "the engine's own process holds up the GPU: it has no CPU left, the GPU has time",
+        [
+            f"engine process CPU: {_cores(f.engine_cores)}",
+            *gpu_evidence(f),
+            f"{fmt(f.running)} requests run together",
+            (
+                f"its part of a gap is {fmt_ms(f.engine_wait_ms)}; "
+                f"prompts add {fmt_ms(f.prompt_cost_ms)} at p95"
+            ),
+        ],
+        [
+            "--async-scheduling, where it is off (the next step is planned during this one)",
+            "--stream-interval higher, speculative decoding (fewer outputs to handle)",
+            "a faster core, or cores of its own, for the engine's process",
+        ],
+    )
+
+
+def _cores(value: float) -> str:
+    return MISSING_WORDS if isnan(value) else f"{value:.2f} cores"

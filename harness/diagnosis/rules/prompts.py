@@ -1,0 +1,201 @@
+"""Engine steps are too long: for prompts, for prompts next to decoding, or for decoding alone."""
+
+from __future__ import annotations
+
+from math import isnan
+from typing import TYPE_CHECKING, Final
+
+from harness.diagnosis.rules.rule_result import (
+    GPU_IDLE_UTIL,
+    MAJOR_SHARE,
+    RuleResult,
+    fmt,
+    fmt_ms,
+    gaps_not_longer_for_prompts,
+    gpu_evidence,
+    not_waiting_for_prompts,
+    waiting_evidence,
+)
+
+if TYPE_CHECKING:
+    from harness.diagnosis.rules.inputs import VerdictInputs
+
+# How long a request decodes, in multiples of the SLO's limit. From 1 on, prompts share their steps
+# with decoding; at this distance from 1 it is clear.
+MIN_DECODE_LIMITS: Final = 1.0
+CLEAR_DISTANCE: Final = 0.2
+# Length of a step with a prompt, in multiples of the SLO's limit. Above this, even half the compute
+# would be too long; within the band it is not clear.
+MAX_PROMPT_STEP: Final = 1.9
+UNCLEAR_BAND: Final = (1.75, 2.1)
+SMALLER: Final = "--max-num-batched-tokens lower"
+GPU_BUSY: Final = 0.85  # utilization at which nothing holds it up
+
+
+def prefill(f: VerdictInputs) -> RuleResult:
+    """First tokens wait for prompts to be processed; or one prompt makes a gap too long."""
+    if f.first:
+        why = not_waiting_for_prompts(f)
+        if not why and f.decode_limits >= MIN_DECODE_LIMITS:
+            why = (
+                f"requests decode for {fmt(f.decode_limits)} times the limit: the steps are shared"
+            )
+        surely = not f.decode_limits >= MIN_DECODE_LIMITS - CLEAR_DISTANCE and _prompts_at_work(f)
+        what = (
+            f"first tokens wait for prompts to be processed: {fmt_ms(f.prefill_ms)} each, after "
+            f"{fmt_ms(f.queue_ms)} in the queue"
+        )
+    else:
+        why = gaps_not_longer_for_prompts(f)
+        if not why and f.prompt_step_ms > MAX_PROMPT_STEP * f.limit_ms:
+            why = "half the compute for a prompt would not bring gaps in time"
+        surely = f.engine_wait_ms < f.prompt_cost_ms and not f.maybe_late and _clear_of_halving(f)
+        surely = surely and not f.long_steps
+        what = (
+            f"steps that compute prompts are longer than a gap may be: {fmt_ms(f.prompt_step_ms)} "
+            f"against {fmt_ms(f.limit_ms)}"
+        )
+    if why:
+        return RuleResult.no(why)
+    knobs = (
+        "--enable-prefix-caching where prompts share a beginning (less to compute)",
+        "--max-num-batched-tokens (higher: sooner first token; lower: shorter gaps)",
+    )
+    return RuleResult(
+        0.9 if surely else 0.65,
+        what,
+        _evidence(f),
+        [
+            *(knobs if f.first else knobs[::-1]),
+            "shorter history (fewer prompt tokens a request)",
+            "--tensor-parallel-size higher (each GPU computes a part; they talk in every layer)",
+            "prefill/decode disaggregation (prompts on GPUs of their own)",
+        ],
+    )
+
+
+def _evidence(f: VerdictInputs) -> list[str]:
+    shares, gaps = _prompt_share_evidence(f), _gap_evidence(f)
+    waits = [waiting_evidence(f.waiting), *_ttft_evidence(f), *gpu_evidence(f)]
+    return [*shares, *gaps, *_prompt_evidence(f), *waits]
+
+
+def _clear_of_halving(f: VerdictInputs) -> bool:
+    """Whether it is clear on which side of `MAX_PROMPT_STEP` a step with a prompt is."""
+    return not UNCLEAR_BAND[0] < f.prompt_step_ms / f.limit_ms < UNCLEAR_BAND[1]
+
+
+def _prompts_at_work(f: VerdictInputs) -> bool:
+    """Whether the GPU is clearly busy with prompts, and the API server is not late."""
+    return (
+        f.prompts_fill_steps or f.compute_bound or f.prompt_part >= MAJOR_SHARE
+    ) and not f.maybe_late
+
+
+def interference(f: VerdictInputs) -> RuleResult:
+    """Prompts and decoding in the same steps hold each other up."""
+    why = not_waiting_for_prompts(f) if f.first else gaps_not_longer_for_prompts(f)
+    if why:
+        return RuleResult.no(why)
+    if f.first:
+        if not f.decode_limits >= MIN_DECODE_LIMITS:
+            return RuleResult.no("requests decode for less time than first tokens may take")
+        clear = f.decode_limits >= MIN_DECODE_LIMITS + CLEAR_DISTANCE
+        sure = 0.9 if clear and _prompts_at_work(f) else 0.6
+        what = "first tokens wait behind the steps that prompts and decoding share"
+        # One H200, 64 users: p95 TTFT 1,452 ms with 16,384 tokens a step, 144 with 2,048; and no
+        # sooner with more where prompts fill steps that short.
+        smaller_steps = [f"{SMALLER} (a request that arrives waits for a shorter step's end)"]
+        smaller_steps *= f.long_steps
+    else:
+        if f.prompt_step_ms <= MAX_PROMPT_STEP * f.limit_ms and not f.long_steps:
+            return RuleResult.no("half the compute for a prompt would bring gaps in time")
+        clear = f.prompt_cost_ms >= f.engine_wait_ms and (f.long_steps or _clear_of_halving(f))
+        sure = 0.9 if clear and not f.maybe_late else 0.65
+        what = "prompts in the same engine step hold up the tokens of the requests that decode"
+        smaller_steps = [f"{SMALLER} (shorter gaps, more steps for a prompt)"]
+    return RuleResult(
+        sure,
+        what,
+        _evidence(f),
+        [
+            *smaller_steps,
+            "--enable-chunked-prefill, where it is off (a prompt is cut into steps)",
+            "prefill/decode disaggregation (prompts on GPUs of their own)",
+            "--enable-prefix-caching where prompts share a beginning (less to compute)",
+        ],
+    )
+
+
+def decode(f: VerdictInputs) -> RuleResult:
+    """Gaps are long even without prompts: the batch's step itself takes too long."""
+    if f.first or not f.broken:
+        return RuleResult.no("gaps between tokens are in time")
+    if not f.running > 0:
+        return RuleResult.no("the server shows no running requests")
+    if not gaps_not_longer_for_prompts(f):
+        return RuleResult.no(
+            f"gaps without a prompt beside them are {fmt_ms(f.no_prompt_ms)} at p95"
+        )
+    if f.gpu_util < GPU_IDLE_UTIL:
+        return RuleResult.no(f"the GPU is busy {fmt(f.gpu_util, '.0%')} of the time only")
+    # neither by prompts nor by the API server
+    undisturbed = not f.compute_bound and not f.maybe_late
+    steady = f.gpu_util >= GPU_BUSY and f.no_prompt_ms >= 0.9 * f.limit_ms and undisturbed
+    return RuleResult(
+        0.4 if f.preemptions > 0 or f.sent_late else 0.9 if steady else 0.6,
+        f"each engine step takes too long with {fmt(f.running, '.0f')} requests in the batch",
+        [
+            f"{fmt(f.running)} requests run together",
+            *_gap_growth_evidence(f),
+            *_gap_evidence(f),
+            waiting_evidence(f.waiting),
+            *gpu_evidence(f),
+        ],
+        [
+            "--max-num-seqs lower (shorter gaps, earlier queueing)",
+            "quantized weights: --quantization fp8, or a 4-bit model (fewer bytes to read a step)",
+            "--kv-cache-dtype fp8 (half the bytes to read, some accuracy)",
+            "--tensor-parallel-size higher (each GPU reads a part; they talk in every layer)",
+            "a GPU with more memory bandwidth",
+            "shorter history (less to read for each token)",
+        ],
+    )
+
+
+def _prompt_evidence(f: VerdictInputs) -> list[str]:
+    if isnan(f.slope_ms):
+        return []
+    known = not isnan(f.prompt_part)
+    part = f"; they take {fmt(f.prompt_part, '.0%')} of the engine's time" if known else ""
+    tokens = f"{fmt(f.prompt_tokens, ',.0f')} prompt tokens in a step on average"
+    return [f"{tokens}, 1,000 cost {fmt_ms(f.slope_ms)}{part}"]
+
+
+def _prompt_share_evidence(f: VerdictInputs) -> list[str]:
+    if isnan(f.longest_beside_share):
+        return []
+    longest, every = fmt(f.longest_beside_share, ".0%"), fmt(f.beside_share, ".0%")
+    return [f"{longest} of the longest gaps had a prompt in their step, {every} of all"]
+
+
+def _ttft_evidence(f: VerdictInputs) -> list[str]:
+    if not f.first or isnan(f.ttft_ms):
+        return []
+    parts = f"the queue is {fmt_ms(f.queue_ms)}, prefill {fmt_ms(f.prefill_ms)}"
+    then = f"then a request decodes for {fmt_ms(f.decode_ms)}"
+    return [f"of the server's mean TTFT of {fmt_ms(f.ttft_ms)} {parts}; {then}"]
+
+
+def _gap_evidence(f: VerdictInputs) -> list[str]:
+    if isnan(f.gap_p95_ms):
+        return []
+    free = f.alone_p95_ms
+    without = "no gap was without a prompt" if isnan(free) else f"{fmt_ms(free)} without prompts"
+    return [f"gaps are {fmt_ms(f.gap_p50_ms)} at p50, {fmt_ms(f.gap_p95_ms)} at p95; {without}"]
+
+
+def _gap_growth_evidence(f: VerdictInputs) -> list[str]:
+    if isnan(f.low_gap_ms) or isnan(f.gap_p50_ms) or f.low_users >= f.users:
+        return []
+    return [f"the median gap was {fmt_ms(f.low_gap_ms)} at {fmt(f.low_users, '.0f')} {f.unit}"]

@@ -1,0 +1,113 @@
+"""Were requests sent when they were due? A client that stood still sends its backlog at once.
+
+The server then meets a burst that nobody asked for, and what it does with it is no finding about
+the server. In an open loop a request is due by its schedule, in a closed one as soon as its user's
+last answer has ended and the planned pause is over. Times are in ns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from harness.records.record_table import CONNECT, DROPPED, OK
+from harness.units import MS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harness.core.arrays import Floats, Ints
+    from harness.metrics.slo import Slo
+    from harness.records.record_table import RecordTable
+
+# Latencies of whole requests, which a backlog of requests makes longer.
+WHOLE: Final = ("ttft", "ttfot", "e2e")
+# A backlog matters once it is about as long as the latency that is judged, ...
+LATE_SHARE: Final = 0.5  # of an SLO's limit
+MIN_LATE_NS: Final = 50 * MS  # a shorter backlog is no burst worth a name, however strict the limit
+# ... and others wait behind it: so fewer requests may be late than may be over the limit.
+ALLOWED_SHARE: Final = 0.5  # of the share that the SLO allows
+DEFAULT_LIMIT_NS: Final = 500 * MS  # where no SLO limits a latency of whole requests
+DEFAULT_ALLOWED: Final = 0.05
+MIN_REQUESTS: Final = 20  # fewer have no share worth a name
+
+
+@dataclass(frozen=True, slots=True)
+class LateSends:
+    """How many of a window's requests were sent so late that the verdict may be the client's."""
+
+    n: int
+    n_late: int
+    late_ns: float  # later than this is late
+    allowed: float  # share that may be
+    p95_ns: float
+    max_ns: float
+
+    @property
+    def too_many(self) -> bool:
+        return self.n >= MIN_REQUESTS and self.n_late > self.allowed * self.n
+
+
+def send_delays(table: RecordTable, start_ns: int, end_ns: int) -> Floats:
+    """The delay of each request that was due or sent in the window; none is below 0.
+
+    `table`: all requests of the run. Requests that could not be sent are the server's failures.
+    """
+    due = np.where(table.scheduled_ns >= 0, table.scheduled_ns, _ready_ns(table))
+    sent = ~np.isin(table.outcome, (CONNECT, DROPPED))
+    inside = sent & (due >= 0) & (due <= end_ns) & (table.sent_ns >= start_ns)
+    return np.asarray((table.sent_ns - due)[inside].clip(min=0), np.float64)
+
+
+def _ready_ns(table: RecordTable) -> Ints:
+    """When the user of each request was ready to send it; -1: not known.
+
+    After a failure users of a closed loop wait before they try again, and that is meant.
+    """
+    ready = np.full(len(table), -1, np.int64)
+    order = np.lexsort((table.sent_ns, table.user, table.worker))
+    before, after = order[:-1], order[1:]
+    same = (table.user[before] == table.user[after]) & (table.worker[before] == table.worker[after])
+    follows = same & (table.outcome[before] == OK)
+    over_ns = table.done_ns + table.think_ns.clip(min=0)
+    ready[after[follows]] = over_ns[before[follows]]
+    return ready
+
+
+def late_sends(
+    table: RecordTable, start_ns: int, end_ns: int, slos: Sequence[Slo]
+) -> LateSends | None:
+    """By the strictest of the SLOs on whole requests; None without a request in the window."""
+    delays = send_delays(table, start_ns, end_ns)
+    if not len(delays):
+        return None
+    limits = [(float(slo.limit_ns), slo.allowed) for slo in slos if slo.metric in WHOLE]
+    found = []
+    for limit_ns, allowed in limits or [(float(DEFAULT_LIMIT_NS), DEFAULT_ALLOWED)]:
+        late_ns = max(LATE_SHARE * limit_ns, float(MIN_LATE_NS))
+        found.append(
+            LateSends(
+                n=len(delays),
+                n_late=int((delays > late_ns).sum()),
+                late_ns=late_ns,
+                allowed=ALLOWED_SHARE * allowed,
+                p95_ns=float(np.quantile(delays, 0.95, method="higher")),
+                max_ns=float(delays.max()),
+            )
+        )
+    return max(found, key=lambda one: one.n_late / max(one.allowed * one.n, 1e-9))
+
+
+def send_delay_sentence(table: RecordTable, start_ns: int, end_ns: int, slos: Sequence[Slo]) -> str:
+    """Why the window must not be used; "" if it may. A remedy is the caller's to add."""
+    found = late_sends(table, start_ns, end_ns, slos)
+    if found is None or not found.too_many:
+        return ""
+    return (
+        f"{found.n_late:,} of {found.n:,} requests were sent more than {found.late_ns / MS:,.4g} "
+        f"ms later than they were due (p95 {found.p95_ns / MS:,.0f} ms, at most "
+        f"{found.max_ns / MS:,.0f} ms): expected at most {found.allowed:.1%}, because a "
+        "backlog reaches the server as a burst that nobody asked for"
+    )

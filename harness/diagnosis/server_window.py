@@ -1,0 +1,252 @@
+"""The server's side of one window: means and maxima of gauges, increases of counters.
+
+Increases are between the first and the last scrape in the window. vLLM observes queue,
+prefill, decode and e2e when a request ends, but TTFT and ITL when tokens are generated: in a window
+of many lifetimes these are the same requests, in a short one they are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from math import fsum, isnan, nan
+from typing import TYPE_CHECKING, Any, Final
+
+from harness.core.typed_json import round_floats
+from harness.diagnosis.slots import flat_share
+from harness.metrics.level_figures import ServerFigures
+from harness.records.histogram import Histogram, histogram_delta, quantile_bounds
+from harness.records.samples import SUMMED_HISTOGRAMS, ServerSample
+from harness.units import SECOND
+
+if TYPE_CHECKING:
+    from harness.metrics.evidence import Window
+
+
+COUNTERS: Final = (
+    "generation_tokens_total",
+    "prompt_tokens_total",
+    "requests_total",
+    "preemptions_total",
+    "prefix_queries_total",
+    "prefix_hits_total",
+    "spec_draft_tokens_total",
+    "api_cpu_s",
+)
+
+
+def counter_that_fell(before: ServerSample, after: ServerSample) -> str:
+    """Which counter decreased between two readings, in words; "": none (NaN is ignored)."""
+    for name in before.replicas.keys() & after.replicas.keys():  # their sum may still have risen
+        if fell := counter_that_fell(before.replicas[name], after.replicas[name]):
+            return f"{fell} ({name})"
+    for name in COUNTERS:
+        old, new = getattr(before, name), getattr(after, name)
+        if new < old:
+            return f"{name.removesuffix('_total').replace('_', ' ')} fell from {old:g} to {new:g}"
+    for key, histogram in after.histograms.items():
+        known = before.histograms.get(key)
+        if known is not None and histogram.count < known.count:
+            return f"the count of {key} fell from {known.count:g} to {histogram.count:g}"
+    if after.started_s > before.started_s + 1:  # seconds: some servers round
+        return f"its process started {after.started_s - before.started_s:.0f} s later than before"
+    return ""
+
+
+def first_counter_reset(samples: Sequence[ServerSample]) -> str:
+    """The first decrease among samples in time order, in words; "": none."""
+    return next(filter(None, (counter_that_fell(a, b) for a, b in pairwise(samples))), "")
+
+
+def reset_sentence(window: Window, samples: Sequence[ServerSample]) -> str:
+    """Why the level must not be used, or "": by the scrapes from the last one before it."""
+    until = [sample for sample in samples if sample.at_ns <= window.end_ns]
+    before = sum(sample.at_ns < window.settled_ns for sample in until)
+    seen = first_counter_reset(until[max(before - 1, 0) :])
+    if not seen:
+        return ""
+    return (
+        f"between two scrapes of the server {seen}: it was restarted, or a load balancer answers "
+        "/metrics from several servers; look at its log, or give each server's URL with "
+        "--metrics-url"
+    )
+
+
+DECIMALS: Final = 6
+MIN_BEYOND_QUANTILE: Final = 10  # observations needed beyond a quantile
+MAX_SKEW: Final = 1.5  # load of a replica, as a multiple of an even share; as far below it, too
+MIN_IN_FLIGHT: Final = 2  # requests for each replica; with fewer, chance decides
+MEANS: Final = ("ttft", "queue", "prefill", "decode", "inference", "e2e", "itl")
+GAUGES: Final = (
+    *("running", "waiting", "waiting_capacity", "waiting_deferred"),
+    *("kv_fetching",),
+    *("kv_usage", "kv_usage_fullest"),
+)
+# What a verdict needs, in words, by the figure that shows whether the server reports it.
+REQUIRED_FIGURES: Final = {
+    "running": "running requests",
+    "waiting": "waiting requests",
+    "kv_usage": "KV cache usage",
+    "preemptions_total": "preemptions",
+    "generation_tokens_total": "generated tokens",
+    "prefix_queries_total": "prefix cache hits",
+    "queue_count": "queue time",
+    "prefill_count": "prefill time",
+}
+
+
+def server_figures(samples: Sequence[ServerSample]) -> ServerFigures:
+    """Of the samples of a window."""
+    step = histogram_increase(samples, "step_tokens")
+    means: dict[str, Any] = {f"{key}_mean_s": histogram_mean_s(samples, key) for key in MEANS}
+    means |= {f"{key}_mean": _mean(samples, key) for key in GAUGES}
+    means |= {f"{key}_max": _max(samples, key) for key in GAUGES if not key.startswith("waiting_")}
+    figures = ServerFigures(
+        samples=len(samples), running_flat_share=flat_share(samples),
+        awake_min=-_max(samples, "awake", -1),
+        preemptions=counter_increase(samples, "preemptions_total"),
+        prefix_hit_share=_share(samples, "prefix_hits_total", "prefix_queries_total"),
+        external_hit_share=_share(samples, "external_hits_total", "external_queries_total"),
+        spec_acceptance=_share(samples, "spec_accepted_tokens_total", "spec_draft_tokens_total"),
+        spec_accepted_length=1 + _share(samples, "spec_accepted_tokens_total", "spec_drafts_total"),
+        prompt_cached_share=_share(samples, "cached_prompt_tokens_total", "prompt_tokens_total"),
+        computed_tokens_mean=histogram_mean_s(samples, "computed_tokens"),
+        preemptions_per_request=histogram_mean_s(samples, "preemptions"),
+        admission_rejections=counter_increase(samples, "admission_rejections_total"),
+        flops_per_s=_estimated_rate(samples, "flops_total"),
+        memory_bytes_per_s=_estimated_rate(samples, "read_bytes_total", "written_bytes_total"),
+        prompt_tokens_per_s=_computed_rate(samples),
+        generation_tokens_per_s=counter_rate(samples, "generation_tokens_total"),
+        requests_per_s=counter_rate(samples, "requests_total"),
+        api_server_cores=counter_rate(samples, "api_cpu_s"),
+        api_server_threads=_max(samples, "api_threads"),
+        engine_cores=counter_rate(samples, "engine_cpu_s"),
+        **means,
+        # The other histograms' buckets are too coarse for a quantile: the first one ends at 0.3 s.
+        ttft_p95_s=quantile_bucket(histogram_increase(samples, "ttft"), 0.95),
+        itl_p95_s=quantile_bucket(histogram_increase(samples, "itl"), 0.95),
+        step_tokens_mean=step.mean if step else nan, finished=_finished(samples),
+    )  # fmt: skip
+    return round_floats(figures, DECIMALS)
+
+
+def _estimated_rate(samples: Sequence[ServerSample], *names: str) -> float:
+    """Of counters that vLLM writes but does not count without --enable-mfu-metrics: NaN then."""
+    return fsum(counter_rate(samples, name) for name in names) or nan
+
+
+def _computed_rate(samples: Sequence[ServerSample]) -> float:
+    """Prompt tokens a second without those that were cached, where the server tells them apart."""
+    computed = counter_rate(samples, "computed_prompt_tokens_total")
+    return counter_rate(samples, "prompt_tokens_total") if isnan(computed) else computed
+
+
+def replica_figures(samples: Sequence[ServerSample]) -> dict[str, ServerFigures]:
+    """Of each replica, by its URL, from the samples that have it; {} if there is one server."""
+    names = dict.fromkeys(name for one in samples for name in one.replicas)
+    return {
+        name: server_figures([one.replicas[name] for one in samples if name in one.replicas])
+        for name in names
+    }
+
+
+def load_shares(replicas: Mapping[str, ServerFigures]) -> dict[str, float]:
+    """Each one's share of the requests in flight, the busiest first; {} without any."""
+    load = {name: one.running_mean + one.waiting_mean for name, one in replicas.items()}
+    whole = fsum(load.values())
+    shares = {name: one / whole for name, one in load.items() if whole > 0}
+    return dict(sorted(shares.items(), key=lambda one: -one[1]))
+
+
+def skew_sentence(replicas: Mapping[str, ServerFigures]) -> str:
+    """The busiest and the idlest replica, if one has half as much again, or half, of its share."""
+    shares, n = load_shares(replicas), len(replicas)
+    # With a request or two for each, a balancer cannot do better.
+    few = fsum(one.running_mean + one.waiting_mean for one in replicas.values()) < MIN_IN_FLIGHT * n
+    if few or not shares:
+        return ""
+    order = list(shares)
+    busiest, high, idlest, low = order[0], shares[order[0]], order[-1], shares[order[-1]]
+    if high * n < MAX_SKEW and low * n > 2 - MAX_SKEW:
+        return ""
+    return (
+        f"{busiest} has {high:.0%} of the requests in flight and {idlest} {low:.0%}, where each of "
+        f"{n} replicas should have {1 / n:.0%}: look at how the balancer chooses"
+    )
+
+
+def counter_increase(samples: Sequence[ServerSample], name: str) -> float:
+    """Increase of a counter; NaN with fewer than two samples, or across a restart."""
+    if len(samples) < 2 or first_counter_reset(samples):  # noqa: PLR2004 - a difference needs two
+        return nan
+    return float(getattr(samples[-1], name) - getattr(samples[0], name))
+
+
+def counter_rate(samples: Sequence[ServerSample], name: str) -> float:
+    """Increase of a counter per second between the first and the last sample."""
+    if len(samples) < 2:  # noqa: PLR2004 - as above
+        return nan
+    return counter_increase(samples, name) * SECOND / max(samples[-1].at_ns - samples[0].at_ns, 1)
+
+
+def histogram_increase(samples: Sequence[ServerSample], key: str) -> Histogram | None:
+    """The observations of one histogram between the first and the last sample."""
+    if len(samples) < 2:  # noqa: PLR2004 - as above
+        return None
+    first, last = (sample.histograms.get(key) for sample in (samples[0], samples[-1]))
+    return histogram_delta(first, last) if first is not None and last is not None else None
+
+
+def quantile_bucket(histogram: Histogram | None, q: float) -> tuple[float, float] | None:
+    """The bucket that contains a quantile; None with too few observations beyond it."""
+    if histogram is None or histogram.count * (1 - q) < MIN_BEYOND_QUANTILE:
+        return None
+    return quantile_bounds(histogram, q)
+
+
+def histogram_mean_s(samples: Sequence[ServerSample], key: str) -> float:
+    """Mean of a histogram's observations in its unit (mostly seconds); NaN without any."""
+    histogram = histogram_increase(samples, key)
+    if histogram is not None:
+        return histogram.mean
+    if key not in SUMMED_HISTOGRAMS:
+        return nan
+    count = counter_increase(samples, f"{key}_count")
+    return counter_increase(samples, f"{key}_sum_s") / count if count > 0 else nan
+
+
+def missing_figures(samples: Sequence[ServerSample]) -> list[str]:
+    """What a verdict needs and the server never reported; everything if there are no samples."""
+    return [
+        words
+        for name, words in REQUIRED_FIGURES.items()
+        if all(isnan(getattr(s, name)) for s in samples)
+    ]
+
+
+def _values(samples: Sequence[ServerSample], name: str) -> list[float]:
+    values = (float(getattr(sample, name)) for sample in samples)
+    return [value for value in values if not isnan(value)]
+
+
+def _mean(samples: Sequence[ServerSample], name: str) -> float:
+    values = _values(samples, name)
+    return fsum(values) / len(values) if values else nan
+
+
+def _max(samples: Sequence[ServerSample], name: str, sign: int = 1) -> float:
+    return max((sign * value for value in _values(samples, name)), default=nan)
+
+
+def _share(samples: Sequence[ServerSample], part: str, whole: str) -> float:
+    of = counter_increase(samples, whole)
+    return counter_increase(samples, part) / of if of > 0 else nan
+
+
+def _finished(samples: Sequence[ServerSample]) -> dict[str, int]:
+    """Requests that ended, by the server's reason; only reasons that occurred."""
+    if len(samples) < 2 or first_counter_reset(samples):  # noqa: PLR2004 - as above
+        return {}
+    first, last = samples[0].finished, samples[-1].finished
+    more = {reason: count - first.get(reason, 0.0) for reason, count in last.items()}
+    return {reason: round(count) for reason, count in more.items() if count > 0}

@@ -1,0 +1,130 @@
+"""A TCP balancer: passes each connection, not each request, to one of several servers.
+
+`python -m harness.drill.balancer URL...` is a process of its own that says its URL, and reads
+faults of the way to a server, [URL, fields of Fault] in a line, until its standard input ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass
+from typing import Final, Self
+from urllib.parse import urlsplit
+
+FAULT_POLL_S: Final = 0.02  # how late the end of a cut is noticed
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What happens to the bytes between the balancer and a server, both ways."""
+
+    cut: bool = False  # none passes; they pass when the cut is over
+    delay_s: float = 0.0
+    bytes_per_s: float = 0.0  # of each connection; 0: no limit
+
+
+WELL: Final = Fault()
+
+
+class Balancer:
+    """Chooses the server with the fewest connections, and the next one if that refuses it."""
+
+    def __init__(self, servers: Iterable[str]) -> None:
+        self.servers = list(servers)
+        self.connections: Counter[str] = Counter()
+        self.faults: defaultdict[str, Fault] = defaultdict(lambda: WELL)
+        self._turns = 0
+        # asyncio itself refers to tasks weakly, and two closed ends refer to each other alone
+        self._serving: set[asyncio.Task[None] | None] = set()
+
+    def in_turn(self) -> list[str]:
+        """The servers, beginning with another one each time."""
+        turn = self._turns % max(len(self.servers), 1)
+        self._turns += 1
+        return self.servers[turn:] + self.servers[:turn]
+
+    def order(self) -> list[str]:
+        """In which they are tried."""
+        return sorted(self.in_turn(), key=self.connections.__getitem__)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection, to its end."""
+        # the task of a connection has nobody to tell what ended it
+        self._serving.add(task := asyncio.current_task())
+        with suppress(OSError, asyncio.CancelledError), closing(writer):
+            for url in self.order():
+                where = urlsplit(url)
+                self.connections[url] += 1  # before the first await: the next one must see it
+                try:
+                    with suppress(ConnectionRefusedError):
+                        back, forth = await asyncio.open_connection(where.hostname, where.port)
+                        with closing(forth):
+                            await asyncio.gather(
+                                self._pump(reader, forth, url), self._pump(back, writer, url)
+                            )
+                        return
+                finally:
+                    self.connections[url] -= 1
+        self._serving.discard(task)
+
+    async def _pump(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, url: str
+    ) -> None:
+        """Every byte of one direction passes here."""
+        with suppress(OSError):
+            while data := await reader.read(65_536):
+                if (fault := self.faults[url]) != WELL:
+                    await asyncio.sleep(fault.delay_s)
+                    if fault.bytes_per_s:
+                        await asyncio.sleep(len(data) / fault.bytes_per_s)
+                    while self.faults[url].cut:  # noqa: ASYNC110 - an event would lie in another loop
+                        await asyncio.sleep(FAULT_POLL_S)
+                writer.write(data)
+                await writer.drain()
+            writer.write_eof()
+
+
+class BalancerProcess:
+    """A balancer in a process of its own, which ends with this one."""
+
+    def __init__(self, servers: Iterable[str]) -> None:
+        self._process = subprocess.Popen(  # noqa: S603 - our own module
+            [sys.executable, "-m", "harness.drill.balancer", *servers],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
+        assert self._process.stdout is not None  # noqa: S101 - asked for above
+        self.url = self._process.stdout.readline().strip()
+
+    def set_fault(self, server: str, fault: Fault) -> None:
+        """From now on, for connections that exist too."""
+        assert self._process.stdin is not None  # noqa: S101 - asked for above
+        self._process.stdin.write(json.dumps([server, asdict(fault)]) + "\n")
+        self._process.stdin.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()  # closes its input
+
+
+async def main(servers: list[str]) -> None:
+    """Run in the child, until the parent closes the pipe."""
+    balancer = Balancer(servers)
+    listening = await asyncio.start_server(balancer.serve, "127.0.0.1", 0, backlog=1024)
+    sys.stdout.write(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}\n")
+    sys.stdout.flush()
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        server, fault = json.loads(line)
+        balancer.faults[server] = Fault(**fault)
+    listening.close()  # `asyncio.run` then cancels the connections
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1:]))

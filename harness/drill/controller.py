@@ -1,0 +1,105 @@
+"""The controller of a drill: the load by the clock, each phase as a level."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from harness.core.states import Purpose, Status, StopRule
+from harness.drill.phases import late_phases
+from harness.drill.verdicts import judge_drill
+from harness.load.arrivals import LoadTarget
+from harness.metrics.evidence import Window
+from harness.search.controller import LAG_NS, MAX_LAG_NS, KneeController
+from harness.search.level_state import CurrentLevel
+from harness.search.next_level import Done, Hold, SearchPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harness.drill.stage import Stage
+    from harness.metrics.result import Gate
+    from harness.records.samples import ServerSample
+
+
+class DrillController(KneeController):
+    """Asks for the load that the plan has at each instant; each phase is a level."""
+
+    def __init__(self, stage: Stage, plan: SearchPlan, *rest: Any, **more: Any) -> None:
+        super().__init__(plan, *rest, **more)
+        self.stage = stage
+        self._loads = 0  # changes of the load so far: each is a schedule of its own
+        self._load = -1.0
+        self.verdicts: list[Gate] = []  # inconclusive as long as the span is not over
+        self._judged_ns = -1
+
+    def judge(self, samples: Sequence[ServerSample]) -> None:
+        """Judge what is over and was not yet decided, by the records so far."""
+        drill, old, before_ns = self.stage.drill, self.verdicts, self._judged_ns
+        over_ns = self._judged_ns = self.horizon_ns - self.began_ns
+        due = [e for e in drill.expectations if not old or before_ns < e.end_ns <= over_ns]
+        if not due or self.began_ns < 0:
+            return
+        seen = self.records.table(self.began_ns, self.horizon_ns)
+        new = judge_drill(
+            replace(drill, expectations=tuple(due)), self.began_ns, seen, samples,
+            missing=0, until_ns=self.horizon_ns,
+            invalid=late_phases(drill, self.began_ns, seen.table),
+        )  # fmt: skip
+        by_name = {one.name: one for one in (*old, *new)}
+        self.verdicts = [by_name[e.name] for e in drill.expectations]
+
+    def tick(
+        self,
+        now_ns: int,
+        running_users: int,  # noqa: ARG002 - KneeController's signature
+        server: ServerSample | None = None,
+        known_ns: int | None = None,
+    ) -> LoadTarget:
+        """The load of this instant, from the first call on."""
+        self.server, drill = server, self.stage.drill
+        if self.began_ns < 0:
+            self.began_ns = now_ns
+            self.stage.begin(now_ns)
+        known_ns = now_ns - LAG_NS if known_ns is None else known_ns
+        self.horizon_ns = max(known_ns, self.horizon_ns, now_ns - MAX_LAG_NS)
+        at_ns = now_ns - self.began_ns
+        self._turn(at_ns, now_ns)
+        if self.result is not None:
+            return LoadTarget(0, 1.0, done=True)
+        load = drill.load_at(at_ns)
+        if load != self._load:
+            self._load, self._loads = load, self._loads + 1
+        if drill.is_rate:
+            return LoadTarget(1, 1.0, pace=(self._loads, load))
+        return LoadTarget(round(load), max(load, 1.0))
+
+    def _turn(self, at_ns: int, now_ns: int) -> None:
+        """Keep the phases that are over, begin the one that is on."""
+        phases = self.stage.drill.phases
+        while len(self.levels) < len(phases) and at_ns >= phases[len(self.levels)].end_ns:
+            self._end_phase(now_ns)
+        if len(self.levels) == len(phases):
+            self.result = self.result or Done(Status.measured, None)
+        elif self.now is None:
+            users, begin_ns, end_ns = self._span()
+            hold = Hold(users, Purpose.hold, StopRule.time, end_ns - begin_ns)
+            self.now = CurrentLevel(hold, begin_ns, begin_ns, None, begin_ns, begin_ns)
+
+    def _span(self) -> tuple[int, int, int]:
+        """Users or steps of the rate, begin and end of the phase that is on."""
+        phase, at = self.stage.drill.phases[len(self.levels)], self.began_ns
+        users = round(phase.load / (self.plan.rate_step_per_s or 1))
+        return users, at + phase.begin_ns, at + phase.end_ns
+
+    def _end_phase(self, now_ns: int) -> None:
+        users, begin_ns, end_ns = self._span()
+        self._put_off(
+            Window(len(self.levels), users, Purpose.hold, begin_ns, begin_ns, begin_ns,
+                   min(end_ns, now_ns), now_ns, rate_per_s=self.plan.rate_of(users))
+        )  # fmt: skip
+
+    def close(self, now_ns: int, *, data_ended: bool = False) -> None:  # noqa: ARG002 - it has none
+        """Keep the phase that was interrupted."""
+        if self.now is not None and self.result is None and now_ns > self.now.began_ns:
+            self._end_phase(now_ns)

@@ -1,1 +1,0 @@
-"""Layer 7: Locust. One runner for `vllm-harness` and for the `locust` command."""

@@ -1,0 +1,194 @@
+"""What idle sessions cost a server, and what dropping them gives.
+
+A session that waits for its user holds no slot. Its history stays in the prefix cache, in blocks
+that vLLM gives away as soon as a running request needs them. So three things are measured, one
+request at a time on one connection:
+
+- the first token of a user who comes back: with the history still cached (*kept*), after
+  `/reset_prefix_cache` (*cleared*), and as a new session without its history (*timed out*);
+- the first token of a newcomer while the idle sessions are cached, and after they were dropped;
+- how much of the KV cache their histories fill.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from math import isnan, nan
+from random import Random
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final
+
+from harness.errors import ConfigError
+from harness.lifecycle.cold_start import timed_stream
+from harness.load.tokens import TOKEN_IDS
+from harness.server.http_exchange import HttpConnection
+from harness.server.probe import probe
+from harness.wire.vllm_metrics import server_sample
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harness.server.access import TargetAccess
+
+RESET: Final = "/reset_prefix_cache"
+NO_RESET: Final = (
+    f"the server has no {RESET}: expected vLLM with VLLM_SERVER_DEV_MODE=1 in its environment; "
+    "what clearing gives is not known"
+)
+NEWCOMERS: Final = 5  # requests that tell the TTFT of a user without history
+WARM_UP: Final = 2  # requests that are not counted: a server's first ones are slower
+
+
+@dataclass(frozen=True, slots=True)
+class IdlePlan:
+    """What is asked."""
+
+    sessions: int
+    history_tokens: int  # of each session when it goes idle
+    message_tokens: int  # of the next message, and of a newcomer's first one
+    output_tokens: int
+    idle_s: float  # between the last answer and the first return
+
+
+@dataclass(frozen=True, slots=True)
+class Returns:
+    """First tokens of one kind of request."""
+
+    ttft_s: tuple[float, ...]
+    prompt_tokens: int
+    cached_tokens: float | None = None  # of all prompts; None: the server does not say
+
+    @property
+    def median_s(self) -> float:
+        return median(self.ttft_s)
+
+    @property
+    def cached_share(self) -> float | None:
+        """Of the prompt tokens, those found in the prefix cache."""
+        if self.cached_tokens is None:
+            return None
+        return self.cached_tokens / (self.prompt_tokens * len(self.ttft_s))
+
+
+@dataclass(frozen=True, slots=True)
+class IdleCost:
+    """What was measured."""
+
+    plan: IdlePlan
+    model: str
+    kv_tokens: int | None  # of the whole KV cache; None: the server does not say
+    kv_usage_idle: float | None  # share of blocks in use by running requests while all are idle
+    first: Returns  # the sessions' first turns: a prefill of the whole history
+    kept: Returns
+    newcomer_beside: Returns  # while the idle sessions are cached
+    cleared: Returns | None  # None: the server cannot clear
+    newcomer_after: Returns | None
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def history_share(self) -> float | None:
+        """Of the KV cache, what all histories need; above 1 they do not fit."""
+        if not self.kv_tokens:
+            return None
+        return self.plan.sessions * self.plan.history_tokens / self.kv_tokens
+
+    @property
+    def saved_s(self) -> float | None:
+        """What a kept history saves a user who comes back."""
+        return None if self.cleared is None else self.cleared.median_s - self.kept.median_s
+
+
+class Asker:
+    """Sends one request after another, each with a prompt of its own."""
+
+    def __init__(self, access: TargetAccess, model: str, output_tokens: int) -> None:
+        self.line = HttpConnection(access)
+        self.random = Random(time.time_ns())  # noqa: S311 - text that no earlier run has cached
+        self.body: dict[str, Any] = {
+            "model": model,
+            "max_tokens": output_tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+
+    def tokens(self, n: int) -> list[int]:
+        """A text that nobody has sent yet."""
+        return self.random.choices(TOKEN_IDS, k=n)
+
+    def ask(self, prompts: Sequence[list[int]]) -> Returns:
+        """Each in turn. Raises ServerUnreachable."""
+        before = self.figure("prefix_hits_total")
+        seen = tuple(
+            timed_stream(self.line, self.body | {"prompt": prompt})["ttft_s"] for prompt in prompts
+        )
+        after = self.figure("prefix_hits_total")
+        cached = after - before
+        return Returns(seen, len(prompts[0]), None if isnan(cached) else cached)
+
+    def figure(self, name: str) -> float:
+        """One of the server's metrics; NaN where its page does not have it."""
+        answer = self.line.fetch("/metrics")
+        sample = server_sample(answer.body, 0) if answer.status == HTTPStatus.OK else None
+        return nan if sample is None else float(getattr(sample, name))
+
+    def clear(self) -> bool:
+        """Drop what the prefix cache holds; False: this server cannot."""
+        return self.line.fetch(RESET, {}).status == HTTPStatus.OK
+
+
+def measure_idle_cost(access: TargetAccess, plan: IdlePlan, model: str | None) -> IdleCost:
+    """All of it, some 3 requests a session. Raises ConfigError, ServerUnreachable."""
+    found = probe(access, "completions", model)
+    check_length(plan, found.max_model_len)
+    blocks, block = found.cache.get("kv_blocks"), found.cache.get("block_size")
+    asker = Asker(access, found.model, plan.output_tokens)
+    with closing(asker.line):
+        asker.ask([asker.tokens(plan.history_tokens) for _ in range(WARM_UP)])
+        histories = [asker.tokens(plan.history_tokens) for _ in range(plan.sessions)]
+        first = asker.ask(histories)
+        time.sleep(plan.idle_s)
+        kv_usage = asker.figure("kv_usage")
+        newcomer_beside = asker.ask(_messages(asker, plan))
+        kept = asker.ask(_returns(asker, histories, plan))
+        cleared = newcomer_after = None
+        if can_clear := asker.clear():
+            newcomer_after = asker.ask(_messages(asker, plan))
+            cleared = asker.ask(_returns(asker, histories, plan))
+    return IdleCost(
+        plan=plan,
+        model=found.model,
+        kv_tokens=blocks * block if blocks and block else None,
+        kv_usage_idle=None if isnan(kv_usage) else kv_usage,
+        first=first,
+        kept=kept,
+        newcomer_beside=newcomer_beside,
+        cleared=cleared,
+        newcomer_after=newcomer_after,
+        notes=() if can_clear else (NO_RESET,),
+    )
+
+
+def check_length(plan: IdlePlan, limit: int | None) -> None:
+    """Raises ConfigError if the model has no room for a return."""
+    longest = plan.history_tokens + plan.message_tokens + plan.output_tokens
+    if limit is not None and longest > limit:
+        room = limit - plan.message_tokens - plan.output_tokens
+        raise ConfigError(
+            f"the model's context is {limit:,} tokens, and a return needs {longest:,}: expected at "
+            f"most that; try --history-tokens {room}."
+        )
+
+
+def _messages(asker: Asker, plan: IdlePlan) -> list[list[int]]:
+    """First messages of newcomers."""
+    return [asker.tokens(plan.message_tokens) for _ in range(NEWCOMERS)]
+
+
+def _returns(asker: Asker, histories: Sequence[list[int]], plan: IdlePlan) -> list[list[int]]:
+    """The next message of each session behind its history."""
+    return [history + asker.tokens(plan.message_tokens) for history in histories]

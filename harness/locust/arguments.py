@@ -1,0 +1,106 @@
+"""The harness's own options on Locust's command line, and DriveOptions made of them."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING, Any
+
+from harness.errors import ConfigError
+from harness.load.workloads import AS_USERS, WORKLOADS, Workload, workload
+from harness.metrics.slo import Slo
+from harness.metrics.slo_presets import slo_texts
+from harness.server.address import Address
+from harness.units import percent
+
+if TYPE_CHECKING:
+    from locust.env import Environment
+
+    from harness.search.next_level import SearchPlan
+
+# What a browser must not choose: whose secret is sent, what is trusted, where files are written.
+# Locust's form shows none of them, but would take them from whoever posts one.
+FIXED = ("api_key_env", "ca_file", "insecure", "run_folder")
+
+
+def add_arguments(parser: ArgumentParser, **_: Any) -> None:
+    """Listener of Locust's `init_command_line_parser`.
+
+    What is added to the parser itself Locust's start form shows; of a group it knows nothing.
+    """
+    parser.add_argument(
+        "--model", default="", help="as the server names it; empty: the only one that it serves"
+    )
+    parser.add_argument(
+        "--workload",
+        default=AS_USERS,
+        choices=[AS_USERS, *WORKLOADS],
+        help="what is sent: lengths, shared prefixes; default: that of the locustfile",
+    )
+    for what in ("prompt", "output"):
+        text = f"mean number of {what} tokens; 0: the workload's own"
+        parser.add_argument(f"--{what}-tokens", type=int, default=0, help=text)
+    parser.add_argument("--max-errors", default="1%", help="share of requests that may fail")
+    group = parser.add_argument_group("vllm-harness, from the command line only")
+    group.add_argument(  # Locust's form cannot post an empty list: it reads its texts as numbers
+        "--slo", action="append", default=[], help="for example ttft_p95=500ms; may be repeated"
+    )
+    group.add_argument("--seed", type=int, default=1, help="seed of prompts, lengths and stagger")
+    for flag, default, text in (
+        ("--api-key-env", "VLLM_API_KEY",
+         "environment variable that holds the API key; it goes to the --host given here only"),
+        ("--run-folder", "", "new folder for the run; without it, one under reports/"),
+        ("--ca-file", "", "CA certificates to trust, a PEM file"),
+    ):  # fmt: skip
+        group.add_argument(flag, default=default, help=text)
+    group.add_argument("--insecure", action="store_true", help="do not verify the certificate")
+
+
+def fixed(environment: Environment) -> dict[str, Any]:
+    """FIXED and `host` as the command line has them: asked before any form can say otherwise."""
+    given = vars(environment.parsed_options or Namespace())
+    return {key: given.get(key) for key in FIXED} | {"host": environment.host or ""}
+
+
+def is_named(host: str, url: str) -> bool:
+    """Whether `host`, the command line's, is this server. No secret goes to one of a form's."""
+    try:
+        here, named = Address.parse(url), Address.parse(host)
+    except ConfigError:  # which is said where the URL is used
+        return False
+    return (here.scheme, here.authority.lower()) == (named.scheme, named.authority.lower())
+
+
+def chosen_workload(environment: Environment) -> Workload:
+    """What the command line, or Locust's own form, asks for."""
+    given: Any = environment.parsed_options
+    sized = workload(workload_name(environment)).sized(
+        given.prompt_tokens or None, given.output_tokens or None
+    )
+    return sized.through(_api(environment))
+
+
+def workload_name(environment: Environment) -> str:
+    """The workload asked for, else the users' own, else the one that is called like their API."""
+    asked: str = environment.parsed_options.workload  # type: ignore[union-attr]
+    if asked not in ("", AS_USERS):
+        return asked
+    return _said(environment, "workload") or _api(environment)
+
+
+def _api(environment: Environment) -> str:
+    return _said(environment, "api") or "chat"
+
+
+def _said(environment: Environment, name: str) -> str:
+    """What all user classes that say it agree on; "" if they do not."""
+    said = {getattr(user_class, name, "") for user_class in environment.user_classes} - {""}
+    return said.pop() if len(said) == 1 else ""
+
+
+def plan(environment: Environment) -> SearchPlan:
+    """What a headless run is judged by. Raises ConfigError."""
+    from harness.search.next_level import SearchPlan  # noqa: PLC0415 - numpy: the CLI asks us too
+
+    given: Any = environment.parsed_options
+    slos = tuple(Slo.parse(text) for one in given.slo for text in slo_texts(one))
+    return SearchPlan(slos, max_errors=percent(given.max_errors, "--max-errors"), seed=given.seed)

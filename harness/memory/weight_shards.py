@@ -1,0 +1,72 @@
+"""Whether quantized matrices can be divided among GPUs: vLLM refuses a start where not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from harness.memory.weights import (
+    EXPERT_SHARDS,
+    OUTPUT_SHARDS,
+    Kind,
+    Matrix,
+    Shard,
+    WeightPlan,
+    shard_sizes,
+)
+
+if TYPE_CHECKING:
+    from harness.memory.parallel import Parallel
+
+INPUT_SHARDS: Final = (Shard.INPUTS, Shard.EXPERT_INPUTS)
+
+
+@dataclass(frozen=True, slots=True)
+class Undivided:
+    """A matrix whose share on one GPU is no multiple of what has one scale."""
+
+    module: str
+    side: str  # "inputs" or "outputs"
+    size: int  # on one GPU
+    step: int
+
+    def sentence(self, method: str) -> str:
+        """Say it."""
+        return (
+            f"{self.module} has {self.size:,} {self.side} on each GPU: vLLM refuses that for "
+            f"{method} weights, whose scales are of {self.step:,} {self.side}"
+        )
+
+
+def undivided(plan: WeightPlan, parallel: Parallel) -> Undivided | None:
+    """Return the first matrix that vLLM refuses to divide so; None if there is none."""
+    seen = dict.fromkeys(plan.layers)  # equal layers once, in their order
+    numbers = {layer: plan.layers.index(layer) for layer in seen}
+    for layer, number in numbers.items():
+        for matrix in layer:
+            found = _check(plan, parallel, f"model.layers.{number}.{matrix.module}", matrix)
+            if found:
+                return found
+    return None
+
+
+def _check(plan: WeightPlan, parallel: Parallel, module: str, matrix: Matrix) -> Undivided | None:
+    if matrix.kind is not Kind.LINEAR:
+        return None
+    expert = matrix.shard in EXPERT_SHARDS
+    form = plan.quantization.format_of(module, expert)
+    inputs, outputs, _ = shard_sizes(matrix, parallel)
+    if expert and plan.quantization.pads_experts:
+        return None
+    by_outputs = matrix.shard in (*OUTPUT_SHARDS, Shard.KV_HEADS)
+    divided = outputs != matrix.outputs or inputs != matrix.inputs
+    name = matrix.module.replace(".0.", ".")
+    if form.block and (divided or expert):
+        rows, columns = form.block
+        if by_outputs and outputs % rows:
+            return Undivided(name, "outputs", outputs, rows)
+        if matrix.shard in INPUT_SHARDS and inputs % columns:
+            return Undivided(name, "inputs", inputs, columns)
+    if form.group and divided and matrix.shard in INPUT_SHARDS and inputs % form.group:
+        return Undivided(name, "inputs", inputs, form.group)
+    return None

@@ -1,0 +1,257 @@
+"""The bytes of a model's weights, of all GPUs and of the one that has most, as vLLM loads them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from math import ceil
+from typing import TYPE_CHECKING, Final
+
+from harness.memory.model_shape import stage_layers
+from harness.memory.parallel import Parallel
+from harness.memory.quantization import HALF, Quantization
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+VOCABULARY_STEP: Final = 64  # vLLM pads the vocabulary to a multiple
+PADDED_HIDDEN: Final = 256  # experts in MXFP4: kernels want multiples of these
+PADDED_INNER: Final = 128
+
+
+class Shard(Enum):
+    """How tensor parallelism divides a matrix."""
+
+    WHOLE = "each GPU has all of it"
+    OUTPUTS = "each GPU has some outputs"
+    INPUTS = "each GPU has some inputs"
+    KV_HEADS = "each GPU has some KV heads, at least one"
+    EXPERT_OUTPUTS = "of each expert some outputs, or some experts whole"
+    EXPERT_INPUTS = "of each expert some inputs, or some experts whole"
+
+
+class Kind(Enum):
+    """How a matrix is stored."""
+
+    LINEAR = "quantized where the model is"
+    HALF = "16 bit in any model"
+    COPY = "16 bit, made by vLLM of a matrix that is quantized, beside it"
+    TABLE = "16 bit, computed by vLLM"
+
+
+EXPERT_SHARDS: Final = (Shard.EXPERT_OUTPUTS, Shard.EXPERT_INPUTS)
+MADE_BY_VLLM: Final = (Kind.COPY, Kind.TABLE)
+OUTPUT_SHARDS: Final = (Shard.OUTPUTS, Shard.EXPERT_OUTPUTS)
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """Equal matrices (or vectors: one input) of a layer."""
+
+    module: str  # within the layer, as checkpoints name it
+    inputs: int
+    outputs: int
+    shard: Shard = Shard.WHOLE
+    count: int = 1
+    kind: Kind = Kind.LINEAR
+    unit: int = 1  # outputs that stay together: a KV head
+
+    @property
+    def parameters(self) -> int:
+        """All values of it that a checkpoint has."""
+        made = self.kind in MADE_BY_VLLM
+        return 0 if made else self.inputs * self.outputs * self.count
+
+
+ONE_GPU: Final = Parallel()
+
+
+@dataclass(frozen=True, slots=True)
+class WeightPlan:
+    """All matrices of a model, by where pipeline stages put them."""
+
+    layers: tuple[tuple[Matrix, ...], ...]
+    embeddings: tuple[Matrix, ...]  # on the first stage; tied: on the last one, too
+    last: tuple[Matrix, ...]  # the last norm and the head
+    tied: bool = False
+    tables: tuple[Matrix, ...] = ()  # of rotary positions: on every GPU
+    towers: tuple[Matrix, ...] = ()  # vision: on every stage
+    quantization: Quantization = field(default_factory=Quantization)
+    chosen_share: float = 1.0  # of the experts' parameters, those that multiply a token
+    notes: tuple[str, ...] = ()  # what is left out of the matrices
+    most_more_bytes: float | None = 0.0  # of what is left out; None: not known
+
+    def every(self) -> Iterable[Matrix]:
+        """All matrices, each once."""
+        for layer in self.layers:
+            yield from layer
+        yield from (*self.embeddings, *self.last, *self.tables, *self.towers)
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """What loaded weights take, in bytes; None: not known, and `notes` say why."""
+
+    all_gpus: float | None = None
+    one_gpu: float | None = None  # the GPU that has most
+    most_all_gpus: float | None = None  # where the file leaves a choice, the most
+    most_one_gpu: float | None = None
+    in_files: float | None = None  # one copy, without padding
+    parameters: float | None = None
+    active_parameters: float | None = None  # that multiply a token of text
+    notes: tuple[str, ...] = ()
+
+    @property
+    def exact(self) -> bool:
+        """Whether nothing is left open."""
+        return self.all_gpus is not None and self.all_gpus == self.most_all_gpus
+
+    def from_files(self, stored_bytes: float, parallel: Parallel) -> Weights:
+        """Return what files of so many bytes take, divided and padded as the matrices are."""
+        if not self.in_files or self.all_gpus is None:
+            return self._evenly(stored_bytes * parallel.data, parallel)
+        known = self.given(self.all_gpus * stored_bytes / self.in_files, parallel)
+        more_all, more_one = self._choices()
+        return replace(
+            known,
+            most_all_gpus=(known.all_gpus or 0) * more_all,
+            most_one_gpu=(known.one_gpu or 0) * more_one,
+            in_files=stored_bytes,
+        )
+
+    def given(self, all_gpus: float, parallel: Parallel) -> Weights:
+        """Return a size that is known, of all GPUs, divided as the matrices are."""
+        if not self.all_gpus or self.one_gpu is None:
+            return self._evenly(all_gpus, parallel)
+        one_gpu = self.one_gpu * all_gpus / self.all_gpus
+        return self._known(all_gpus, one_gpu)
+
+    def _evenly(self, all_gpus: float, parallel: Parallel) -> Weights:
+        """The same where the matrices are not known."""
+        return self._known(all_gpus, all_gpus / parallel.gpus)
+
+    def _known(self, all_gpus: float, one_gpu: float) -> Weights:
+        return replace(
+            self,
+            all_gpus=all_gpus,
+            one_gpu=one_gpu,
+            most_all_gpus=all_gpus,
+            most_one_gpu=one_gpu,
+            notes=(),
+        )
+
+    def _choices(self) -> tuple[float, float]:
+        """Return the most by the least, of formats; what files hold is known with their size."""
+        most = (self.most_all_gpus, self.most_one_gpu)
+        if self.notes or None in most or not self.all_gpus or not self.one_gpu:
+            return 1.0, 1.0
+        return (most[0] or 0) / self.all_gpus, (most[1] or 0) / self.one_gpu
+
+
+def loaded_weights(plan: WeightPlan, parallel: Parallel = ONE_GPU) -> Weights:
+    """Return what the plan's matrices take on so many GPUs."""
+    alone = sum(_stages(plan, ONE_GPU, loaded=False, most=False))
+    least = _stages(plan, parallel, loaded=True, most=False)
+    most = _stages(plan, parallel, loaded=True, most=True)
+    ranks = parallel.tensor * parallel.data
+    more = plan.most_more_bytes
+    idle = sum(one.parameters for one in plan.every() if one.shard in EXPERT_SHARDS)
+    seeing = sum(one.parameters for one in plan.towers)
+    parameters = float(sum(one.parameters for one in plan.every()))
+    return Weights(
+        all_gpus=sum(least) * ranks,
+        one_gpu=max(least),
+        most_all_gpus=None if more is None else sum(most) * ranks + more * ranks,
+        most_one_gpu=None if more is None else max(most) + more,
+        in_files=alone,
+        parameters=parameters,
+        active_parameters=parameters - idle * (1 - plan.chosen_share) - seeing,
+        notes=plan.notes,
+    )
+
+
+def _stages(plan: WeightPlan, parallel: Parallel, loaded: bool, most: bool) -> list[float]:
+    """Return the bytes of one GPU on each pipeline stage."""
+    counted = _Sizes(plan.quantization, parallel, loaded, most)
+    stages = []
+    first = 0
+    counts = stage_layers(len(plan.layers), parallel.pipeline)
+    for stage, count in enumerate(counts):
+        size = counted.layers(first, plan.layers[first : first + count])
+        size += counted.parts("", (*plan.tables, *plan.towers))
+        is_last = stage == len(counts) - 1
+        if stage == 0 or (plan.tied and is_last):
+            size += counted.parts("", plan.embeddings)
+        if is_last:
+            size += counted.parts("", plan.last)
+        stages.append(size)
+        first += count
+    return stages
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """Adds up matrices of one GPU."""
+
+    quantization: Quantization
+    parallel: Parallel
+    loaded: bool
+    most: bool
+
+    def layers(self, first: int, layers: Sequence[tuple[Matrix, ...]]) -> float:
+        """Return the bytes of layers, of equal ones once where no file names one by its number."""
+        if not self.quantization.names_modules:
+            times = Counter(layers)
+            return sum(n * self.parts("model.layers.0.", one) for one, n in times.items())
+        numbered = enumerate(layers, first)
+        return sum(self.parts(f"model.layers.{number}.", one) for number, one in numbered)
+
+    def parts(self, before: str, matrices: Iterable[Matrix]) -> float:
+        return sum(self._bytes(before + one.module, one) for one in matrices)
+
+    def _bytes(self, module: str, matrix: Matrix) -> float:
+        if matrix.kind in MADE_BY_VLLM and not self.loaded:
+            return 0.0
+        expert = matrix.shard in EXPERT_SHARDS
+        form = HALF
+        if matrix.kind in (Kind.LINEAR, Kind.COPY):
+            form = self.quantization.format_of(module, expert)
+        if matrix.kind is Kind.COPY:
+            if form is HALF:
+                return 0.0
+            form = HALF
+        inputs, outputs, count = shard_sizes(matrix, self.parallel)
+        linear_expert = expert and matrix.kind is Kind.LINEAR
+        if linear_expert and self.loaded and self.quantization.pads_experts:
+            inputs, outputs = self._padded(matrix, inputs, outputs)
+        size = form.most_bytes_of(inputs, outputs) if self.most else form.bytes_of(inputs, outputs)
+        return size * count
+
+    def _padded(self, matrix: Matrix, inputs: int, outputs: int) -> tuple[int, int]:
+        """Return an expert's sizes as kernels of MXFP4 want them, Triton's or Marlin's (most)."""
+        inner = PADDED_INNER if self.most else 1
+        if matrix.shard is Shard.EXPERT_OUTPUTS:
+            return round_up(inputs, PADDED_HIDDEN), round_up(outputs, inner)
+        return round_up(inputs, inner), round_up(outputs, PADDED_HIDDEN)
+
+
+def shard_sizes(matrix: Matrix, parallel: Parallel) -> tuple[int, int, int]:
+    """Return inputs, outputs and number of a matrix on one GPU."""
+    inputs, outputs, count, tensor = matrix.inputs, matrix.outputs, matrix.count, parallel.tensor
+    if matrix.shard is Shard.KV_HEADS:
+        return inputs, max(ceil(outputs / tensor), matrix.unit), count
+    if matrix.shard in EXPERT_SHARDS:
+        tensor *= parallel.data
+        if parallel.expert:
+            return inputs, outputs, ceil(count / tensor)
+    if matrix.shard in OUTPUT_SHARDS:
+        return inputs, ceil(outputs / tensor), count
+    if matrix.shard is Shard.WHOLE:
+        return inputs, outputs, count
+    return ceil(inputs / tensor), outputs, count
+
+
+def round_up(number: int, step: int) -> int:
+    """Return the next multiple."""
+    return ceil(number / step) * step

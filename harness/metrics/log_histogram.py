@@ -1,0 +1,109 @@
+"""Durations in logarithmic bins: quantiles within 0.1%, from one pass and in bounded memory.
+
+A bin is at most 1/1024 of its values wide, and each nanosecond below 1,024 has its own bin. Besides
+its count a bin keeps the sum of its values: a quantile is the mean of the values in its bin, so it
+is exact if they are all equal, and never above the largest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from harness.core.arrays import Floats, Ints
+
+
+MANTISSA_BITS: Final = 10  # 1,024 bins per doubling
+_SHIFT: Final = 52 - MANTISSA_BITS
+_BIN_OF_ONE: Final = (1023 << MANTISSA_BITS) - 1  # a double's exponent is stored with 1023 added
+DURATION_BINS: Final = (54 << MANTISSA_BITS) + 1  # up to 2^53 ns, a hundred days
+# Cells per value up to which a dense np.bincount is faster than sorting.
+DENSE_CELLS: Final = 4
+
+
+def duration_bin(ns: Ints) -> Ints:
+    """Bin of each duration: 0 for 0 and below, then 1,024 for each doubling; shape as `ns`.
+
+    Read as an integer, the bits of a positive double are its exponent and then its mantissa, which
+    grow with its value. Without the lower 42 bits of the mantissa that integer is the bin, up to
+    a constant. So no logarithm is computed, and integers up to 2^53 are exact as doubles.
+    """
+    bins = ns.astype(np.float64).view(np.int64)
+    bins >>= _SHIFT
+    bins -= _BIN_OF_ONE
+    return np.clip(bins, 0, DURATION_BINS - 1, out=bins)
+
+
+class LogHistogram:
+    """Durations counted by block of time and bin. Only cells with a count take memory."""
+
+    def __init__(self) -> None:
+        self._cells = np.zeros(0, np.int64)  # block * BINS + bin, ascending
+        self._counts = np.zeros(0)  # whole numbers; exact as doubles up to 2^53
+        self._sums = np.zeros(0)  # of each cell's values, ns
+        self._totals: tuple[Ints, Floats, Floats] | None = None
+
+    def add(
+        self, ns: Ints, bins: Ints, blocks: Ints | int = 0, weights: Ints | None = None
+    ) -> None:
+        """Count durations with their bins (`duration_bin`) by block, each `weights` times."""
+        if not len(ns):
+            return
+        # Cells are renumbered within the range of bins that occurs here, so that np.bincount needs
+        # only a small array. If the values are spread too wide for that, they are sorted instead.
+        low, width = int(bins.min()), int(bins.max() - bins.min()) + 1
+        keys = blocks * width + (bins - low)
+        size = (int(np.max(blocks)) + 1) * width
+        used = np.arange(size)
+        if size > DENSE_CELLS * len(ns) + 4096:
+            used, keys = np.unique(keys, return_inverse=True)
+        counts = np.bincount(keys, weights, len(used))
+        sums = np.bincount(keys, ns if weights is None else ns * weights, len(used))
+        some = np.flatnonzero(counts)
+        cells = used[some] // width * DURATION_BINS + used[some] % width + low
+        self._merge(cells, counts[some].astype(np.float64), sums[some].astype(np.float64))
+
+    def _merge(self, cells: Ints, counts: Floats, sums: Floats) -> None:
+        both = np.concatenate([self._cells, cells])
+        self._cells, where = np.unique(both, return_inverse=True)
+        self._counts = _sums(where, np.concatenate([self._counts, counts]))
+        self._sums = _sums(where, np.concatenate([self._sums, sums]))
+        self._totals = None
+
+    @classmethod
+    def concat_blocks(cls, parts: Sequence[LogHistogram], blocks: Sequence[int]) -> LogHistogram:
+        """Concatenate histograms along the block axis; `blocks`: how many blocks each one has."""
+        whole = cls()
+        first = 0
+        for part, number in zip(parts, blocks, strict=True):
+            whole._merge(part._cells + first * DURATION_BINS, part._counts, part._sums)  # noqa: SLF001
+            first += number
+        return whole
+
+    @property
+    def cells(self) -> tuple[Ints, Ints, Floats]:
+        """(block, index of its bin in `totals`, count) of each cell with a count."""
+        bins = self._cells % DURATION_BINS
+        return self._cells // DURATION_BINS, np.searchsorted(self.totals[0], bins), self._counts
+
+    @property
+    def totals(self) -> tuple[Ints, Floats, Floats]:
+        """(bin, count, mean of its values in ns) of each bin with a count, ascending."""
+        if self._totals is None:
+            bins, where = np.unique(self._cells % DURATION_BINS, return_inverse=True)
+            counts = _sums(where, self._counts)
+            self._totals = bins, counts, _sums(where, self._sums) / counts
+        return self._totals
+
+    def at(self, rank: int) -> float:
+        """The value with this rank, counted from 0, in ns: within 0.1%."""
+        _, counts, means = self.totals
+        return float(means[np.searchsorted(np.cumsum(counts), rank, "right")])
+
+
+def _sums(where: Ints, values: Floats) -> Floats:
+    """The values of each place added up."""
+    return np.bincount(where, values).astype(np.float64)

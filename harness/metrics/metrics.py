@@ -1,0 +1,362 @@
+"""METRICS: the one table of what is measured. A new latency is a function and a row here.
+
+SLOs, result.json, live figures, Prometheus series, recording rules, panels, the report, the live
+page and docs/metrics.md iterate over it. A latency's observations come as `Observations`: their
+bounds in ns (equal if the stamp is exact), +inf for failures. The unit is ns in code, ms for
+people, and seconds for Prometheus.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from harness.metrics.event_gaps import Events, TokenGaps, event_gaps, token_gaps
+from harness.records.histogram import bucket_ladder
+from harness.records.record_table import DROPPED, OK, RecordTable
+
+if TYPE_CHECKING:
+    from harness.core.arrays import Bools, Floats, Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Observations:
+    """n observations of one latency in ns; each lies in [lo, hi], equal if the stamp is exact.
+
+    `ns` is the value by the stamps themselves. +inf: the request failed. An open request without an
+    answer is [its age, +inf], with its age as `ns`.
+    """
+
+    ns: Floats
+    lo_ns: Floats
+    hi_ns: Floats
+    at_ns: Ints  # when it became known; for gaps: when the gap ended
+    row: Ints  # the request's row in the table
+
+    @property
+    def only_age(self) -> Bools:
+        """Observations that are only an age: what they wait for had not happened at the horizon."""
+        return np.asarray(np.isfinite(self.ns) & np.isinf(self.hi_ns))
+
+
+def _per_request(table: RecordTable, ends: Ints, lows: Ints, have: Bools) -> Observations:
+    """To an instant in (lows, ends], where `have`; open ones [age, inf], failed inf.
+
+    From sent; in an open loop from the schedule, and how late a request was sent is a doubt too.
+    """
+    is_open, begun = table.is_open, table.begun_ns
+    known = have & ((table.outcome == OK) | is_open)
+    age = np.where(is_open, table.done_ns - begun, np.inf)
+    ns = np.where(known, ends - begun, age)
+    lo = np.where(known, (lows - table.sent_ns).clip(min=0), age)
+    hi = np.where(known, ns, np.inf)
+    return Observations(ns, lo, hi, np.where(known, ends, table.done_ns), np.arange(len(table)))
+
+
+def _to_event(table: RecordTable, index: Ints) -> Observations:
+    """To event `index` of each request (-1: it has none)."""
+    have = index >= 0
+    if not len(table.at_ns):
+        return _per_request(table, table.done_ns, table.done_ns, have & False)
+    flat = np.where(have, table.offsets[:-1] + index, 0)
+    return _per_request(table, table.at_ns[flat], table.not_before_ns[flat], have)
+
+
+def ttft(table: RecordTable) -> Observations:
+    """First token: the first event that carries one, a reasoning token included."""
+    return _to_event(table, np.where(table.counts > 0, 0, -1))
+
+
+def ttfot(table: RecordTable) -> Observations:
+    """First token of the answer itself, after any reasoning."""
+    reached = table.answer_index < table.counts  # a table cut at a horizon may not hold it yet
+    return _to_event(table, np.where(reached, table.answer_index, -1))
+
+
+def e2e(table: RecordTable) -> Observations:
+    """First byte sent to last byte received."""
+    return _per_request(table, table.done_ns, table.done_ns, table.outcome == OK)
+
+
+def tpot(table: RecordTable) -> Observations:
+    """(last token - first token) / (tokens after the first event), of each ended request.
+
+    With one token per event that is the field's (last - first) / (output tokens - 1). Requests of
+    one event have none and are left out; open ones are not judged before they end.
+    """
+    bad = failed_requests(table)
+    rows = np.flatnonzero(bad | ((table.counts > 1) & (table.outcome == OK)))
+    if not len(table.at_ns):
+        inf = np.full(len(rows), np.inf)
+        return Observations(inf, inf, inf, table.done_ns[rows], rows)
+    total = np.concatenate([np.zeros(1, np.int64), np.cumsum(table.tokens)])
+    first = np.minimum(table.offsets[:-1][rows], len(table.at_ns) - 1)
+    last = np.maximum(table.offsets[1:][rows] - 1, first)
+    tokens = np.maximum(total[last + 1] - total[first + 1], 1)
+    at, low, inf_where = table.at_ns, table.not_before_ns, bad[rows]
+    ns, lo, hi = (
+        np.where(inf_where, np.inf, span / tokens)
+        for span in (
+            at[last] - at[first],
+            (low[last] - at[first]).clip(min=0),
+            at[last] - low[first],
+        )
+    )
+    return Observations(ns, lo, hi, table.done_ns[rows], rows)
+
+
+def tps(table: RecordTable) -> Observations:
+    """The inverse of each request's output speed: its TPOT, so that slow is high.
+
+    A speed's lower tail is this one's upper tail, so a speed is counted, judged and decided as any
+    latency. A failed request, and one that ended without a token, has a speed of 0: +inf here.
+    """
+    seen = tpot(table)
+    silent = np.flatnonzero((table.counts == 0) & (table.outcome == OK))
+    if not len(silent):
+        return seen
+    inf = np.full(len(silent), np.inf)
+    row = np.concatenate([seen.row, silent])
+    order = np.argsort(row)  # by request, as in every latency
+    ns, lo, hi = (np.concatenate([x, inf])[order] for x in (seen.ns, seen.lo_ns, seen.hi_ns))
+    return Observations(ns, lo, hi, table.done_ns[row[order]], row[order])
+
+
+def failed_requests(table: RecordTable) -> Bools:
+    """Requests that failed; those that the harness itself cut off have not ended."""
+    return np.asarray((table.outcome != OK) & ~table.is_open)
+
+
+def delivered_tokens(table: RecordTable) -> Ints:
+    total = np.concatenate([np.zeros(1, np.int64), np.cumsum(table.tokens)])
+    return np.asarray(np.diff(total[table.offsets]))
+
+
+BURST_NS: Final = 100_000  # between two tokens of a stream: faster, and they were collected
+
+
+def came_at_once(table: RecordTable) -> Floats:
+    """1 for each request of whose tokens the last may have come with the first, else 0.
+
+    Of those that succeeded and had more than one token. Where a server or a proxy collects an
+    answer before it sends it, its TTFT is its e2e, and nothing says when its first token was made.
+    A burst of several reads, faster than any engine makes tokens, is the same.
+    """
+    tokens = delivered_tokens(table)
+    rows = np.flatnonzero((table.outcome == OK) & (tokens > 1))
+    first, last = table.offsets[:-1][rows], table.offsets[1:][rows] - 1
+    further = tokens[rows] - table.tokens[first]
+    burst = table.at_ns[last] - table.at_ns[first] < BURST_NS * further
+    return np.asarray(burst | (table.not_before_ns[last] <= table.at_ns[first]), np.float64)
+
+
+def lost_gaps(table: RecordTable) -> tuple[Ints, Ints]:
+    """(rows of failed requests, how many gaps each did not deliver), if at least one.
+
+    They count when the request failed.
+    """
+    rows = np.flatnonzero(failed_requests(table))
+    if not len(rows):  # the usual case: no event needs to be counted
+        return rows, rows
+    owed = (table.planned_tokens - np.maximum(delivered_tokens(table), 1))[rows]
+    return rows[owed > 0], owed[owed > 0]
+
+
+def pooled(table: RecordTable, gaps: Callable[[Events], TokenGaps]) -> Observations:
+    """Every gap of every request, plus one +inf gap for each token not delivered.
+
+    A gap counts when it ends.
+    """
+    if not table.whole:
+        raise ValueError("a thinned-out table has no gaps: use the chunks of what it was made from")
+    seen, lost = gaps(table), np.repeat(*lost_gaps(table))
+    inf = np.full(len(lost), np.inf)
+    return Observations(
+        ns=np.concatenate([seen.ns, inf]),
+        lo_ns=np.concatenate([seen.min_ns, inf]),
+        hi_ns=np.concatenate([seen.max_ns, inf]),
+        at_ns=np.concatenate([seen.at_ns, table.done_ns[lost]]),
+        row=np.concatenate([table.request_of_event[seen.end], lost]),
+    )
+
+
+def itl(table: RecordTable) -> Observations:
+    """The gaps between token-bearing events."""
+    return pooled(table, event_gaps)
+
+
+def itl_per_token(table: RecordTable) -> Observations:
+    """The gaps between tokens."""
+    return pooled(table, token_gaps)
+
+
+def schedule_lag(table: RecordTable) -> Observations:
+    """From when a request was scheduled to when it was sent, of those that have a schedule."""
+    sent = (table.scheduled_ns >= 0) & (table.outcome != DROPPED)
+    rows = np.flatnonzero(sent)
+    ns = (table.sent_ns - table.scheduled_ns)[rows].astype(float)
+    return Observations(ns, ns, ns, table.sent_ns[rows], rows)
+
+
+def from_send(observe: Callable[[RecordTable], Observations]) -> Callable[..., Observations]:
+    """The same latency from the first byte sent, of the requests that have a schedule."""
+
+    def seen(table: RecordTable) -> Observations:
+        scheduled = table.select(table.scheduled_ns >= 0)
+        found = observe(replace(scheduled, scheduled_ns=np.full(len(scheduled), -1)))
+        return replace(found, row=np.flatnonzero(table.scheduled_ns >= 0)[found.row])
+
+    return seen
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    key: str  # `ttft`: in SLOs; `<key>_ms` in JSON
+    name: str  # for people, in a word: TTFT
+    title: str
+    definition: str
+    prometheus: str  # base unit, prefix harness_
+    unit: str  # for people
+
+    @property
+    def field(self) -> str:
+        """Its name in JSON."""
+        return f"{self.key}_ms" if self.unit == "ms" else self.key
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyMetric(Metric):
+    """A latency with one observation per request or, with `gaps`, per gap between tokens."""
+
+    observe: Callable[[RecordTable], Observations]
+    gaps: Callable[[Events], TokenGaps] | None = None  # `observe` pools these over requests
+    slo: bool = True  # promised by SLOs
+    scheduled: bool = False  # only of requests with a schedule
+    speed: bool = False  # for people its inverse, in tokens/s: more is better
+    judged_by: str = ""  # the latency that a single request is judged by, in goodput; "": this one
+    buckets_s: tuple[float, ...] = ()  # of its Prometheus histogram; (): it has none
+    counted: str = ""  # when an observation is counted there
+    early: bool = False  # it is counted when the first token arrives, others when a request ends
+    at_age: bool = False  # of what the harness cut off it is the age, of others nothing is known
+    live: bool = False  # the live page draws it against time
+    headline: bool = False  # its p95 is in cards, level tables and the terminal
+    high: str = ""  # where to look when it is high
+
+
+# Ten buckets per decade, from a small model's gap to a long answer: a quantile read from them is
+# known within a third at worst. Common limits (50 ms, 200 ms, 500 ms, 2 s) are bounds, so that
+# the share over them is exact.
+GAP_S: Final = bucket_ladder(500, 10_000_000)
+AT_END: Final = "Counted when the request ends; +Inf when it fails."
+
+METRICS: Final[dict[str, Metric]] = {
+    m.key: m
+    for m in (
+        LatencyMetric(
+            "ttft", "TTFT", "Time to first token",
+            "From the instant the request's first byte goes to the kernel on an open connection, "
+            "or in an open loop from the instant at which it was due, to the arrival of the first "
+            "event that carries a token (non-empty content, text, reasoning or tool-call delta). A "
+            "role-only or empty event is not a token.",
+            "harness_ttft_seconds", "ms", ttft, buckets_s=bucket_ladder(2_000, 200_000_000),
+            counted="Counted when the first token arrives; a request that fails without one counts "
+            "as +Inf.", early=True, live=True, headline=True,
+            high="p99 far above p95: bursts of prompts; see TTFT split. A second band far up: some "
+            "requests wait for a slot; see waiting in Server.",
+        ),
+        LatencyMetric(
+            "ttfot", "TTFOT", "Time to first output token",
+            "As TTFT, to the first token that is not reasoning.",
+            "harness_ttfot_seconds", "ms", ttfot,
+        ),
+        LatencyMetric(
+            "itl", "ITL", "Inter-token latency",
+            "Each gap between two consecutive token-bearing events of a request, pooled over "
+            "requests; it counts in the level in which it ends. A failed request adds one infinite "
+            "gap for each planned token that it did not deliver.",
+            "harness_itl_seconds", "ms", itl, event_gaps, judged_by="tpot", buckets_s=GAP_S,
+            counted="Counted when the gap ends; a failed request adds +Inf for each planned token "
+            "that it did not deliver.", live=True, headline=True,
+            high="p99 far above p95, or a thin band far up: prompts share steps with decoding, or "
+            "preemptions; see Server. Lowering --max-num-batched-tokens shortens such steps.",
+        ),
+        LatencyMetric(
+            "itl_per_token", "ITL per token", "Inter-token latency per token",
+            "As ITL, with a gap that k tokens end (speculative decoding, --stream-interval) as k "
+            "gaps of a k-th of it: ITL is what a reader sees, this how fast tokens are made.",
+            "harness_itl_per_token_seconds", "ms", itl_per_token, token_gaps, judged_by="tpot",
+            buckets_s=GAP_S, counted="Counted as ITL.",
+            high="It rises with the batch, as ITL. Far below ITL: events carry several tokens.",
+        ),
+        LatencyMetric(
+            "tpot", "TPOT", "Time per output token",
+            "(last token - first token) / (output tokens - 1), one figure per request.",
+            "harness_tpot_seconds", "ms", tpot, buckets_s=GAP_S, counted=AT_END, live=True,
+            high="It rises with the batch: compare with running in Server. Wide: some requests "
+            "were preempted.",
+        ),
+        LatencyMetric(
+            "tps", "TPS", "Output speed per request",
+            "(output tokens - 1) / (last token - first token), the inverse of TPOT, one figure per "
+            "request. More is better: an SLO is on the lower tail, `tps_p5=30` means that 95% of "
+            "the requests have at least 30 tokens/s. A failed request, and one that ended without "
+            "a token, counts as 0; one whose tokens came in a single event has none.",
+            "harness_tpot_seconds", "tokens/s", tps, speed=True,
+        ),
+        LatencyMetric(
+            "e2e", "e2e", "End-to-end latency",
+            "From the first byte sent, or in an open loop from when the request was due, to the "
+            "last byte received. In a closed loop connecting is measured apart.",
+            "harness_e2e_seconds", "ms", e2e, buckets_s=bucket_ladder(20_000, 1_000_000_000),
+            counted=AT_END, at_age=True,
+            high="Dominated by output length: compare like with like; bands are lengths of "
+            "answers, see the workload.",
+        ),
+        LatencyMetric(
+            "schedule_lag", "schedule lag", "Schedule lag",
+            "How much later than scheduled a request was sent; only for runs with a schedule.",
+            "harness_schedule_lag_seconds", "ms", schedule_lag, slo=False, scheduled=True,
+            buckets_s=bucket_ladder(100, 10_000_000),
+            counted="How much later than scheduled it was sent; only for runs with a schedule.",
+        ),
+        LatencyMetric(
+            "ttft_from_send", "TTFT from send", "Time to first token from the send",
+            "As TTFT, from the request's first byte; only for runs with a schedule.",
+            "", "ms", from_send(ttft), slo=False, scheduled=True,
+        ),
+        LatencyMetric(
+            "e2e_from_send", "e2e from send", "End-to-end latency from the send",
+            "As e2e, from the request's first byte; only for runs with a schedule.",
+            "", "ms", from_send(e2e), slo=False, scheduled=True, at_age=True,
+        ),
+        Metric(
+            "output_tokens_per_s", "output tokens/s", "Output token throughput",
+            "Tokens that arrived in the level's window, divided by the window; not the tokens of "
+            "the requests that finished in it.",
+            "harness_output_tokens_total", "tokens/s",
+        ),
+        Metric(
+            "requests_per_s", "requests/s", "Request throughput",
+            "Requests that succeeded in the level's window, divided by the window; in an open loop "
+            "the requests that were sent in it.",
+            "harness_requests_total", "1/s",
+        ),
+        Metric(
+            "goodput_per_s", "goodput", "Goodput",
+            "Requests per second that meet every SLO, judged per request: its TTFT, its own TPOT "
+            "(for an ITL or TPOT SLO), its end-to-end latency.",
+            "harness_good_requests_total", "1/s",
+        ),
+    )
+}  # fmt: skip
+ALL_LATENCIES: Final = {k: m for k, m in METRICS.items() if isinstance(m, LatencyMetric)}
+SLO_METRICS: Final = {k: m for k, m in ALL_LATENCIES.items() if m.slo}
+LATENCIES: Final = {k: m for k, m in SLO_METRICS.items() if not m.speed}  # in ms
+SCHEDULED: Final = {k: m for k, m in ALL_LATENCIES.items() if m.scheduled}
+SPEEDS: Final = {k: m for k, m in SLO_METRICS.items() if m.speed}
+GAPS: Final = {k: m.gaps for k, m in ALL_LATENCIES.items() if m.gaps is not None}
+HEADLINES: Final = {k: m.name for k, m in LATENCIES.items() if m.headline}
+HISTOGRAMS: Final = {k: m for k, m in ALL_LATENCIES.items() if m.buckets_s}

@@ -1,0 +1,201 @@
+"""Formatting of numbers to their precision, and of SLOs and sentences.
+
+The interval of a number determines its digits.
+
+The last digit printed has the place of the first digit of the half-width (one more if that digit is
+1), with two to four digits in all: 412.37 with [398.2, 431.9] is `412`, with [371, 455] `410`. A
+number without an interval gets three digits. A number with a limit gets as many as it needs to show
+on which side of the limit it is.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from harness.errors import one_line
+from harness.units import MS, SECOND
+
+if TYPE_CHECKING:
+    from harness.metrics.result import Latency
+    from harness.metrics.slo import Slo
+
+NAN: Final = math.nan
+UNKNOWN: Final = "–"  # noqa: RUF001 - a dash for people, not a minus
+MIN_DIGITS, DIGITS_WITHOUT_INTERVAL, MAX_DIGITS = 2, 3, 4
+MAX_INTEGER_DIGITS: Final = 6  # before the decimal point
+MAX_DECIMALS: Final = 3  # to show that a figure is not its limit
+# Markdown ignores an underscore inside a word, so `ttft_p95` needs no escape.
+_MARKDOWN: Final = re.compile(
+    r"[\\`*\[\]<>|&~]|(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])|^[#=]|^[+-](?!\d)"
+)
+# below this a single digit would round by up to a half of the half-width
+SMALL_LEADING_DIGIT: Final = 2
+
+
+def decimal_places(
+    value: float, lo: float = NAN, hi: float = NAN, digits: int = DIGITS_WITHOUT_INTERVAL
+) -> int:
+    """Decimal places to print; negative: round to tens, hundreds, ..."""
+    # The first finite value other than 0 sets the scale of the number.
+    scale = next((abs(v) for v in (value, lo, hi) if v and math.isfinite(v)), 1.0)
+    size = math.floor(math.log10(scale))
+    half = (hi - lo) / 2
+    if not math.isfinite(half) or half <= 0:
+        return max(digits - 1 - size, 0)
+    lead = math.floor(math.log10(half))
+    if half / 10**lead < SMALL_LEADING_DIGIT:
+        lead -= 1
+    max_places = min(max(MAX_DIGITS - 1 - size, 0), MAX_INTEGER_DIGITS - 1 - size)
+    large = max(half, abs(value) if math.isfinite(value) else 0.0)
+    min_places = MIN_DIGITS - 1 - math.floor(math.log10(large))
+    return max(min(-lead, max_places), min_places)
+
+
+def format_number(value: float) -> str:
+    """A number without an interval: `1,910`, `12.4`, `inf`."""
+    return format_rounded(value, decimal_places(value))
+
+
+def format_rounded(value: float, decimals: int) -> str:
+    """Rounded to `decimals` (negative: tens, hundreds), `–` for NaN."""  # noqa: RUF002 - as UNKNOWN
+    if math.isnan(value):
+        return UNKNOWN
+    if math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    return f"{round(value, decimals) + 0.0:,.{max(decimals, 0)}f}"  # no -0
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A number with its interval and unit; NaN: not known, +inf: requests failed."""
+
+    value: float = NAN
+    lo: float = NAN
+    hi: float = NAN  # NaN with a finite `lo`: no upper end
+    unit: str = ""
+    limit: float = NAN  # of the SLO on it
+
+    @classmethod
+    def of(cls, latency: Latency, statistic: str = "p95", limit: float = NAN) -> Quantity:
+        """A statistic of a latency with its 95% interval; NaN if it does not exist."""
+        return cls(*latency.at(statistic), unit="ms", limit=limit)
+
+    @property
+    def known(self) -> bool:
+        return not math.isnan(self.value)
+
+    @property
+    def weak(self) -> bool:
+        """Whether the interval is one-sided, or wider than half of the value."""
+        return not (self.hi - self.lo <= self.value / 2) and not math.isnan(self.lo)
+
+    @property
+    def digits(self) -> str:
+        """The number alone, rounded to the side of its limit that it is on."""
+        decimals = decimal_places(self.value, self.lo, self.hi)
+        if math.isfinite(self.value):
+            # Add decimals until the rounded number is on the same side of the limit as the exact
+            # one.
+            while decimals < MAX_DECIMALS and _side(self.value, self.limit) != _side(
+                round(self.value, decimals), self.limit
+            ):
+                decimals += 1
+        return format_rounded(self.value, decimals)
+
+    @property
+    def cell(self) -> str:
+        """`412 (398 to 432)`: for a column that says the unit."""
+        return self.digits + (f" ({self.interval})" if self.interval else "")
+
+    @property
+    def interval(self) -> str:
+        """`398 to 432`, or `at least 398` without a finite upper end, with the number's own digits.
+
+        "" when there is none.
+        """
+        if not math.isfinite(self.lo):  # unknown, or infinite as the number itself
+            return ""
+        decimals = decimal_places(self.value, self.lo, self.hi)
+        if not math.isfinite(self.hi):  # so many requests failed, or too few ended
+            return f"at least {format_rounded(self.lo, decimals)}"
+        return f"{format_rounded(self.lo, decimals)} to {format_rounded(self.hi, decimals)}"
+
+    def __str__(self) -> str:
+        """`412 ms (398 to 432)`."""
+        unit = f" {self.unit}" if self.unit and math.isfinite(self.value) else ""
+        return self.digits + unit + (f" ({self.interval})" if self.interval else "")
+
+
+def _side(value: float, limit: float) -> int:
+    return (value > limit) - (value < limit)
+
+
+def as_float(value: Any) -> float:
+    """A JSON figure: null is NaN, "inf" is infinity, anything unreadable NaN."""
+    try:
+        return NAN if value is None or isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        return NAN
+
+
+def as_int(value: Any) -> int:
+    """An integer of JSON, 0 when it is none."""
+    return int(value) if math.isfinite(as_float(value)) else 0
+
+
+def memory_text(mib: float) -> str:
+    """`143,771 MiB`; 0 is unknown."""
+    return f"{mib:,.0f} MiB" if mib else "memory unknown"
+
+
+def count_of(n: float, one: str) -> str:
+    """`1 request`, `1,200 requests`."""
+    return f"{n:,.0f} {one}{'s' * (n != 1)}"
+
+
+def slo_name(slo: Slo) -> str:
+    """`p95 TTFT`."""
+    return f"{slo.statistic} {metric_name(slo.metric)}"
+
+
+def statistic_name(statistic: str) -> tuple[str, str]:
+    """(`p95 TTFT`, `ms`) of `ttft_p95`."""
+    from harness.metrics.metrics import SLO_METRICS  # noqa: PLC0415 - as below
+
+    metric, _, quantile = statistic.rpartition("_")
+    return f"{quantile} {metric_name(metric)}", SLO_METRICS[metric].unit
+
+
+def metric_name(metric: str) -> str:
+    """`TTFT`; e2e stays as it is."""
+    from harness.metrics.metrics import SLO_METRICS  # noqa: PLC0415 - numpy, and not for a refusal
+
+    return SLO_METRICS[metric].name
+
+
+def slo_bound(slo: Slo) -> str:
+    """`under 500 ms`, `at least 30 tokens/s`."""
+    return f"{'at least' if slo.speed else 'under'} {slo_limit(slo)}"
+
+
+def slo_limit(slo: Slo) -> str:
+    """`500 ms`, `1.5 s`, `30 tokens/s`."""
+    if slo.speed:
+        return f"{slo.limit:g} {slo.unit}"
+    unit, size = ("s", SECOND) if slo.limit_ns >= SECOND else ("ms", MS)
+    return f"{slo.limit_ns / size:g} {unit}"
+
+
+def as_sentence(text: str) -> str:
+    """Add a capital, unless the text begins with a name like `p95`, and a period."""
+    text = text.strip()
+    capital = text[:1] if text[1:2].isdigit() else text[:1].upper()
+    return capital + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
+
+
+def escape_markdown(text: str) -> str:
+    """One line with all Markdown escaped: no tags, no emphasis, no end of a table cell."""
+    return _MARKDOWN.sub(r"\\\g<0>", one_line(text))

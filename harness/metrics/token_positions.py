@@ -1,0 +1,175 @@
+"""ITL by the position of a token in its answer, as later tokens may be slower.
+
+A gap has the position of the token that ends it; the first token ends none. Positions are taken in
+ranges: a tenth to either side of 10, 100, 500 and 1,000 for the table, and ten to a decade for the
+curve. Answers of different lengths reach different positions, so two ranges are also compared
+within the requests that have both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import nan, sqrt
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from harness.metrics.log_histogram import LogHistogram
+from harness.metrics.scan import EventChunk, within_window
+from harness.metrics.statistics import t_quantile
+from harness.units import MS
+
+if TYPE_CHECKING:
+    from harness.core.arrays import Floats, Ints
+
+POSITIONS: Final = (10, 100, 500, 1000)
+REACH: Final = 0.1  # of a position, to either side
+PER_DECADE: Final = 10  # points of the curve
+FARTHEST: Final = 1_000_000  # tokens
+LEAST_GAPS: Final = 20  # a p95 of fewer is their largest
+LEAST_COMPARED: Final = 5  # requests; with four, Student's t is already 3.2 standard errors
+
+EDGES: Final = np.unique(
+    np.round(10 ** np.arange(np.log10(2), np.log10(FARTHEST), 1 / PER_DECADE)).astype(np.int64)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PositionRow:
+    """The tokens around one position."""
+
+    position: int  # of a token in its answer, counted from 1
+    n: int  # gaps that end within a tenth of it
+    p50_ms: float  # median gap, ms
+    p95_ms: float  # p95 gap, ms
+    requests: int = 0  # that also have tokens around the first position of the table
+    later_ms: float = nan  # in these, by how much the mean gap here exceeds that of the first
+    later_ci95_ms: tuple[float, float] = (nan, nan)  # its 95% interval
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether it is shown."""
+        return self.later_ci95_ms[0] > 0
+
+    @property
+    def is_faster(self) -> bool:
+        return self.later_ci95_ms[1] < 0
+
+
+@dataclass(frozen=True, slots=True)
+class PositionPoint:
+    """The tokens from one position to another, both included."""
+
+    first: int  # position, counted from 1
+    last: int  # position
+    n: int  # gaps
+    p50_ms: float  # median gap, ms
+    p95_ms: float  # p95 gap, ms
+
+
+@dataclass(frozen=True, slots=True)
+class PositionFigures:
+    """ITL by token position; empty: no answer was long enough."""
+
+    rows: tuple[PositionRow, ...] = ()  # around the 10th, 100th, 500th and 1,000th token
+    curve: tuple[PositionPoint, ...] = ()  # ten points to a decade
+
+
+class PositionCounter:
+    """An EventVisitor: the gaps of a window by position."""
+
+    def __init__(self, start_ns: int, end_ns: int) -> None:
+        self.start_ns, self.end_ns = start_ns, end_ns
+        self.curve = LogHistogram()
+        self.around = LogHistogram()
+        # of each position but the first: requests, sum and sum of squares of the differences, ns
+        self.differences: Floats = np.zeros((len(POSITIONS), 3))
+
+    def add(self, piece: EventChunk) -> None:
+        chunk, here = piece.chunk, within_window(piece.end_ns, self.start_ns, self.end_ns)
+        all_gaps_ns, all_bins = piece.columns["ns"]
+        end, gap_ns, bins = piece.ends[here], all_gaps_ns[here], all_bins[here]
+        if not len(end):
+            return
+        row = chunk.request_of_event[end]
+        counted = np.cumsum(chunk.tokens)
+        before_request = counted[chunk.offsets[row]] - chunk.tokens[chunk.offsets[row]]
+        position = counted[end] - before_request
+        place = np.searchsorted(EDGES, position, "right") - 1
+        self.curve.add(gap_ns, bins, place)
+        means = []
+        for number, wanted in enumerate(POSITIONS):
+            near = np.abs(position - wanted) <= REACH * wanted
+            self.around.add(gap_ns[near], bins[near], np.full(near.sum(), number))
+            means.append(_means(row[near], gap_ns[near], len(chunk.offsets) - 1))
+        for number, mean_ns in enumerate(means):
+            difference = (mean_ns - means[0])[np.isfinite(mean_ns) & np.isfinite(means[0])]
+            moments = (len(difference), difference.sum(), (difference**2).sum())
+            self.differences[number] += moments
+
+    def figures(self) -> PositionFigures:
+        """What was counted; positions with fewer than LEAST_GAPS gaps are left out."""
+        around, curve = _quantiles(self.around), _quantiles(self.curve)
+        rows = [
+            PositionRow(POSITIONS[number], *figures, *self._later(number))
+            for number, figures in around.items()
+        ]
+        points = [
+            PositionPoint(int(EDGES[place]), int(EDGES[place + 1]) - 1, *figures)
+            for place, figures in curve.items()
+            if place + 1 < len(EDGES)
+        ]
+        return PositionFigures(tuple(rows), tuple(points))
+
+    def _later(self, number: int) -> tuple[int, float, tuple[float, float]]:
+        """(requests, mean difference in ms, its 95% interval), against the first position."""
+        n, total, squares = self.differences[number]
+        if number == 0 or n < LEAST_COMPARED:
+            return (0, nan, (nan, nan))
+        mean = total / n
+        deviation = sqrt(max(squares / n - mean**2, 0.0) * n / (n - 1))
+        half = t_quantile(0.975, int(n) - 1) * deviation / sqrt(n)
+        return (int(n), mean / MS, ((mean - half) / MS, (mean + half) / MS))
+
+
+def _means(row: Ints, gap_ns: Ints, requests: int) -> Floats:
+    """The mean gap of each request; NaN without one."""
+    counts = np.bincount(row, minlength=requests)
+    sums = np.bincount(row, gap_ns, minlength=requests)
+    means: Floats = np.full(requests, nan)
+    np.divide(sums, counts, out=means, where=counts > 0)
+    return means
+
+
+def _quantiles(histogram: LogHistogram) -> dict[int, tuple[int, float, float]]:
+    """(n, p50 in ms, p95 in ms) of each block with LEAST_GAPS or more."""
+    block, place, counts = histogram.cells
+    means = histogram.totals[2]
+    found = {}
+    for number in np.unique(block):
+        own = block == number
+        below = np.cumsum(counts[own])
+        n = int(below[-1])
+        if n >= LEAST_GAPS:
+            values = means[place[own]]
+            p50, p95 = (float(values[np.searchsorted(below, q * n)]) for q in (0.5, 0.95))
+            found[int(number)] = (n, p50 / MS, p95 / MS)
+    return found
+
+
+def position_sentence(figures: PositionFigures) -> str:
+    """Whether late tokens are slower, of the farthest position that can be compared; ""."""
+    compared = [row for row in figures.rows if row.requests]
+    if not compared:
+        return ""
+    last = compared[-1]
+    low, high = last.later_ci95_ms
+    where = f"Around token {last.position:,} a gap is"
+    among = f"than around token {POSITIONS[0]} of the same {last.requests:,} requests"
+    size = f"{abs(last.later_ms):.2f} ms"
+    span = f"({min(abs(low), abs(high)):.2f} to {max(abs(low), abs(high)):.2f})"
+    if last.is_slower:
+        return f"{where} {size} {span} longer {among}."
+    if last.is_faster:
+        return f"{where} {size} {span} shorter {among}."
+    return f"{where} neither longer nor shorter {among}, within {max(abs(low), abs(high)):.2f} ms."

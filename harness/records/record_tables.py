@@ -1,0 +1,128 @@
+"""Reads a record file into tables of some thousand tokens: no file is ever in memory as a whole.
+
+`codec.decode` makes objects; here frames go straight into columns.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
+
+import numpy as np
+
+from harness.records.codec import (
+    HEADER_BYTES,
+    INVALID_PAYLOAD,
+    NUMBER_FIELDS,
+    OPTIONAL_NUMBERS,
+    RecordRow,
+    read_frames,
+)
+from harness.records.python_arrays import unpack_values
+from harness.records.record_table import OUTCOME_CODE, RecordTable
+
+if TYPE_CHECKING:
+    from harness.core.arrays import Ints
+    from harness.records.request_record import SeenNumbers
+
+
+MAX_TABLE_EVENTS: Final = 1 << 16  # per table, about: 2 MB, and 10 MB while it is being built
+MAX_TABLE_REQUESTS: Final = 1 << 13  # per table, at most
+
+
+@dataclass(slots=True)
+class Damage:
+    """What a folder lost. All zero or empty: nothing is lost."""
+
+    torn_bytes: int = 0  # in unfinished last frames: a process was killed while writing
+    damaged_bytes: int = 0  # skipped inside the record files
+    duplicates: int = 0  # records that came twice; dropped, no loss
+    bad_lines: int = 0  # of the JSON-lines files
+    missing: dict[int, int] = field(default_factory=dict)  # worker: requests without a record
+    unreadable: list[str] = field(default_factory=list)  # files that should be there and are not
+
+    def sentences(self) -> list[str]:
+        """Return a sentence for each loss; duplicates are not a loss."""
+        lost = sum(self.missing.values())
+        losses = [
+            (self.torn_bytes, f"{self.torn_bytes} bytes of an unfinished last record were cut off"),
+            (self.damaged_bytes, f"{self.damaged_bytes} damaged bytes of records were skipped"),
+            (self.bad_lines, f"{self.bad_lines} unreadable lines of steps or samples were skipped"),
+            (self.unreadable, f"missing or unreadable: {', '.join(self.unreadable)}"),
+            (lost, f"{lost} requests have no record (by worker: {self.missing})"),
+        ]
+        return [text for count, text in losses if count]
+
+
+class TablePart(NamedTuple):
+    """Some requests, and two texts for each, "" if there is none."""
+
+    table: RecordTable
+    errors: list[str]
+    reasons: list[str]  # why the server stopped: finish_reason
+
+
+def read_tables(file: BinaryIO, seen: SeenNumbers, damage: Damage) -> Iterator[TablePart]:
+    """Yield a file's requests that were not `seen` yet, in its order. Raises OSError."""
+    columns = TableBuilder()
+    for frame in read_frames(file, os.fstat(file.fileno()).st_size, damage):
+        try:
+            row = RecordRow.read(frame[HEADER_BYTES:])
+        except INVALID_PAYLOAD:
+            damage.damaged_bytes += len(frame)
+            continue
+        if not seen.add((row.numbers[0], row.numbers[1])):
+            damage.duplicates += 1
+            continue
+        columns.add(row)
+        if columns.events >= MAX_TABLE_EVENTS or len(columns.rows) >= MAX_TABLE_REQUESTS:
+            yield columns.piece()
+            columns = TableBuilder()
+    if columns.rows:
+        yield columns.piece()
+
+
+@dataclass(slots=True)
+class TableBuilder:
+    """Collects rows and builds one table of them."""
+
+    rows: list[RecordRow] = field(default_factory=list)
+    events: int = 0
+
+    def add(self, row: RecordRow) -> None:
+        self.rows.append(row)
+        self.events += row.n
+
+    def piece(self) -> TablePart:
+        rows = self.rows
+        flat = np.frombuffer(b"".join(row.numbers for row in rows), np.int64)
+        names = (*NUMBER_FIELDS, *OPTIONAL_NUMBERS)
+        # shape (requests, numbers), transposed and copied: each column is contiguous in memory
+        columns = dict(zip(names, flat.reshape(-1, len(names)).T.copy(), strict=True))
+        lengths = np.fromiter((row.n for row in rows), np.int64, len(rows))
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        # A request's event times are cumulative sums of its gaps, starting at sent_ns. Instead of a
+        # sum per request, one runs over the gaps of all; the value that it had reached before a
+        # request's first gap is then subtracted from all events of that request.
+        at = np.cumsum(self._flat(0, offsets))
+        before = np.concatenate([np.zeros(1, np.int64), at])[offsets[:-1]]
+        at += np.repeat(columns["sent_ns"] - before, lengths)
+        codes = (OUTCOME_CODE[row.outcome] for row in rows)
+        table = RecordTable(
+            **columns,
+            outcome=np.fromiter(codes, np.int64, len(rows)),
+            offsets=offsets,
+            at_ns=at,
+            not_before_ns=at - self._flat(1, offsets),
+            tokens=self._flat(2, offsets),
+            whole=True,
+        )
+        return TablePart(table, [row.error for row in rows], [row.finish_reason for row in rows])
+
+    def _flat(self, array: int, offsets: Ints) -> Ints:
+        flat = np.empty(self.events, np.int64)
+        for row, first in zip(self.rows, offsets.tolist(), strict=False):
+            flat[first : first + row.n] = unpack_values(row.packed[array], row.n)
+        return flat

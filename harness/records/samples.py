@@ -1,0 +1,147 @@
+"""One reading of the server, of a GPU or of the load generator, in the harness's names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+if TYPE_CHECKING:
+    from harness.records.histogram import Histogram
+
+NAN: Final = float("nan")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSample:
+    """Counters since the server's start and gauges at `at_ns`; NaN: not reported.
+
+    `at_ns` is on the records' clock, the middle between sending the scrape and its last byte.
+    Several engines, API servers and replicas are one here: how, says `SERIES` in
+    wire/vllm_series.py.
+    """
+
+    at_ns: int
+    running: float = NAN  # requests in a batch
+    waiting: float = NAN  # requests in the queue
+    waiting_capacity: float = NAN  # of those waiting: for a slot or KV blocks
+    waiting_deferred: float = NAN  # of those waiting: for an adapter, a KV transfer, ...
+    kv_fetching: float = NAN  # requests whose KV blocks are, or will be, fetched from elsewhere
+    kv_usage: float = NAN  # share of KV blocks in use, 0 to 1; the mean over engines
+    kv_usage_fullest: float = NAN  # the same of the engine that has least left
+    awake: float = NAN  # 1; 0 when an engine sleeps (its weights are offloaded)
+    preemptions_total: float = NAN  # requests put back into the queue
+    prompt_tokens_total: float = NAN  # tokens taken in
+    generation_tokens_total: float = NAN  # tokens generated
+    requests_total: float = NAN  # finished requests, for any reason
+    prefix_queries_total: float = NAN  # prompt tokens looked up in the prefix cache
+    prefix_hits_total: float = NAN  # prompt tokens found there
+    external_queries_total: float = NAN  # prompt tokens looked up in a cache beyond this server
+    external_hits_total: float = NAN  # prompt tokens found there
+    computed_prompt_tokens_total: float = NAN  # prompt tokens that were computed
+    spec_drafts_total: float = NAN  # drafts that speculative decoding proposed
+    spec_draft_tokens_total: float = NAN  # tokens in these drafts
+    spec_accepted_tokens_total: float = NAN  # of them, those that the model accepted
+    cached_prompt_tokens_total: float = NAN  # prompt tokens that did not have to be computed
+    admission_rejections_total: float = NAN  # requests that a queue limit turned away
+    flops_total: float = NAN  # floating-point operations of one GPU, by vLLM's estimate
+    read_bytes_total: float = NAN  # bytes that one GPU read from its memory, by vLLM's estimate
+    written_bytes_total: float = NAN  # bytes that one GPU wrote to its memory, by vLLM's estimate
+    api_cpu_s: float = NAN  # CPU time of the API server's process; the mean of several
+    api_threads: float = NAN  # CPUs that it can use at once, if its threads run in parallel (Rust)
+    engine_cpu_s: float = NAN  # CPU time of the engine cores' processes, all together
+    started_s: float = NAN  # when the API server's process started, seconds since 1970
+    took_ns: float = NAN  # from the scrape's first byte sent to its answer's last received
+    # sums of the three histograms below, which older run folders have without buckets
+    ttft_sum_s: float = NAN  # TTFT as the server saw it, summed
+    ttft_count: float = NAN  # requests in that sum
+    queue_sum_s: float = NAN  # time in the queue, summed
+    queue_count: float = NAN  # requests in that sum
+    prefill_sum_s: float = NAN  # time in prefill, summed
+    prefill_count: float = NAN  # requests in that sum
+    finished: Mapping[str, float] = field(default_factory=dict)  # requests_total by reason
+    # ttft, itl, e2e, queue, prefill, decode, inference: seconds; step_tokens: tokens a step;
+    # preemptions and computed_tokens (of the prompt): of each ended request
+    histograms: Mapping[str, Histogram] = field(default_factory=dict)
+    # each by its URL, without histograms; empty if there is one
+    replicas: Mapping[str, ServerSample] = field(default_factory=dict)
+
+
+SUMMED_HISTOGRAMS: Final = ("ttft", "queue", "prefill")  # whose sum and count are fields too
+
+
+def summed_fields(histograms: Mapping[str, Histogram]) -> dict[str, Any]:
+    """The fields of ServerSample that repeat a histogram's sum and count."""
+    return {
+        f"{key}_{part}": value
+        for key in SUMMED_HISTOGRAMS
+        if (histogram := histograms.get(key)) is not None
+        for part, value in (("sum_s", histogram.sum), ("count", histogram.count))
+    }
+
+
+def without_buckets(sample: ServerSample) -> ServerSample:
+    """Of its histograms only what they have counted in all: 2 kB instead of 19."""
+    each = sample.histograms.items()
+    counts = {k: replace(h, bounds=h.bounds[-1:], counts=h.counts[-1:]) for k, h in each}
+    return replace(sample, histograms=counts)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSample:
+    """One GPU at `at_ns`; NaN: not reported. Counters count since the driver was loaded."""
+
+    at_ns: int
+    gpu: int  # its index
+    util_pct: float = NAN  # of the time in which any kernel ran
+    memory_util_pct: float = NAN  # of the time in which memory was read or written
+    memory_used_mib: float = NAN  # of its memory
+    power_w: float = NAN  # drawn now
+    energy_j: float = NAN  # used since the driver's load
+    sm_clock_mhz: float = NAN  # of its processors
+    memory_clock_mhz: float = NAN  # of its memory
+    temperature_c: float = NAN  # of the chip
+    pcie_rx_mb_per_s: float = NAN  # to the GPU
+    pcie_tx_mb_per_s: float = NAN  # from the GPU
+    throttled: tuple[str, ...] | None = None  # why its clocks are held down; null: not reported
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSample:
+    """What one process of the load generator reports at `at_ns`; counters count since its start.
+
+    `process` is "worker 0", its decoder "decoder 0", or "main" (which judges and records).
+    """
+
+    at_ns: int
+    process: str
+    cpu_s: float
+    loop_lag_ms: float = 0.0  # the worst since the sample before
+    reads: int = 0
+    stamped_reads: int = 0
+    clock_steps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HostSample:
+    """The load generator's machine at `at_ns`; NaN: it does not say. Seconds count since the boot.
+
+    `own_cpu_s` is of this command and of all that it started, an embedded server included.
+    """
+
+    at_ns: int
+    cores: float = NAN  # that this command may use: its affinity, or its container's limit
+    machine_cores: float = NAN  # of the whole machine
+    cpu_s: float = NAN  # CPU that all programs have used
+    own_cpu_s: float = NAN  # of it our own
+    waited_s: float = NAN  # time in which some program was ready and had no core
+    stopped_s: float = NAN  # time for which the container's CPU limit stopped us
+    load_1m: float = NAN  # programs that ran or were ready, mean of the last minute
+
+
+Sample = TypeVar("Sample", ServerSample, GpuSample, ClientSample, HostSample)
+
+
+def samples_within(samples: Iterable[Sample], start_ns: int, end_ns: int) -> list[Sample]:
+    """The samples in [start, end]."""
+    return [sample for sample in samples if start_ns <= sample.at_ns <= end_ns]

@@ -1,0 +1,213 @@
+"""CHECKS: the checks of `doctor`, and what it reports of the measured ceiling.
+
+Every warning and failure names a remedy.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import resource
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from harness.diagnosis.client_host import HostFigures, busy_sentence, recent_pressure
+from harness.errors import ConfigError
+from harness.metrics.numbers import memory_text
+from harness.run.preflight import FILES_WITHOUT_USERS, raise_file_limit
+from harness.senders.host_state import PRESSURE
+from harness.server.gpu import local_gpus
+from harness.units import MS, SECOND
+
+if TYPE_CHECKING:
+    from harness.run.ceiling import Ceiling
+
+CLOCK_SOURCE = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+FAST_CLOCKS: Final = ("tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter")
+DEFAULT_USERS: Final = 512  # knee's --max-users
+MIN_PYTHON: Final = (3, 11)
+MIN_LOCUST: Final = (2, 47)
+MIN_CORES: Final = 2  # one for the reader, one for its decoder process
+MIN_FREE_BYTES: Final = 1 << 30
+MAX_CLOCK_READ_NS: Final = 500
+HEADROOM: Final = 0.8  # of the ceiling: more leaves no room for bursts
+
+
+class Severity(Enum):
+    ok = "ok"
+    warn = "warn"
+    fail = "FAIL"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    level: Severity
+    what: str
+    remedy: str = ""
+
+
+def _judge(fine: bool, what: str, remedy: str, otherwise: Severity = Severity.fail) -> CheckResult:
+    return CheckResult(Severity.ok, what) if fine else CheckResult(otherwise, what, remedy)
+
+
+def python() -> CheckResult:
+    """The interpreter is new enough."""
+    new_enough = sys.version_info >= MIN_PYTHON
+    return _judge(new_enough, sys.version.split()[0], "install Python 3.11 or newer")
+
+
+def locust() -> CheckResult:
+    """Locust is installed in a supported version."""
+    try:
+        found = version("locust")
+    except PackageNotFoundError:
+        return CheckResult(Severity.fail, "not installed", "make setup")
+    numbers = tuple(int(part) for part in found.split(".")[:2])
+    return _judge(numbers >= MIN_LOCUST, found, "make setup")
+
+
+def open_files() -> CheckResult:
+    """Enough sockets for knee's default range."""
+    need = DEFAULT_USERS + FILES_WITHOUT_USERS
+    try:
+        limit = raise_file_limit(need)
+    except ConfigError:
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        return CheckResult(Severity.warn, f"{hard} at most", f"raise `ulimit -Hn` for {need}")
+    users = f"{limit - FILES_WITHOUT_USERS:,} users a process"
+    return CheckResult(Severity.ok, f"{limit}, enough for {users}")
+
+
+def cores() -> CheckResult:
+    """The reader and its decoder do not share a core."""
+    count = len(os.sched_getaffinity(0))
+    remedy = "use two cores, so that the decoder does not disturb the reader"
+    return _judge(count >= MIN_CORES, str(count), remedy, Severity.warn)
+
+
+def other_programs() -> CheckResult:
+    """Nobody else keeps the cores busy: a client that waits for them cannot measure."""
+    seen = HostFigures(
+        machine_cores=float(os.cpu_count() or 1),
+        pressure=recent_pressure(PRESSURE.read_text() if PRESSURE.exists() else ""),
+        load_1m=os.getloadavg()[0],
+    )
+    return judge_programs(seen)
+
+
+def judge_programs(seen: HostFigures) -> CheckResult:
+    """Of the last ten seconds, or of the load where the kernel does not tell who waits."""
+    if seen.contended:
+        remedy = "stop them, or measure from another machine"
+        return CheckResult(Severity.warn, busy_sentence(seen), remedy)
+    what = f"load {seen.load_1m:.1f} on {seen.machine_cores:g} cores"
+    if not math.isnan(seen.pressure):
+        what += f", CPU pressure {seen.pressure:.0%}"
+    return CheckResult(Severity.ok, what)
+
+
+def clock() -> CheckResult:
+    """Reading the clock is cheap."""
+    source = CLOCK_SOURCE.read_text().strip() if CLOCK_SOURCE.exists() else "unknown"
+    start = time.perf_counter_ns()
+    for _ in range(1_000):
+        time.clock_gettime_ns(time.CLOCK_REALTIME)
+    each_ns = (time.perf_counter_ns() - start) // 1_000
+    fast = source in FAST_CLOCKS or each_ns < MAX_CLOCK_READ_NS
+    remedy = "boot with clocksource=tsc where the machine allows"
+    return _judge(fast, f"{source}, {each_ns} ns per reading", remedy, Severity.warn)
+
+
+def disk() -> CheckResult:
+    """A run folder of an hour fits."""
+    free = shutil.disk_usage(".").free
+    what = f"{free / 1e9:.0f} GB free here"
+    return _judge(free >= MIN_FREE_BYTES, what, "free 1 GB", Severity.warn)
+
+
+def gpu() -> CheckResult:
+    """The GPUs of this machine; none is fine."""
+    seen = local_gpus()
+    if seen.source is None:
+        return CheckResult(Severity.ok, f"{seen.why}; everything else works")
+    seen.source.close()
+    each = [f"{g.name}, {memory_text(g.memory_mib)}, driver {g.driver}" for g in seen.found]
+    return CheckResult(Severity.ok, "; ".join(each))
+
+
+def kernel_stamps() -> CheckResult:
+    """The kernel timestamps arriving data, so times do not depend on when it is read."""
+    from harness.reader.stamping import Stamping  # noqa: PLC0415 - for Linux with gevent
+
+    with closing(Stamping()) as stamping:
+        source = stamping.source
+    seen = source == "kernel"
+    what = "seen on loopback" if seen else "none seen; the time of the read is used"
+    return _judge(seen, what, "measure from Linux", Severity.warn)
+
+
+def compiled(name: str) -> CheckResult:
+    """The C reader, or the C code that packs records: a fraction of the CPU time per token."""
+    from harness.reader.backends import code_in_use  # noqa: PLC0415 - as above
+
+    used = code_in_use()
+    why = used.get(f"{name}_fallback", "")
+    return _judge(
+        not why,
+        f"in {used[name].title()}" + f": {why}" * bool(why),
+        "install a C compiler and Python's headers (Debian, Ubuntu: gcc python3-dev), `make setup`",
+        Severity.warn,
+    )
+
+
+CHECKS: Final[dict[str, Callable[[], CheckResult]]] = {
+    "python": python, "locust": locust, "open files": open_files, "kernel stamps": kernel_stamps,
+    "reader": partial(compiled, "reader"), "codec": partial(compiled, "codec"), "cores": cores,
+    "other programs": other_programs,
+    "clock": clock, "disk": disk, "gpu": gpu,
+}  # fmt: skip
+
+
+def check_ceiling(found: Ceiling) -> CheckResult:
+    """This machine's ceiling: `512 streams, 25,600 tokens/s per load process within 1% of ...`."""
+    best = found.best
+    if best is None:
+        lowest = found.rungs[0].streams if found.rungs else 0
+        return CheckResult(
+            Severity.warn,
+            f"not even {lowest} streams are timed within 1% of what was sent",
+            "stop other work on this machine, or measure from another one",
+        )
+    what = (
+        f"{best.streams} streams, {best.tokens_per_s:,.0f} tokens/s per load process within 1% of "
+        f"what was sent, {best.cpu_us_per_token:.0f} us of CPU per token"
+    )
+    return CheckResult(Severity.ok, what + "; the test server sends no more" * found.more)
+
+
+def check_plan(found: Ceiling, users: int, itl_ns: int) -> CheckResult:
+    """Whether `users` streams with a token each `itl_ns` fit, and how many processes they need."""
+    best = found.best
+    rate = users * SECOND / itl_ns
+    what = f"{users} users at {itl_ns / MS:g} ms per token: {rate:,.0f} tokens/s"
+    if best is None:
+        return CheckResult(Severity.warn, what, "see the line above")
+    # Both tokens per second and streams limit one process; the larger need decides.
+    need = math.ceil(max(rate / best.tokens_per_s, users / best.streams) / HEADROOM)
+    if need <= 1:
+        return CheckResult(Severity.ok, f"{what}, fits one load process")
+    if found.more:
+        remedy = f"--processes {need} is safe; every level is checked during a run"
+        return CheckResult(Severity.warn, f"{what}, more than could be tried here", remedy)
+    what += ", more than one load process measures accurately"
+    remedy = f"--processes {need}, with one core for each and one more"
+    return CheckResult(Severity.warn, what, remedy)

@@ -1,0 +1,431 @@
+"""One run against a real target, from plain options to a finished run folder.
+
+    check the machine -> start or probe the target -> create the folder -> hold levels -> results
+
+The controller decides about the levels; this file gives it users, records and samples, and sees to
+it that whatever happens the folder is readable and has a report. The load comes from children of
+this process, or from a LoadRunner that the `locust` command has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from harness.core.states import StopRule
+from harness.diagnosis.client_host import host_figures
+from harness.drill.controller import DrillController
+from harness.load.arrivals import LoadTarget
+from harness.load.plan import count_clipped
+from harness.metrics.ledger import Ledger
+from harness.reader.backends import code_in_use
+from harness.reader.clock import CLOCK
+from harness.records import names
+from harness.records.folder_reader import Bounds, to_row
+from harness.records.folder_writer import RunFolder
+from harness.records.redact import redact
+from harness.records.request_record import RecordSink, request_key
+from harness.records.runinfo import run_info
+from harness.records.samples import ClientSample, HostSample, ServerSample, without_buckets
+from harness.run.option_table import AUTO
+from harness.run.scenario import to_toml
+from harness.search.controller import ALL_FAILED, KneeController
+from harness.search.explain_knee import invalid_reason, shared_prompt_tokens
+from harness.search.held_levels import DRILL, LOCUST
+from harness.search.locust_levels import ASKED, AskedUsers
+from harness.senders.children import child_processes
+from harness.senders.drive_options import DriveOptions
+from harness.senders.host_state import read_host
+from harness.senders.prepare import prepare
+from harness.senders.scraper import GpuSampler
+from harness.senders.session import ASKS_PER_S, Ended, Session
+from harness.senders.trace_receiver import TraceReceiver
+from harness.server.address import Address
+from harness.server.gpu import GpuReadings, open_gpus
+from harness.server.max_num_seqs import merge_flags
+
+if TYPE_CHECKING:
+    from harness.diagnosis.ttft_split import RequestTrace
+    from harness.drill.stage import Stage
+    from harness.metrics.evidence import Window
+    from harness.metrics.record_source import RecordSource
+    from harness.run.study_options import Wanted
+    from harness.search.level_state import ChooseNext, HeldLevel
+    from harness.search.next_level import Hold, SearchPlan
+    from harness.senders.load_runner import LoadRunner
+    from harness.server.probe import Capabilities
+
+KEPT_SAMPLES: Final = 900  # seconds of the server's samples in memory; the folder has all
+TOKENS_NS: Final = 40_000_000_000  # as far back as the live view looks, and records come late
+DRAIN_NS: Final = 60_000_000_000
+SHOWN_NS: Final = 900_000_000  # viewers see about one tick a second, however many there are
+
+
+@dataclass(slots=True)
+class Experiment:
+    """A run under way. `hold` blocks until it is over."""
+
+    wanted: Wanted
+    url: str
+    known: Capabilities
+    folder: RunFolder
+    ledger: Ledger
+    controller: KneeController
+    samples: list[ServerSample]
+    options: DriveOptions
+    gpus: GpuReadings
+    load: LoadRunner | None = None  # whose processes send; None: our own children
+    view: Page | None = None  # in a browser, or for Prometheus
+    session: Session | None = None  # while `hold` lasts
+    target_users: int = 0
+    target_rate: float | None = None  # in an open loop
+    hosts: list[HostSample] = field(default_factory=list)  # readings of this machine
+
+    @classmethod
+    def begin(
+        cls,
+        wanted: Wanted,
+        url: str,
+        known: Capabilities,
+        *,
+        choose: ChooseNext | None = None,
+        load: LoadRunner | None = None,
+        view: Page | None = None,
+        stage: Stage | None = None,
+    ) -> Experiment:
+        """Create the folder and write run.json; `stage`: of a drill.
+
+        Raises RunFolderError, ServerUnreachable.
+        """
+        gpus = open_gpus(
+            wanted.target.gpu_metrics, None if wanted.target.url is None else Address.parse(url)
+        )
+        options = prepare(drive_options(wanted, url, known), known)
+        secrets = wanted.target.api_key, *options.access().secrets
+        folder = RunFolder.create(wanted.output.out_dir, secrets)
+        options = replace(options, run_folder=str(folder.path.absolute()))
+        # a search looks at all tokens of its step, the view of a given level at the last ones
+        ledger = Ledger(None if wanted.kind in ("knee", DRILL) else TOKENS_NS)
+        samples: list[ServerSample] = []
+        hosts: list[HostSample] = []
+        lines = folder.lines(names.LEVELS)
+        shared = shared_prompt_tokens(options.to_json())
+
+        def audit(window: Window, seen: RecordSource) -> str:
+            host = host_figures(hosts, window.settled_ns, window.end_ns)
+            slos = wanted.plan.slos
+            return invalid_reason(window, seen, samples, slos, shared=shared, host=host)
+
+        def on_level(step: HeldLevel) -> None:
+            judged = step.judgement
+            lines.append(asdict(step.window) | {
+                "decision": judged.decision, "reason": judged.reason,
+                "invalid": step.invalid, "audited": step.audited,
+            })  # fmt: skip
+
+        if wanted.kind == LOCUST and load is not None:
+            controller: KneeController = Observer(wanted.plan, ledger, load)
+        elif stage is not None:
+            stage.log = folder.lines(names.EVENTS).append
+            controller = DrillController(stage, wanted.plan, ledger, audit=audit, on_level=on_level)
+        else:
+            controller = KneeController(
+                wanted.plan, ledger, choose=choose, audit=audit, on_level=on_level
+            )
+        begun = cls(
+            wanted, url, known, folder, ledger, controller, samples, options, gpus, load, view,
+            hosts=hosts,
+        )  # fmt: skip
+        folder.write_json(names.RUN, begun.info())
+        if stage is not None:
+            folder.write(names.DRILL, wanted.drill["text"])
+        elif scenario := redact(wanted.output.scenario, folder.secrets):
+            folder.write(names.SCENARIO, to_toml(scenario, wanted.kind))
+        return begun
+
+    @property
+    def never_pauses(self) -> bool:
+        """Whether it searches among users who send one independent request after another."""
+        load = self.options.workload
+        searches = self.wanted.kind == "knee" and not self.wanted.plan.rate_step_per_s
+        return searches and load.conversation is None and load.think_ms is None
+
+    def info(self) -> dict[str, Any]:
+        """run.json: enough to replay the search and to repeat the run."""
+        plan, work, data = self.wanted.plan, self.options.workload, self.wanted.load.data
+        folder, here = self.wanted.output.out_dir, Path.cwd()
+        config = {
+            "kind": self.wanted.kind,
+            "plan": {**asdict(plan), "slos": [str(slo) for slo in plan.slos]},
+            "slos": [str(slo) for slo in plan.slos],
+            "plan_users": self.wanted.plan_users,
+            "at_least": self.wanted.at_least,
+            "baseline": self.wanted.baseline,
+            "tolerance": self.wanted.tolerance,
+            "compat": list(self.wanted.output.compat),
+            # as it was given, or below where the command was started
+            "folder": str(folder.relative_to(here) if folder.is_relative_to(here) else folder),
+            "clipped_of_1000": 0 if data else count_clipped(work, self.wanted.load.seed),
+            "data": data and {"rows": len(data), "clipped": data.n_clipped(work.max_model_len)},
+            "drill": {key: self.wanted.drill[key] for key in self.wanted.drill if key != "text"},
+            "drive": self.options.to_json() | {"run_folder": ""},  # `folder` says it
+        }
+        engine = self.wanted.target.engine
+        read = asdict(engine) if engine is not None else dict(self.known.flags)
+        known = asdict(self.known)
+        server = {
+            **known.pop("cache"),
+            **known,
+            "url": self.url,
+            "embedded": engine is not None,
+            "flags": merge_flags(read, self.wanted.target.server_flags),
+            "read": sorted(read),  # of these flags the server itself told
+        }
+        seeds = {"load": self.wanted.load.seed, "search": plan.seed}
+        told = code_in_use() | {"gpu": self.gpus.to_json()}
+        return run_info(config, seeds=seeds, server=server) | told
+
+    def conduct(self, viewer: Viewer | None = None) -> None:
+        """Run the load until the controller is done, Ctrl-C, or a failure; write how it ended.
+
+        `viewer` sees each second, as `view` does.
+        """
+        with contextlib.ExitStack() as stack:
+            load = self.load
+            if load is None:
+                load = stack.enter_context(child_processes(self.options))
+                if self.view is not None and self.wanted.output.ui_port is not None:
+                    self.view.serve(load, self.wanted.output.ui_port)
+            viewers: list[Viewer] = [one for one in (self.view, viewer) if one is not None]
+            ended = self._hold(load, viewers)
+        if self.options.requests >= 0 and not (self.controller.levels or ended.interrupted):
+            short = "the data ended before the load had settled: expected more rows than requests "
+            short += "that settle it, two per user; try --data-end repeat."
+            ended = replace(ended, invalid=ended.invalid or short)
+        if isinstance(self.controller, DrillController):
+            ended = replace(ended, invalid=ended.invalid or self.controller.stage.failed)
+        for one in viewers:
+            one.over(self)
+        done = self.controller.result
+        status = done.status if done else ""
+        told = asdict(ended) | {"status": status}
+        if isinstance(self.controller, Observer):
+            told[ASKED] = [asdict(one) for one in self.controller.asked]
+        self.folder.write_json(names.ENDED, told)
+
+    def _hold(self, load: LoadRunner, viewers: list[Viewer]) -> Ended:
+        scrapes = self.folder.lines(names.SERVER)
+        several = len(self.options.metrics) > 1
+        some = self.folder.lines(names.REPLICAS) if several else None
+        own = self.folder.lines(names.CLIENT)
+        machine = self.folder.lines(names.HOST)
+        bounds: Bounds = {}
+
+        def on_sample(sample: ServerSample) -> None:
+            sample = self.gpus.with_engine_cpu(sample)
+            scrapes.append(to_row(sample, bounds))
+            self.samples.append(without_buckets(sample))  # a check of a level reads counts
+            del self.samples[:-KEPT_SAMPLES]
+
+        decides = self.wanted.kind != LOCUST
+        sinks: list[RecordSink] = [self.ledger] if decides else []
+        if self.view is not None:
+            sinks += self.view.begin(self.wanted, self.url, self.known.model)
+        watched = _Watched(self, viewers)
+        session = self.session = Session(
+            load,
+            self.options,
+            watched,
+            sinks,
+            on_sample=on_sample,
+            on_some=None if some is None else lambda sample: some.append(to_row(sample, {})),
+            drain_ns=DRAIN_NS,
+            decides=decides,
+            asks_per_s=ASKS_PER_S if self.never_pauses else 1,
+        )
+
+        def report() -> None:
+            """Write down the client's own state."""
+            samples = session.client_samples()
+            for sample in samples:
+                own.append(asdict(sample))
+            if self.view is not None:
+                self.view.clients(samples)
+            if self.load is None:  # else its processes may be on other machines
+                self.hosts.append(read_host(CLOCK.now_ns()))
+                machine.append(asdict(self.hosts[-1]))
+                del self.hosts[:-KEPT_SAMPLES]
+
+        watched.report = report
+        try:
+            with self._gpus_read(), self._traces_taken():
+                return session.run()
+        finally:
+            self.session = None
+            data_ended = 0 <= self.options.requests <= self.ledger.total and not session.interrupted
+            self.controller.close(session.over_ns or CLOCK.now_ns(), data_ended=data_ended)
+            scrapes.close()
+            if some is not None:
+                some.close()
+            own.close()
+            machine.close()
+
+    @contextlib.contextmanager
+    def _traces_taken(self) -> Iterator[None]:
+        """The server's traces go to their file meanwhile, where they are asked for."""
+        port = self.wanted.output.otlp_port
+        if port is None:
+            yield
+            return
+        lines = self.folder.lines(names.TRACES)
+
+        def on_traces(traces: list[RequestTrace]) -> int:
+            for trace in traces:
+                lines.append(asdict(trace))
+            return sum(
+                request_key(self.options.run_id, one.request_id) is not None for one in traces
+            )
+
+        receiver = TraceReceiver(port, on_traces)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(KeyboardInterrupt):  # waits for the last ones; they can wait
+                receiver.close(expected=self.ledger.total)
+            lines.close()
+
+    @contextlib.contextmanager
+    def _gpus_read(self) -> Iterator[None]:
+        """Readings of the GPUs go to their file meanwhile, where there are any."""
+        if self.gpus.source is None:
+            yield
+            return
+        lines = self.folder.lines(names.GPU)
+        sampler = GpuSampler(self.gpus.source, lambda sample: lines.append(asdict(sample)))
+        try:
+            yield
+        finally:
+            sampler.stop()
+            lines.close()
+
+
+class Observer(KneeController):
+    """Decides nothing: Locust's own form or command line says how many users there are."""
+
+    def __init__(self, plan: SearchPlan, ledger: Ledger, load: LoadRunner) -> None:
+        super().__init__(plan, ledger)
+        self._load = load
+        self.asked: list[AskedUsers] = []  # one after another
+
+    def tick(
+        self,
+        now_ns: int,
+        running_users: int,
+        server: ServerSample | None = None,
+        known_ns: int | None = None,  # noqa: ARG002 - as above
+    ) -> LoadTarget:
+        """What Locust was asked for."""
+        self.server = server
+        self.began_ns = now_ns if self.began_ns < 0 else self.began_ns
+        wanted = int(self._load.runner.target_user_count)
+        if not self.asked or self.asked[-1].asked != wanted:
+            self.asked.append(AskedUsers(wanted, now_ns, now_ns))
+        now = self.asked[-1]
+        now.until_ns = now_ns
+        # Locust counts those who were told to leave as users until they have.
+        if now.there_ns < 0 and running_users == wanted:
+            now.there_ns, now.users = now_ns, self._load.own_users()
+        return LoadTarget(wanted, 1.0)
+
+
+class Viewer(Protocol):
+    """Sees each tick of a run."""
+
+    def show(self, experiment: Experiment, now_ns: int, running_users: int) -> None:
+        """Must be quick: the run waits for it."""
+
+    def over(self, experiment: Experiment) -> None:
+        """The load has ended and every record is here."""
+
+
+class Page(Viewer, Protocol):
+    """A viewer that others reach by HTTP: in a browser, or Prometheus."""
+
+    def serve(self, load: LoadRunner, port: int) -> None:
+        """Be reachable at this port of the process that sends."""
+
+    def begin(self, wanted: Wanted, url: str, model: str) -> list[RecordSink]:
+        """A run begins; what it records goes to these sinks, too."""
+
+    def clients(self, samples: list[ClientSample]) -> None:
+        """Take what the load processes say of themselves."""
+
+
+class _Watched:
+    """The controller, with viewers that see each tick."""
+
+    def __init__(self, experiment: Experiment, viewers: Sequence[Viewer]) -> None:
+        self.experiment = experiment
+        self.viewers = viewers
+        self.report: Callable[[], None] = lambda: None  # writes down the client's own state
+        self.shown_ns = 0
+
+    def tick(
+        self, now_ns: int, running_users: int, server: ServerSample | None, known_ns: int
+    ) -> LoadTarget:
+        target = self.experiment.controller.tick(now_ns, running_users, server, known_ns)
+        self.experiment.target_users = target.users
+        if now_ns - self.shown_ns < SHOWN_NS and not target.done:
+            return target
+        self.shown_ns = now_ns
+        self.report()
+        if target.pace is not None:  # for people; Locust's users are the processes
+            self.experiment.target_rate = target.pace[1]
+            running_users = self.experiment.ledger.in_flight
+        for viewer in self.viewers:
+            viewer.show(self.experiment, now_ns, running_users)
+        return target
+
+
+def most_failures(holds: Sequence[Hold]) -> int:
+    """After how many failures one after another senders pause: of levels of so many requests."""
+    requests = [hold.max_requests for hold in holds if hold.stop == StopRule.requests]
+    return max(*requests, ALL_FAILED) if requests else 0
+
+
+def drive_options(wanted: Wanted, url: str, known: Capabilities) -> DriveOptions:
+    """What the load processes are told; the key stays in the environment."""
+    target, load, limits = wanted.target, wanted.load, wanted.target.timeouts
+    run_id, data = f"{CLOCK.now_ns():x}", load.data
+    if data is not None and data.salt == AUTO:
+        data.salt = run_id
+    return DriveOptions(
+        url=url,
+        model=known.model,
+        workload=load.workload,
+        seed=load.seed,
+        metrics=known.replicas,
+        run_id=run_id,
+        salt=load.salt,
+        data=data.to_json() if data else {},
+        requests=len(data) if data and not data.repeat else -1,
+        key_source=target.key_source,
+        ca_file=str(target.ca_file or ""),
+        insecure=target.insecure,
+        connect_ns=limits.connect_ns,
+        first_token_ns=limits.first_token_ns,
+        idle_ns=limits.idle_ns,
+        total_ns=limits.total_ns,
+        processes=load.processes,
+        body=load.body,
+        headers=target.headers,
+        batch=load.batch,
+        most_failures=0 if load.arrivals else most_failures(wanted.holds),
+        arrivals=load.arrivals,
+        max_in_flight=load.max_in_flight,
+        retries=load.retries,
+        request_ids=wanted.output.otlp_port is not None,
+    )

@@ -1,0 +1,104 @@
+"""The form that starts a search: on our page, in Locust's web UI or on its command line.
+
+Its fields come from the options in `option_table` that have a `field`.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from collections.abc import Mapping
+from typing import Any, Final
+
+from harness.errors import ConfigError
+from harness.load.workloads import AS_USERS
+from harness.run.option import Field, Option
+from harness.run.option_table import ASKED_IN_FORM
+from harness.server.address import Address
+
+
+def _url(text: str) -> str:
+    if not text.strip():
+        raise ConfigError("no target was given: expected a URL; try http://127.0.0.1:8000.")
+    return str(Address.parse(text))
+
+
+def _field(option: Option, field: Field) -> Field:
+    read_form = option.read if field.read is str and option.read is not None else field.read
+    return field._replace(default=field.default or option.default or "", read=read_form)
+
+
+FIELDS: Final[dict[str, Field]] = {"host": Field("Target", "the server's URL", read=_url)} | {
+    option.dest: _field(option, option.field)
+    for option in ASKED_IN_FORM
+    if option.field is not None
+}
+# locust/arguments.py has the others
+LOCUST_OPTIONS: Final = ("min_users", "max_users", "budget", "precision")
+
+
+def read_form(form: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """(values by field, errors by field); the values are complete if there are no errors."""
+    values: dict[str, Any] = {}
+    wrong: dict[str, str] = {}
+    for name, field in FIELDS.items():
+        text = form.get(name, field.default)
+        if not text.strip() and field.default.isdecimal():
+            text = field.default  # a number field that was cleared
+        try:
+            values[name] = field.read(text)
+        except ConfigError as error:
+            wrong[name] = in_labels(str(error))
+    if not wrong and values["min_users"] > values["max_users"]:
+        wrong["min_users"] = (
+            f"the lowest level is {values['min_users']} and the highest {values['max_users']}: "
+            "expected the first to be at most the second; try 1."
+        )
+    return values, wrong
+
+
+def scenario_of(form: Mapping[str, str], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of `knee` that a form asks for, as a scenario has them."""
+    texts = {name: field.default for name, field in FIELDS.items()} | dict(form)
+    asked = {name.replace("_", "-"): text for name, text in texts.items() if text not in ("", "0")}
+    return {"url": asked.pop("host"), **asked, "slo": list(map(str, values["slo"]))}
+
+
+def in_labels(sentence: str) -> str:
+    """An error message with the labels of the form instead of option names."""
+    for name, field in FIELDS.items():
+        sentence = sentence.replace(f"--{name.replace('_', '-')}", field.label)
+    return sentence
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the options of the search to Locust's command line; its form shows their help texts."""
+    for name in LOCUST_OPTIONS:
+        field = FIELDS[name]
+        parser.add_argument(f"--{name.replace('_', '-')}", default=field.default, help=field.hint)
+    group = parser.add_argument_group("search (command line only)")
+    group.add_argument(
+        "--runs", default="reports", help="folder in which each search makes its run folder"
+    )
+    group.add_argument(
+        "--server-flag",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a flag that the server was started with, such as max-num-seqs=256; repeatable",
+    )
+    group.add_argument(
+        "--gpu-metrics",
+        metavar="WHERE",
+        help="local, none, or the URL of `vllm-harness exporter` or a dcgm-exporter",
+    )
+
+
+def form_values(options: Any, host: str) -> dict[str, str]:
+    """The form's values from Locust's command line or its web UI."""
+    form = {"host": host}
+    for name, field in FIELDS.items():
+        value = getattr(options, name, None)
+        if name != "host" and value not in (None, "", [], AS_USERS):
+            form[name] = " ".join(map(str, value)) if isinstance(value, list) else str(value)
+        form.setdefault(name, field.default)
+    return form

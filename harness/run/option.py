@@ -1,0 +1,248 @@
+"""What an option is: a row for the command line and the form, and parsers of values."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from argparse import _ActionsContainer
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from harness.core.value_parsers import whole_number
+from harness.errors import ConfigError
+from harness.load.lengths import SHAPES, Lengths
+from harness.load.request_fields import OWN_FIELDS, PLACEHOLDERS, names_in, unsendable
+from harness.records.redact import SECRET_NAME
+from harness.run.study_options import RATE_STEP_PER_S
+
+MAX_FORM_NUMBER: Final = 1_000_000  # of tokens or users: a browser must not ask for more
+
+
+class Field(NamedTuple):
+    """A field of the form. Its default and parser are those of the option unless it has its own."""
+
+    label: str
+    hint: str
+    default: str = ""
+    choices: tuple[str, ...] = ()
+    read: Callable[[str], Any] = str  # str: as the option
+
+
+class Option(NamedTuple):
+    """`read` None: a switch. `default` is text as a user would write it; the help shows it."""
+
+    flag: str
+    help: str = ""
+    read: Callable[[str], Any] | None = str
+    metavar: str | None = None
+    default: str | None = None
+    action: str = "store"  # append, extend: may be repeated
+    choices: Sequence[str] | None = None
+    field: Field | None = None  # of the form
+
+    @property
+    def dest(self) -> str:
+        """The name in parsed arguments and in the form."""
+        return self.flag.strip("-").replace("-", "_")
+
+    def declare(self, group: _ActionsContainer) -> None:
+        if self.read is None:
+            group.add_argument(self.flag, action="store_true", help=self.help)
+            return
+        help_text = [self.help] * bool(self.help)
+        help_text += [f"default: {self.default}".replace("%", "%%")] * bool(self.default)
+        default: Any = self.default if self.action == "store" else []
+        group.add_argument(
+            self.flag,
+            help="; ".join(help_text),
+            type=self.read,
+            metavar=self.metavar,
+            default=default,
+            action=self.action,
+            choices=self.choices,
+        )
+
+
+def declare(group: _ActionsContainer, options: Iterable[Option]) -> None:
+    for option in options:
+        option.declare(group)
+
+
+def level_list(option: str) -> Callable[[str], tuple[int, ...]]:
+    """A parser of `1,2,4` into (1, 2, 4)."""
+    one = whole_number(option)
+
+    def read(text: str) -> tuple[int, ...]:
+        try:
+            return tuple(map(one, text.split(",")))
+        except ConfigError:
+            raise ConfigError(
+                f"{option} is {text!r}: expected whole numbers from 1 up, separated by commas; "
+                f"try {option} 1,2,4,8."
+            ) from None
+
+    return read
+
+
+def rate(option: str) -> Callable[[str], int]:
+    """A parser of `20/s` or `20` into a whole number of RATE_STEP_PER_S."""
+
+    def read(text: str) -> int:
+        word = text.strip().removesuffix("/s")
+        try:
+            steps = float(word) / RATE_STEP_PER_S
+        except ValueError:
+            steps = 0.0
+        if not 1 <= steps <= MAX_FORM_NUMBER / RATE_STEP_PER_S or abs(steps - round(steps)) > 1e-6:  # noqa: PLR2004 - rounding
+            raise ConfigError(
+                f"{option} is {text!r}: expected requests per second, from {RATE_STEP_PER_S:g}/s "
+                f"up in steps of it; try {option} {_rate_meant(word)}/s."
+            )
+        return round(steps)
+
+    return read
+
+
+def _rate_meant(word: str) -> str:
+    """The number of a rate in other words, in steps: 3 of `3rps`, and of `180/min`; else 20."""
+    number = re.match(r"[0-9]{1,6}(\.[0-9]{1,6})?", word, re.ASCII)
+    by_minute = re.search(r"(/|per ?)(m|min|minute)$", word)
+    per_s = float(number[0]) / (60 if by_minute else 1) if number else 0.0
+    steps = max(round(per_s / RATE_STEP_PER_S), 1)
+    return f"{steps * RATE_STEP_PER_S:g}" if per_s else "20"
+
+
+def one_level(option: str) -> Callable[[str], int]:
+    """A parser of a whole number from 1, which says which command holds several in turn."""
+    one = whole_number(option)
+
+    def read(text: str) -> int:
+        if re.fullmatch(r"[0-9]+(,[0-9]+)+", text.strip(), re.ASCII):
+            raise ConfigError(
+                f"{option} is {text!r}: expected one whole number, as `run` holds one level; try "
+                f"`vllm-harness sweep ... {option} {text.strip()}`."
+            )
+        return one(text)
+
+    return read
+
+
+def distribution(option: str, one: Callable[[str], int], example: str) -> Callable[[str], Lengths]:
+    """A parser of `8` or `lognormal:8:0.5`: a mean, as `one` reads it, and its variation."""
+
+    def read(text: str) -> Lengths:
+        words = text.split(":") if ":" in text else ["fixed", text, "0"]
+        try:
+            shape, mean, cv = words
+            found = Lengths(shape, one(mean), float(cv))
+            if shape in SHAPES and 0 <= found.cv <= 1:
+                return found
+        except (ConfigError, ValueError):
+            pass
+        raise ConfigError(
+            f"{option} is {text!r}: expected a mean, or SHAPE:MEAN:CV with one of "
+            f"{', '.join(SHAPES)} and a coefficient of variation from 0 to 1; try "
+            f"{option} {example}."
+        )
+
+    return read
+
+
+def rate_list(option: str) -> Callable[[str], tuple[int, ...]]:
+    """A parser of `5,10,20/s` into whole numbers of RATE_STEP_PER_S."""
+    one = rate(option)
+    return lambda text: tuple(map(one, text.split(",")))
+
+
+def writable(option: str, path: str, example: str = "result.json") -> str:
+    """`path`, a file that can be written; "-" is standard output. Raises ConfigError."""
+    where = Path(path)
+    try:
+        new = path != "-" and not where.exists()
+        if new or where.is_file() or where.is_dir():  # not a pipe: opening it would end its reader
+            where.open("xb" if new else "ab").close()
+        if new:
+            where.unlink()
+    except OSError as error:
+        raise ConfigError(
+            f"{option} is {path!r} ({error.strerror}): expected a file that can be written, in a "
+            f"folder that exists; try {option} {example}."
+        ) from None
+    return path
+
+
+def number_option(
+    flag: str,
+    text: str = "",
+    default: int | None = None,
+    *,
+    min_value: int = 1,
+    example: int = 1,
+    metavar: str = "N",
+    field: Field | None = None,
+) -> Option:
+    """An option that takes a whole number."""
+    shown = None if default is None else str(default)
+    return Option(flag, text, whole_number(flag, min_value, example), metavar, shown, field=field)
+
+
+HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+OWN_HEADERS: Final = ("accept", "connection", "content-length", "content-type", "host",
+                      "transfer-encoding", "x-request-id")  # fmt: skip
+
+
+def parse_header(text: str) -> tuple[str, str]:
+    """`X-Session-ID: {session}` as a pair. Raises ConfigError, which never quotes the value."""
+    name, _, value = (piece.strip() for piece in text.partition(":"))
+    variables, placeholders = names_in(value)
+    unknown = [f"{{{one}}}" for one in placeholders if one not in PLACEHOLDERS]
+    wrong = ""
+    if not value or not HEADER_NAME.fullmatch(name):
+        name, wrong = "", "is no header: expected NAME: VALUE"
+    elif name.lower() in OWN_HEADERS:
+        wrong = "is the harness's own: expected another header"
+    elif unknown:
+        wrong = f"has {unknown[0]}: expected {{session}}, {{user}} or {{request}}"
+    elif SECRET_NAME.search(name) and not variables:
+        wrong = "holds a secret, which others see: expected it in the environment"
+    else:
+        wrong = unsendable(value, os.environ)
+    if wrong:
+        raise ConfigError(
+            f"{f'--header {name}'.strip()} {wrong}; try --header 'X-Session-ID: {{session}}', or "
+            "'X-Key: $KEY' with KEY in the environment."
+        )
+    return name, value
+
+
+def parse_body_field(text: str) -> tuple[str, Any]:
+    """`top_p=0.9` as a pair. Raises ConfigError."""
+    name, _, value = text.partition("=")
+    if name in OWN_FIELDS:
+        raise ConfigError(
+            f"--body sets {name!r}, which the harness decides: expected another field; try "
+            "--model, --workload, --prompt-tokens or --output-tokens."
+        )
+    try:
+        return name, json.loads(value if name else "")
+    except ValueError:
+        raise ConfigError(
+            f"--body is {text!r}: expected NAME=JSON, texts in quotation marks; "
+            "try --body temperature=0.7."
+        ) from None
+
+
+def deviation(option: str) -> Callable[[str], float]:
+    """A parser of a standard deviation in means; `option` is named in errors."""
+
+    def read(text: str) -> float:
+        if not re.fullmatch(r"[0-4](\.\d{1,9})?", text, re.ASCII):
+            raise ConfigError(
+                f"{option} is {text!r}: expected a deviation from 0 to 5 times the mean; "
+                f"try {option} 0.5."
+            )
+        return float(text)
+
+    return read

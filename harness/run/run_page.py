@@ -1,0 +1,357 @@
+"""What people and Prometheus see of a run while it lasts, and the answer after it.
+
+One `RunPage` for either door: our page and Locust's tables in Locust's web server, the metrics
+beside them or on a port of their own. Under the `locust` command it shows one run after another.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from contextlib import suppress
+from math import inf, isinf, isnan, nan
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from harness.core.states import WORST_FIRST, Decision, Status
+from harness.core.typed_json import to_json
+from harness.drill.controller import DrillController
+from harness.export.live_state import DRILLED, LiveState, slo_facts, state_facts
+from harness.export.run_series import RunSeries
+from harness.metrics.metrics import HEADLINES
+from harness.metrics.recent_latencies import RecentLatencies
+from harness.metrics.result import Target
+from harness.metrics.slo import Slo
+from harness.records.request_record import Outcome
+from harness.run.page_viewer import EndedLevel, ended_levels
+from harness.search.held_levels import DRILL
+from harness.search.knee_estimate import bracket_users
+from harness.server.address import LOOPBACK, Address
+from harness.units import MS, SECOND
+from harness.webpage import locust_tab as webui
+from harness.webpage import login
+from harness.webpage.live_page import LivePage
+from harness.webpage.locust_tab import LatencyTable, SloTable
+from harness.webpage.metrics_port import MetricsPort
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from harness.metrics.result import Level, Result, SloResult
+    from harness.records.request_record import RecordSink
+    from harness.records.samples import ClientSample, ServerSample
+    from harness.run.experiment import Experiment
+    from harness.run.study_options import OutputOptions, Wanted
+    from harness.search.controller import KneeController
+    from harness.search.level_state import HeldLevel
+    from harness.senders.load_runner import LoadRunner
+
+LINGER_S: Final = 30.0  # twice Prometheus' usual interval
+
+
+class RunPage:
+    """Sees each second of a run (a Viewer), and is told of its beginning, end and answer."""
+
+    def __init__(self, kind: str, slos: tuple[Slo, ...] = (), **facts: Any) -> None:
+        """`slos`: for a tab in Locust's page; `facts`: what our page is told besides, always."""
+        self.folder: Path | None = None
+        self.recent = RecentLatencies()
+        self.state = LiveState({"kind": kind} | facts)
+        self.page = LivePage(self.state, lambda: self.folder)
+        self.live = RunSeries(kind, "", slos)
+        self.table = LatencyTable()
+        self.slos = SloTable(lambda: self.live.counts)
+        self._port: MetricsPort | None = None
+        self._n_steps = -1
+        self._ended_levels: list[EndedLevel] = []
+        self._rows: list[dict[str, Any]] = []  # of the levels that ended
+        self._tokens, self._at_ns = 0, -1  # of the second before
+        self._served = self._looked_at = False
+        self._argv = sys.argv
+
+    def install(self, load: LoadRunner) -> None:
+        """Serve everything beside the environment's web UI, if it has one. Raises ConfigError."""
+        web_ui = load.environment.web_ui
+        if web_ui is not None and web_ui.app is not None:
+            login.protect(web_ui, web_ui.app)
+            webui.install(web_ui, web_ui.app, self.table, self.slos, self._metrics)
+            self.page.install(web_ui, web_ui.app)
+            self._served = True
+
+    def _metrics(self) -> bytes:
+        return self.live.page()
+
+    def serve(self, load: LoadRunner, port: int) -> None:
+        """Serve it on a port of this machine, until the block of this view ends."""
+        # Locust's page asks its own parser about sys.argv, and one that does not know our options
+        # ends the process: as long as the page is served there are none.
+        sys.argv = sys.argv[:1]
+        web_ui = load.environment.create_web_ui(LOOPBACK, port, delayed_start=True)
+        self.install(load)
+        self.page.stop, self.page.close = load.interrupt, web_ui.stop
+        web_ui.start()  # type: ignore[no-untyped-call]
+        sys.stderr.write(f"Live page: http://{LOOPBACK}:{port}/harness\n")
+
+    def open_port(self, output: OutputOptions) -> None:
+        """Serve the metrics on a port of their own, where one is asked for. Raises ConfigError."""
+        if output.metrics_port is not None:
+            self._port = MetricsPort(output.metrics_host, output.metrics_port)
+            self._port.start()
+            told = f"Metrics at http://{self._port.host}:{self._port.port}/metrics\n"
+            sys.stderr.write(told)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let an open page see the answer, then end: nobody is served any more."""
+        with suppress(KeyboardInterrupt):
+            if self._looked_at:
+                self.page.linger()
+        self.page.close()
+        sys.argv = self._argv
+        if self._port is not None:
+            self._port.close()
+
+    def starting(self, url: str, **facts: Any) -> None:
+        """A run may begin: nothing of the one before stays."""
+        self.folder = None
+        self.state.begin(**state_facts("starting", url), **facts)
+
+    def begin(self, wanted: Wanted, url: str, model: str) -> list[RecordSink]:
+        """This run begins; where its records go, to be shown."""
+        self.folder = wanted.output.out_dir
+        self.recent.clear()
+        slos, workload = wanted.plan.slos, wanted.load.workload.name
+        self.live = live = RunSeries(
+            wanted.kind, workload, slos, self._latencies if self._served else None
+        )
+        live.set_run_info(self.folder.name, model, Address.parse(url).authority)
+        self.state.update_facts(**about(wanted, url, model))
+        self._n_steps, self._rows, self._tokens, self._at_ns = -1, [], 0, -1
+        self._ended_levels = []
+        self.table.clear()
+        self.slos.clear()
+        self._show_metrics()
+        return [live.counts]
+
+    def _latencies(self, key: str, ns: NDArray[Any]) -> None:
+        self.recent.take(key, ns)
+        self.table.take(key, ns)
+
+    def clients(self, samples: list[ClientSample]) -> None:
+        """What the load processes say of themselves."""
+        self.live.set_client_samples(samples)
+
+    def show(self, experiment: Experiment, now_ns: int, running_users: int) -> None:
+        """A second has passed."""
+        controller = experiment.controller
+        now = controller.now
+        self.live.set_users(experiment.target_users, running_users, experiment.target_rate)
+        phase, purpose = (now.phase, now.hold.purpose) if now is not None else ("", "")
+        self.live.set_level(len(controller.levels) + (now is not None), phase, purpose)
+        self.state.add(
+            self._point(controller, now_ns, running_users),
+            **self._ended(),
+            **_level_in_progress(controller, now_ns, experiment.wanted.confirm_ns),
+        )
+        if isinstance(controller, DrillController):
+            self._drill(controller, experiment.samples)
+        if len(controller.levels) != self._n_steps or len(self._rows) < self._n_steps:
+            self._past(experiment)
+        if self.state.facts["state"] == "starting":
+            self.state.update_facts(**state_facts("running", experiment.url))
+        self._show_metrics()
+
+    def _drill(self, controller: DrillController, samples: list[ServerSample]) -> None:
+        """Show what has happened and which expectations have come true."""
+        controller.judge(samples)
+        drill, done = controller.stage.drill, controller.stage.done
+        begun = Counter(row["name"] for row in done if row["what"] == "begins")
+        self.live.set_drill({e.name: begun[e.name] for e in drill.events})
+        self.live.set_expectations({one.name: one.verdict for one in controller.verdicts})
+        number = len(controller.levels)
+        self.state.update_facts(
+            phase=drill.phases[number].name if number < len(drill.phases) else "",
+            expectations=to_json(controller.verdicts),
+            events=[
+                row | {"t_s": round((row["at_ns"] - controller.began_ns) / SECOND, 1)}
+                for row in done
+            ],
+        )
+
+    def _point(self, controller: KneeController, now_ns: int, running_users: int) -> list[Any]:
+        counts, server = self.live.counts, controller.server
+        # Tokens per second since the previous call; 0 on the first one.
+        seconds = (now_ns - self._at_ns) / SECOND if self._at_ns >= 0 else inf
+        rate = round((counts.output_tokens - self._tokens) / seconds, 1)
+        self._at_ns, self._tokens = now_ns, counts.output_tokens
+        seen = (server.running, server.waiting) if server is not None else (nan, nan)
+        return [
+            round((now_ns - controller.began_ns) / SECOND, 1),
+            running_users,
+            rate,
+            *(None if isnan(figure) else int(figure) for figure in seen),
+            *self.recent.look(),
+        ]
+
+    def _ended(self) -> dict[str, Any]:
+        outcomes = self.live.counts.outcomes
+        ended = sum(outcomes.values())
+        return {"ended": ended, "failed": ended - outcomes[Outcome.ok]}
+
+    def over(self, experiment: Experiment) -> None:
+        """The load has ended and every record is here."""
+        self.live.set_users(0, 0, experiment.target_rate and 0.0)
+        self.live.set_level(len(experiment.controller.levels), "", "")
+        self._past(experiment, over=True)
+        self._show_metrics()
+        self.state.now = self._ended()
+        self._looked_at = self.page.open
+        self.state.update_facts(**state_facts("computing"))
+
+    def _past(self, experiment: Experiment, *, over: bool = False) -> None:
+        """Tell of the levels that ended, and publish those new to the page with their brackets."""
+        controller, steps = experiment.controller, experiment.controller.levels
+        self._n_steps = len(steps)
+        ended = ended_levels(experiment, self._ended_levels, over=over)
+        for number in range(len(self._rows), len(ended)):
+            bracket = bracket_users(controller.plan, steps[: number + 1])
+            row = _row(controller, steps[number], ended[number])
+            self._rows.append(row | {"bracket": bracket})
+            # The page's script knows the levels by this name.
+            self.state.update_facts(steps=list(self._rows), bracket=bracket)
+        low, high = (nan if x is None else x for x in bracket_users(controller.plan, steps))
+        told = ("invalid" if step.invalid else step.judgement.decision for step in steps)
+        self.live.set_progress(told, low, high)
+
+    def answer(self, result: Result, words: str) -> None:
+        """The results, and the report's words about them."""
+        rows = zip(self.state.facts.get("steps", ()), result.levels, strict=False)
+        steps = [row | _row_of_result(level) for row, level in rows]
+        self.state.update_facts(**ending(result, words), steps=steps)
+        if result.knee is not None and result.status == Status.found:
+            self.live.set_knee(result.knee)
+        if result.command == DRILL:  # some are over only with the load
+            verdicts = {one.name: one.verdict for one in result.gates}
+            self.live.set_expectations(verdicts)
+        self._show_metrics()
+
+    def linger(self) -> None:
+        """Wait for the scrape that sees the answer."""
+        if self._port is not None:
+            with suppress(KeyboardInterrupt):  # everything is written: only the wait ends
+                self._port.linger(LINGER_S)
+
+    def _show_metrics(self) -> None:
+        """From now on a scrape of the port sees what is known now."""
+        if self._port is not None:
+            self._port.body = self.live.page()
+
+
+def _level_in_progress(controller: KneeController, now_ns: int, more_ns: int) -> dict[str, Any]:
+    left = controller.plan.budget_ns + more_ns * 5 // 4 - (now_ns - controller.began_ns)
+    now = controller.now
+    if now is None:
+        return {}
+    return {
+        "step": len(controller.levels) + 1,
+        "users": controller.plan.load_of(now.hold.users),
+        "purpose": now.hold.purpose,
+        "phase": now.phase,
+        "left_s": max(left, 0) // SECOND,
+    }
+
+
+def _row(controller: KneeController, level: HeldLevel, seen: EndedLevel) -> dict[str, Any]:
+    window, began_ns = level.window, controller.began_ns
+    return {
+        "users": controller.plan.load_of(window.users),
+        "purpose": window.purpose,
+        "decision": Decision.invalid if level.invalid else level.judgement.decision,
+        "why": level.invalid or level.judgement.reason,
+        "from_s": round((window.settled_ns - began_ns) / SECOND, 1),
+        "to_s": round((window.end_ns - began_ns) / SECOND, 1),
+        **{f"{key}_p95_ms": [_json(ms) for ms in p95] for key, p95 in seen.p95_ms.items()},
+    }
+
+
+def _row_of_result(level: Level) -> dict[str, Any]:
+    """What the report says of a level: the page says the same."""
+    p95_ms = {key: level.latency(key).at("p95") for key in HEADLINES}
+    shown = {f"{key}_p95_ms": [_json(ms) for ms in p95] for key, p95 in p95_ms.items()}
+    return {"decision": level.result, "why": level.reason} | shown
+
+
+def _json(ms: float) -> float | str | None:
+    if isnan(ms):
+        return None
+    return "inf" if isinf(ms) else round(ms, 2)
+
+
+def about(wanted: Wanted, url: str, model: str) -> dict[str, Any]:
+    """The page's facts of what is asked for."""
+    engine = wanted.target.engine
+    simulated = Target(model=model, simulated=engine is not None, gpu=engine.gpu if engine else "")
+    return {
+        "target": url,
+        "model": model,
+        "simulated": simulated.label,
+        "folder": wanted.output.out_dir.name,
+        "slos": slo_facts(wanted.plan.slos),
+        "processes": wanted.load.processes,
+        "unit": "requests/s" if wanted.plan.rate_step_per_s else "",  # of a level
+    }
+
+
+def ending(result: Result, answer: str) -> dict[str, Any]:
+    """The page's facts of a run that has its results; `answer`: the report's, in words."""
+    lines = [line for line in answer.strip().splitlines() if not line.startswith("The run folder")]
+    knee, facts = result.knee, state_facts(result.status)
+    if result.target.simulated:  # the first line says so, and on the page a badge
+        lines = lines[1:]
+    if result.command == DRILL and result.gates:
+        verdicts = [one.verdict for one in result.gates]
+        worst = next(verdict for verdict in WORST_FIRST if verdict in verdicts)
+        facts |= dict(zip(("badge", "tone"), DRILLED[worst], strict=True))
+        facts["expectations"] = to_json(result.gates)  # a table has them
+        lines = [line for line in lines if not line.startswith(("True", "False", "Inconclusive"))]
+    return facts | {
+        "simulated": result.target.label,
+        "sentence": lines[0] if lines else "",
+        "answer": lines[1:],
+        "knee": [knee.estimate, *knee.ci95] if knee else [None, None, None],
+        "holds": knee.holds if knee else None,
+        "tiles": to_json(tiles(result)),
+    }
+
+
+def _at(one: Level | SloResult, unit: str) -> str:
+    who = "sessions" if unit == "session" else "users"
+    return f"at {one.rate_per_s:g} requests/s" if one.rate_per_s else f"at {one.users} {who}"
+
+
+def tiles(result: Result) -> list[dict[str, Any]]:
+    """The result in a few figures: [value, low, high] where there is an interval."""
+    knee, level = result.knee, result.at_knee
+    out: list[tuple[str, Any, str, str, float]] = []
+    if knee and knee.holds:
+        fails = f"fails by {knee.fails_by}" if knee.fails_by else "the highest level tried"
+        out.append(("Holds", str(knee.holds), knee.unit, fails, nan))
+    if knee and knee.estimate is not None:
+        note = f"95% CI: {knee.ci95[0]} to {knee.ci95[1]}"
+        out.append(("Best estimate", str(knee.estimate), knee.unit, note, nan))
+    if knee is None:
+        out += [(one.slo, one.verdict, "", _at(one, result.unit), nan) for one in result.slos]
+    if level is not None and (knee or len(result.used) == 1):
+        at = _at(level, result.unit)
+        limits = {s.name: s.limit_ns / MS for s in (Slo.parse(one.slo) for one in result.slos)}
+        for key, name in HEADLINES.items():
+            p95 = level.latency(key).at("p95")
+            if knee and (level.tells_ttft or key != "ttft"):
+                p95 = getattr(knee, f"{key}_p95_ms"), *getattr(knee, f"{key}_p95_ms_ci95")
+            out.append((f"p95 {name}", p95, "ms", at, limits.get(f"{key}_p95", nan)))
+        rate = (knee or level).output_tokens_per_s
+        out.append(("Output tokens/s", [rate, nan, nan], "", at, nan))
+    return [dict(zip(("name", "value", "unit", "note", "limit"), one, strict=True)) for one in out]

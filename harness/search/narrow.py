@@ -1,0 +1,170 @@
+"""Which levels would decide the knee soonest, while users never pause.
+
+What all levels show is summed up as a *belief*: a posterior over the knee and over how steeply the
+log-odds of a request to be over a limit rise with log(users). From it follows how long a level is
+expected to be held until judge.py decides it. So the search holds the two levels that are decided
+soonest and are no further apart than the precision asked for. Where the rest of the budget is too
+short for that, they lie further apart, up to what `found` allows.
+
+The belief says where to look, and gives the best estimate. It decides no level.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, exp, inf, log
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from harness.search.judge import PASS_LIFETIMES, log_one_sided
+from harness.units import SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from harness.search.fit import LevelFit
+
+    Floats = NDArray[np.float64]
+
+KNEE_STEP: Final = 0.01  # of the grid of knees, in log(users)
+SLOPES: Final = np.geomspace(2, 80, 10)  # log-odds per log(users): prefill about 4, slots 50
+HOLD_SPREAD: Final = 0.15  # log-odds by which holds of a level differ more than their blocks say
+WIDTHS: Final = (1.0, 1.5, 2.0, 3.0, 4.0)  # of a pair, in times of the precision
+MIXTURE_COST: Final = 1.5  # of log evidence: the test does not know the share beforehand
+OVERHEAD_NS: Final = 2 * SECOND  # of a hold, besides its warm-up
+WARM_LIFETIMES: Final = 1.5
+FAIL_LIFETIMES: Final = 2
+# A guess that is not too good: the knee lies so many standard deviations closer to the level.
+PESSIMISM: Final = 0.5
+# Of the time left: a pair may take so much, if `found` is safe already and if it is not.
+MAY_TAKE: Final = {True: 0.9, False: 0.25}
+LOCATE_SHARE: Final = 0.4  # of the budget: a pair wider than the precision waits for as long
+
+
+@dataclass(frozen=True, slots=True)
+class Belief:
+    """What the levels say about the knee, in users, and about the slope of the log-odds there."""
+
+    knee: float
+    spread: float  # standard deviation of log(knee)
+    slope: float
+    above: float  # probability that the knee is above the highest level
+
+
+def share_at(margin: Floats | float, allowed: float) -> Floats:
+    """The share over the limit at log-odds so far from the allowed ones."""
+    return np.asarray(1 / (1 + np.exp(-(margin + log(allowed / (1 - allowed))))), np.float64)
+
+
+def effective(level: LevelFit, allowed: float) -> tuple[float, float]:
+    """(independent observations that a level is worth, its share over the limit)."""
+    share = float(share_at(level.margin, allowed))
+    return level.weight / (share * (1 - share)), share
+
+
+def believe(levels: Sequence[LevelFit], allowed: float) -> Belief:
+    """The posterior mean of log(knee), from a flat prior up to four times the highest level."""
+    knees = np.arange(log(levels[0].users * 0.7), log(levels[-1].users * 4), KNEE_STEP)
+    fit = np.zeros((len(SLOPES), len(knees)))
+    for level in levels:
+        n, share = effective(level, allowed)
+        n /= 1 + level.weight * HOLD_SPREAD**2 / level.steps
+        p = share_at(np.outer(SLOPES, log(level.users) - knees), allowed).clip(1e-4, 1 - 1e-4)
+        fit += n * (share * np.log(p) + (1 - share) * np.log(1 - p))
+    mass = np.exp(fit - fit.max())
+    mass /= mass.sum()
+    each = mass.sum(axis=0)
+    mean = float(each @ knees)
+    spread = max(float(each @ (knees - mean) ** 2) ** 0.5, KNEE_STEP / 10)
+    slope = float(np.exp(mass.sum(axis=1) @ np.log(SLOPES)))
+    return Belief(exp(mean), spread, slope, float(each[knees >= log(levels[-1].users)].sum()))
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two levels that would decide the knee, and the ns until each is decided; 0: it is."""
+
+    low: int
+    high: int
+    low_ns: float
+    high_ns: float
+
+    @property
+    def cost_ns(self) -> float:
+        """Of both."""
+        return self.low_ns + self.high_ns
+
+    @property
+    def first(self) -> tuple[float, int]:
+        """(ns, users) of the one to hold now."""
+        ends = ((self.low_ns, self.low), (self.high_ns, self.high))
+        return min(end for end in ends if end[0] > 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """What can be decided: from the levels so far, the belief, and the levels that may be held."""
+
+    levels: Sequence[LevelFit]
+    belief: Belief
+    allowed: float
+    alpha: float
+    least: int
+    most: int
+    passed: int  # the highest level that passed; 0: none
+    failed: float  # the lowest level above it that failed; inf: none
+
+    def cost_ns(self, users: int, *, over: bool) -> float:
+        """Until a level has failed (`over`) or passed; inf: it may be on the other side."""
+        a, sign = self.allowed, 1 if over else -1
+        away = log(users / self.belief.knee) - sign * PESSIMISM * self.belief.spread
+        if away * sign <= 0:
+            return inf
+        near = min(self.levels, key=lambda level: abs(log(level.users / users)))
+        n, seen = effective(near, a)
+        share, known = float(share_at(self.belief.slope * away, a)), 0.0
+        gain = share * log(share / a) + (1 - share) * log((1 - share) / (1 - a))
+        if near.users == users:
+            known = log_one_sided(n, n * seen, a) * (sign if near.margin > 0 else -sign)
+        per_ns = max(n / near.evidence.seconds / SECOND, 1e-18)
+        needed = max(MIXTURE_COST - log(self.alpha) - known, 0) / max(gain, 1e-12) / per_ns
+        life_ns = near.evidence.lifetime_ns
+        least = (FAIL_LIFETIMES if over else PASS_LIFETIMES) * life_ns
+        return max(needed, least) + OVERHEAD_NS + WARM_LIFETIMES * life_ns
+
+    def cheapest(self, width: int) -> Pair | None:
+        """The pair `width + 1` apart that is decided soonest; None: there is none."""
+        middle, found = ceil(self.belief.knee), []
+        reach = range(max(middle - 2 * width - 2, self.least), min(middle + width + 2, self.most))
+        for low in {*reach, *([self.passed] if self.passed else [])}:
+            high = int(min(low + width + 1, self.failed))
+            if low < self.passed or not low < high <= self.most:
+                continue
+            low_ns = 0.0 if low == self.passed else self.cost_ns(low, over=False)
+            high_ns = 0.0 if high == self.failed else self.cost_ns(high, over=True)
+            found.append(Pair(low, high, low_ns, high_ns))
+        found = [pair for pair in found if 0 < pair.cost_ns < inf]
+        return min(found, key=lambda pair: (pair.cost_ns, pair.low), default=None)
+
+    def narrowest(
+        self, precision: float, safe: int, left_ns: float, budget_ns: float
+    ) -> tuple[Pair | None, bool]:
+        """(the narrowest pair that can be afforded, or the last one considered; whether it can).
+
+        `safe`: the distance of the ends at which the knee counts as found.
+        """
+        apart = self.failed - 1 - self.passed
+        early = left_ns > (1 - LOCATE_SHARE) * budget_ns
+        pair = None
+        for times in WIDTHS:
+            width = min(max(1, int(self.belief.knee * precision * times)), safe)
+            vague = times > 1 and early and self.belief.spread > precision / 2
+            if vague or width >= apart <= safe:
+                break
+            pair = self.cheapest(width)
+            if pair and pair.cost_ns <= left_ns * MAY_TAKE[apart <= safe]:
+                return pair, True
+        return pair, False

@@ -1,0 +1,98 @@
+"""Is a window steady? Two tests on the means of its blocks of time, which are of log(latency).
+
+*Drift*: Spearman's rank correlation of the means with time. Neighboring blocks that resemble each
+other look like a trend; so the ranks count as fewer, the more alike their neighbors are once a
+straight line is taken away. *Dependence*: the correlation of neighbors itself, against none.
+"""
+
+from __future__ import annotations
+
+from math import nan
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from harness.metrics.evidence import BINS_PER_SIDE, LOG_SPAN, RATIO_BINS
+from harness.metrics.statistics import incomplete_beta
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from harness.metrics.evidence import Evidence
+    from harness.metrics.slo import Slo
+
+    Floats = NDArray[np.float64]
+
+ALPHA: Final = 0.005  # of a window: at most 5% where neighbors correlate by 0.6, too
+MIN_BLOCKS: Final = 8
+MAX_ALIKE: Final = 0.8
+# What a straight line through n independent values takes from the correlation of neighbors.
+LINE_BIAS: Final = 2.5
+CENTERS: Final = (np.arange(RATIO_BINS) - BINS_PER_SIDE - 0.5) * (LOG_SPAN / BINS_PER_SIDE)
+
+
+def ranks(values: Floats) -> Floats:
+    """From 0; ties have their mean rank."""
+    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
+    return np.asarray((np.cumsum(count) - (count + 1) / 2)[place], np.float64)
+
+
+def alike(values: Floats) -> float:
+    """The correlation of neighbors, once a straight line is taken away."""
+    x = np.arange(len(values)) - (len(values) - 1) / 2
+    left = values - values.mean() - (x @ values) / (x @ x) * x
+    return float(left[1:] @ left[:-1] / max(left @ left, 1e-9))
+
+
+def _p_value(r: float, n: float) -> float:
+    """Of a correlation over n pairs, two-sided; 1 with too few."""
+    if n <= 3:  # noqa: PLR2004 - two parameters, and something left over
+        return 1.0
+    df, left = n - 2, max(1 - r * r, 1e-9)
+    return float(incomplete_beta(np.array(df / 2), 0.5, df / (df + df * r * r / left)))
+
+
+def drift(means: Floats) -> tuple[float, float]:
+    """(Spearman's correlation with time, its p-value)."""
+    n, by_rank = len(means), ranks(means)
+    if n < MIN_BLOCKS or not np.ptp(by_rank):
+        return 0.0, 1.0
+    rho = float(np.corrcoef(by_rank, np.arange(n))[0, 1])
+    near = min(max(alike(by_rank) + LINE_BIAS / n, 0), MAX_ALIKE)
+    return rho, _p_value(rho, n * (1 - near) / (1 + near))
+
+
+def dependence(means: Floats) -> tuple[float, float]:
+    """(correlation of neighboring blocks, its one-sided p-value)."""
+    n, by_rank = len(means), ranks(means)
+    if n < MIN_BLOCKS or not np.ptp(by_rank):
+        return 0.0, 1.0
+    near = alike(by_rank) + LINE_BIAS / n
+    p = _p_value(near, n) / 2
+    return near, p if near > 0 else 1 - p
+
+
+def block_means(evidence: Evidence, slo: int) -> Floats:
+    """The mean of log(latency / limit) in each block that has any."""
+    grid = evidence.grids[slo]
+    sizes = grid.sum(axis=1)
+    return np.asarray((grid @ CENTERS)[sizes > 0] / sizes[sizes > 0])
+
+
+def dependent(evidence: Evidence, slos: Sequence[Slo]) -> float:
+    """The largest correlation of neighboring blocks that is shown; NaN if none is."""
+    each = [dependence(block_means(evidence, i)) for i in range(len(slos))]
+    return max((near for near, p in each if p <= ALPHA / len(slos)), default=nan)
+
+
+def drift_sentence(evidence: Evidence, slos: Sequence[Slo]) -> str:
+    """Which latency rises or falls over the window, where that is shown; "" if none."""
+    for i, slo in enumerate(slos):
+        means = block_means(evidence, i)
+        rho, p = drift(means)
+        if p <= ALPHA / len(slos):
+            way = "rises" if rho > 0 else "falls"
+            return f"{slo.metric.upper()} {way} over its {len(means)} blocks of time (p {p:.1g})"
+    return ""

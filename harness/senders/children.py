@@ -1,0 +1,200 @@
+"""The load processes of the `vllm-harness` command: its children, and Locust as a guest beside it.
+
+with child_processes(options) as load:
+    ...                                  # sessions; Ctrl-C, SIGTERM and SIGHUP interrupt them
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import gevent
+import gevent.hub
+from locust import runners
+from locust.env import Environment
+from locust.event import Events
+
+from harness.errors import MeasurementInvalid
+from harness.reader.loop_lag import Collecting
+from harness.senders.load_runner import POLL_S, LoadRunner
+from harness.senders.users import session_user
+from harness.server.address import LOOPBACK
+
+if TYPE_CHECKING:
+    from harness.senders.drive_options import DriveOptions
+
+START_S: Final = 60.0  # for a worker to import everything on a busy machine
+EXIT_S: Final = 5.0
+# Locust gives a worker up after 4 s without a sign, and with the last one the run. Ours are
+# children whose death is seen at once, and a busy machine keeps one from its turn for longer.
+SILENT_S: Final = 30
+
+# Ctrl-C outside `_signals` reaches main(), which says so: gevent's hub must not print it too.
+gevent.hub.Hub.NOT_ERROR = (*gevent.hub.Hub.NOT_ERROR, KeyboardInterrupt)
+
+
+@contextlib.contextmanager
+def child_processes(options: DriveOptions) -> Iterator[LoadRunner]:
+    """As many as the options say, ready to send, until the block ends.
+
+    Even a single process's users run in a child, so that what the controller and the sinks compute
+    never delays the reader. Raises MeasurementInvalid when the children do not start.
+    """
+    runners.HEARTBEAT_LIVENESS = SILENT_S // runners.HEARTBEAT_INTERVAL
+    environment = Environment(
+        user_classes=[session_user(options)], events=Events(), host=options.url
+    )
+    environment.create_master_runner(LOOPBACK, 0)
+    load = ChildProcesses(environment, options)
+    with _quiet(), _signals(load.interrupt):
+        collecting = Collecting()
+        try:
+            load.start()
+            yield load
+        finally:
+            collecting.close()
+            load.close()
+
+
+class ChildProcesses(LoadRunner):
+    """The master of workers that are children of this process."""
+
+    def __init__(self, environment: Environment, options: DriveOptions) -> None:
+        super().__init__(environment)
+        self.given = options
+        self.children: list[subprocess.Popen[bytes]] = []
+        self._interrupted = self._quit = False
+
+    def interrupt(self) -> None:
+        """As Ctrl-C does; a session that attaches later is interrupted at once."""
+        self._interrupted = True
+        super().interrupt()
+
+    def attach_session(self, *given: Any, interrupt: Callable[[], None], **more: Any) -> None:
+        super().attach_session(*given, interrupt=interrupt, **more)
+        if self._interrupted:
+            interrupt()
+
+    def start(self) -> None:
+        """Start the workers and wait until they are ready. Raises MeasurementInvalid."""
+        assert self.master is not None  # noqa: S101 - made so
+        self.options = self.given  # its records come from now on
+        self.master.begin(self.given.run_id)
+        command = [sys.executable, "-m", "harness.senders.worker", str(self.runner.server.port)]
+        for _ in range(self.given.processes):
+            child = subprocess.Popen(  # noqa: S603 - our own
+                command,
+                stdin=subprocess.PIPE,
+                start_new_session=True,  # Ctrl-C is for us, from the child's first moment on
+            )
+            self.children.append(child)
+            assert child.stdin is not None  # noqa: S101 - asked for above
+            # Options by pipe, not by argument: other users of the machine can read arguments. It
+            # stays open: its end tells the child that we are gone.
+            child.stdin.write(json.dumps(self.given.to_json()).encode() + b"\n")
+            child.stdin.flush()
+        until = time.monotonic() + START_S
+        known = self.master.inbox.known_ns  # above 0: this worker's decoder runs
+        # A worker whose heartbeats were late while it started its decoder is "missing" until the
+        # next one, and Locust starts no users without a worker that is ready.
+        while (
+            sum(at_ns > 0 for at_ns in known.values()) < self.given.processes
+            or len(self.runner.clients.ready) < self.given.processes
+        ):
+            if self._interrupted:
+                return
+            if trouble := self.trouble():
+                raise MeasurementInvalid(trouble)
+            if time.monotonic() > until:
+                raise MeasurementInvalid(
+                    f"{sum(at_ns > 0 for at_ns in known.values())} of {self.given.processes} load "
+                    f"processes were ready after {START_S:.0f} s: expected all; try fewer "
+                    "--processes."
+                )
+            gevent.sleep(POLL_S)
+
+    def trouble(self) -> str:
+        """Which child died and how, or that one is silent."""
+        for child in self.children:
+            code = child.poll()
+            if code is not None and not self._stopping:
+                how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+                return (
+                    f"a load process (pid {child.pid}) ended {how} in the middle of the run: its "
+                    "users are gone, so the level is not what was asked for; what was measured "
+                    "before is kept; see its message above, and run again."
+                )
+        return super().trouble()
+
+    def n_dead(self) -> int:
+        """Locust would take SILENT_S to notice."""
+        return sum(child.poll() is not None for child in self.children)
+
+    def _end_test(self) -> None:
+        """Send the workers home too: a dead one would be waited for."""
+        if not self._quit:
+            self._quit = True
+            if self.runner.shape_greenlet is not None:
+                self.runner.shape_greenlet.kill()  # in a ramp it would go on to spawn users
+            self.runner.quit()
+
+    def close(self) -> None:
+        """Wait a moment for the children, then end those that are left."""
+        self._stopping = True
+        for child in self.children:
+            if child.stdin is not None:
+                child.stdin.close()
+            try:
+                child.wait(EXIT_S)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+        self.runner.greenlet.kill(block=False)
+        super().close()
+
+
+@contextlib.contextmanager
+def _signals(interrupt: Callable[[], None]) -> Iterator[None]:
+    """Call `interrupt` on SIGINT, SIGTERM and a hangup, in a greenlet of its own.
+
+    Python's own handler would raise inside whichever greenlet happens to run, the reader's perhaps.
+    A hangup that is ignored (`nohup`) stays so.
+    """
+    hangup = (signal.SIGHUP,) * (signal.getsignal(signal.SIGHUP) is signal.SIG_DFL)
+    kinds = (signal.SIGINT, signal.SIGTERM, *hangup)
+    before = {kind: signal.getsignal(kind) for kind in kinds}
+    watchers = [gevent.signal_handler(kind, interrupt) for kind in kinds]
+    try:
+        yield
+    finally:
+        for watcher in watchers:
+            watcher.cancel()
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """No chatter from Locust."""
+    locust, root = logging.getLogger("locust"), logging.getLogger()
+    level = locust.level
+    locust.setLevel(logging.ERROR)
+    root.addFilter(_not_cpu)
+    try:
+        yield
+    finally:
+        root.removeFilter(_not_cpu)
+        locust.setLevel(level)
+
+
+def _not_cpu(record: logging.LogRecord) -> bool:
+    """Locust's CPU warning: the client's load is in our figures."""
+    return "CPU usage above" not in record.getMessage()

@@ -1,0 +1,303 @@
+"""Locust users that stream completions: subclass one, give it a task, use it from any locustfile.
+
+    class Chat(ChatUser):
+        @task
+        def ask(self):
+            self.send()                       # what the workload plans next
+            self.send(prompt="Hello", output_tokens=32)   # or words of your own
+            said = self.llm.send(messages=[...], body={"top_p": 0.9})  # and what came back
+
+Each request fires Locust's `request` event once, when it has ended, so Locust's count and rate are
+those of requests. Token latencies go to the records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+from weakref import WeakKeyDictionary
+
+import gevent
+from gevent.pool import Group
+from locust import User, task
+from locust.exception import StopUser
+from locust.user.task import LOCUST_STATE_STOPPING, LOCUST_STATE_WAITING
+
+from harness.errors import ConfigError
+from harness.load.plan import NO_FIELDS, RequestSpec
+from harness.load.request_fields import CHAT_APIS, OWN_FIELDS
+from harness.load.workloads import API_PATHS
+from harness.reader.clock import CLOCK
+from harness.reader.open_stream import Exchange
+from harness.records.request_record import Outcome
+from harness.units import SECOND
+
+if TYPE_CHECKING:
+    from locust.env import Environment
+
+    from harness.load.arrivals import Due
+    from harness.senders.drive_options import DriveOptions
+    from harness.senders.driver import Driver
+
+
+REFUSED_S: Final = 0.1
+WAIT_S: Final = 0.2  # between two looks whether a batch, or the run, is over
+# Locust makes users with nothing but their environment: they find their driver here.
+_drivers: WeakKeyDictionary[Environment, Driver | None] = WeakKeyDictionary()
+
+
+def register(environment: Environment, driver: Driver | None) -> None:
+    """From now on `driver` sends for the users of `environment`.
+
+    None: nothing can be sent, and the reason was said; users leave without a request.
+    """
+    _drivers[environment] = driver
+
+
+class RequestFailed(Exception):  # noqa: N818 - Locust shows the name in its failures table
+    """Why a request failed, for Locust's failures table: `timeout: no first token in 120 s`."""
+
+
+class LlmClient:
+    """`self.llm` of a user."""
+
+    def __init__(self, user: StreamingUser) -> None:
+        self._user = user
+
+    def send(
+        self, *, messages: Sequence[dict[str, Any]] = (), prompt: str = "",
+        tools: Sequence[dict[str, Any]] = (), body: Mapping[str, Any] = NO_FIELDS,
+        output_tokens: int | None = None, name: str = "",
+    ) -> Exchange:  # fmt: skip
+        """Send one request, wait for its end and return what came back, a failure too.
+
+        `name` is its row in Locust's statistics, as in Locust's own clients; "": the API's path.
+
+        `messages`, in OpenAI's form, or `prompt` take the place of what the workload plans next;
+        what is not given stays as planned. `body` has fields of this request, over --body's.
+        The answer is read in Python instead of C, and kept until it ends: so its `ttft_ms` and
+        `e2e_ms` are known here, from the reads and stamps that the record has. They count from
+        the send.
+
+        Raises ConfigError for what cannot be sent, StopUser as `StreamingUser.send` does.
+        """
+        user = self._user
+        wrong = next((f"body has {name!r}" for name in body if name in OWN_FIELDS), "")
+        if (messages or tools) and (prompt or user.api not in CHAT_APIS):
+            wrong = f"messages or tools are given with a prompt, or to a user of {user.api}"
+        if wrong:
+            gevent.sleep(REFUSED_S)  # Locust logs the error and calls the task again
+            raise ConfigError(
+                f"{wrong}: expected a prompt, or the messages and tools of a ChatUser, and fields "
+                "that the harness does not decide; try send(prompt=..., body={'top_p': 0.9})."
+            )
+        spec = user.next_spec()
+        if messages or prompt:
+            own = RequestSpec(prompt, -1, spec.output_tokens, messages=tuple(messages))
+            spec = own._replace(tools=spec.tools, model=spec.model, think_ns=spec.think_ns)
+        if tools:
+            spec = spec._replace(tools=tuple(tools))
+        length = spec.output_tokens if output_tokens is None else output_tokens
+        spec = spec._replace(body=body, output_tokens=length, keep_text=True)
+        return user.send_spec(spec, name)
+
+
+class StreamingUser(User):
+    """Sends streamed requests, one at a time. Abstract: `api` and tasks are a subclass's."""
+
+    abstract = True
+    api: ClassVar[str] = ""  # a key of API_PATHS; "": the workload's own
+    workload: ClassVar[str] = ""  # unless --workload says another; "": the one called like the API
+
+    def __init__(self, environment: Environment) -> None:
+        """Join the process's driver. Raises ConfigError where nobody ever registered one."""
+        super().__init__(environment)
+        if environment not in _drivers:
+            raise ConfigError(
+                "this user has no driver: expected `import harness.locust.plain` in the locustfile; "
+                "try locustfiles/chat.py as a start."
+            )
+        self.driver = _drivers[environment]
+        self.llm = LlmClient(self)
+        self.number = -1
+        self._think_ns = -1  # planned after the latest request
+        self._leaving = False
+        if not self.api and self.driver is not None:
+            self.api = self.driver.options.workload.api  # type: ignore[misc]
+
+    def on_start(self) -> None:
+        """Wait a moment, each user its own: no lockstep."""
+        if self.driver is not None:
+            self.number = self.driver.new_user()
+            gevent.sleep(self.driver.stagger_s(self.number))
+
+    def on_stop(self) -> None:
+        """Locust's last call, however a user leaves."""
+        if self.driver is not None:
+            self.driver.forget(self.number)
+
+    def stop(self, force: bool = False) -> bool:
+        """As Locust has it, which raises when its end comes to a user that is being stopped."""
+        if self._state == LOCUST_STATE_STOPPING and not force:
+            return False
+        # its pause may end before Locust's kill reaches it
+        self._leaving = self._state == LOCUST_STATE_WAITING
+        return bool(super().stop(force))
+
+    def wait_time(self) -> float:
+        """The workload's think time, in seconds; Locust waits that long between two tasks."""
+        return max(self._think_ns, 0) / SECOND
+
+    def send(
+        self, prompt: str | None = None, output_tokens: int | None = None, name: str = ""
+    ) -> Exchange:
+        """Send one request and wait for its end; without a prompt, the workload's next.
+
+        `name` is its row in Locust's statistics; "": the API's path.
+
+        Raises StopUser when the run's requests are used up, its target was refused or the run is
+        over.
+        """
+        spec = self.next_spec()
+        if prompt is not None:
+            spec = RequestSpec(prompt, -1, spec.output_tokens)
+        if output_tokens is not None:
+            spec = spec._replace(output_tokens=output_tokens)
+        return self.send_spec(spec, name)
+
+    def next_spec(self) -> RequestSpec:
+        """What the workload plans next. Raises StopUser."""
+        spec = self.driver.next_spec(self.number) if self.driver is not None else None
+        if spec is None or self._leaving:
+            raise StopUser
+        return spec
+
+    def send_spec(self, spec: RequestSpec, name: str = "") -> Exchange:
+        """Send it and wait for its end, as `send` does."""
+        self._think_ns = spec.think_ns
+        sent = self._exchange(self.number, spec, name=name)
+        if sent.outcome is Outcome.connect:  # nobody there: asking a thousand times a second helps
+            gevent.sleep(REFUSED_S)  # neither side, and fills the run folder
+        if sent.outcome is Outcome.cancelled:  # the reader was closed: there is none to go on with
+            raise StopUser
+        return sent
+
+    def _exchange(
+        self, number: int, spec: RequestSpec, scheduled_ns: int = -1, name: str = ""
+    ) -> Exchange:
+        assert self.driver is not None  # noqa: S101 - who sends has one
+        try:
+            sent = self.driver.request(number, self.api, spec, scheduled_ns)
+        except gevent.GreenletExit:  # Locust cuts this user off; its record says `cancelled`
+            self._report(Exchange(Outcome.cancelled, 0, 0, "the harness stopped it"), name)
+            raise
+        self._report(sent, name)
+        return sent
+
+    def _report(self, sent: Exchange, name: str = "") -> None:
+        """Fire Locust's `request` event; its context has `ttft_ms` where the answer was kept."""
+        ok, told = sent.outcome is Outcome.ok, f"{sent.outcome.value}: {sent.error}".rstrip(": ")
+        known = {} if sent.ttft_ms is None else {"ttft_ms": sent.ttft_ms}
+        self.environment.events.request.fire(
+            request_type="POST",
+            name=name or API_PATHS[self.api],
+            response_time=sent.e2e_ns / 1e6,
+            response_length=sent.n_bytes,
+            exception=None if ok else RequestFailed(told),
+            context={**self.context(), **known},
+        )
+
+
+class ChatUser(StreamingUser):
+    """Streams from /v1/chat/completions."""
+
+    abstract = True
+    api = "chat"
+
+
+class CompletionsUser(StreamingUser):
+    """Streams from /v1/completions."""
+
+    abstract = True
+    api = "completions"
+
+
+class WorkloadUser(StreamingUser):
+    """Streams from whichever API the workload is for."""
+
+    abstract = True
+
+
+class Pacer(StreamingUser):
+    """Sends the requests of this process's schedule when they are due: one for each process.
+
+    The number of Locust's users is then no load: each request has a greenlet of its own, and goes
+    out whether or not others have ended.
+    """
+
+    abstract = True
+
+    def on_start(self) -> None:
+        """The schedule says when."""
+
+    @task
+    def pace(self) -> None:
+        """Until the run is over; then requests in flight may end, or are cut off with this user."""
+        driver, in_flight = self.driver, Group()
+        if driver is None:
+            raise StopUser
+        most = driver.options.share(driver.options.max_in_flight, driver.worker)
+        planned: Due | None = None
+        try:
+            while self._state != LOCUST_STATE_STOPPING:
+                driver.told.clear()
+                due = driver.stripe.ahead()
+                if due is not None and due != planned:  # before it is due: planning takes a while
+                    planned, spec = due, driver.due_spec(due)
+                wait_s = (due.at_ns - CLOCK.now_ns()) / SECOND if due is not None else WAIT_S
+                if due is None or wait_s > 0:
+                    driver.told.wait(min(wait_s, WAIT_S))  # another schedule may come first
+                    continue
+                driver.stripe.take()
+                if len(in_flight) < most:
+                    in_flight.spawn(self._insist, due.number, spec, due.at_ns)
+                else:
+                    driver.drop(due, spec)
+                    self._report(Exchange(Outcome.dropped, 0, 0, "too many in flight"))
+                gevent.sleep(0)  # it goes out before the next one is planned
+            in_flight.join()
+        finally:
+            in_flight.kill()
+
+    def _insist(self, number: int, spec: RequestSpec, scheduled_ns: int) -> None:
+        """Send a request; again, as a request of its own, where it fails and clients retry."""
+        assert self.driver is not None  # noqa: S101 - who sends has one
+        for _ in range(1 + self.driver.options.retries):
+            sent = self._exchange(number, spec, scheduled_ns)
+            if sent.outcome in (Outcome.ok, Outcome.cancelled):
+                return
+            scheduled_ns = CLOCK.now_ns()
+
+
+def session_user(options: DriveOptions) -> type[StreamingUser]:
+    """The concrete user of a session: sends what the workload plans, again and again."""
+    api = options.workload.api
+    if options.arrivals:
+        return type("RateUser", (Pacer,), {"abstract": False, "api": api})
+
+    class SessionUser(StreamingUser):
+        abstract = False
+
+        @task
+        def ask(self) -> None:
+            # all of them in one task: between two, Locust would take as long as planning one
+            while self._state != LOCUST_STATE_STOPPING:
+                if self.driver is not None and (self.driver.batch_sent or self.driver.pauses):
+                    gevent.sleep(WAIT_S)  # one that leaves now is replaced: Locust counts on it
+                else:
+                    self.send()
+                    if self._think_ns > 0:
+                        self.wait()  # as between tasks: a user who thinks may leave at once
+
+    SessionUser.api = api
+    return SessionUser
