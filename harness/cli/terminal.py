@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from harness.metrics.record_source import RecordSource
+    from harness.run.ended_level import EndedLevel
     from harness.run.experiment import Experiment, Viewer
-    from harness.run.page_viewer import EndedLevel
     from harness.run.study_options import Wanted
     from harness.search.controller import KneeController
     from harness.search.level_state import CurrentLevel, HeldLevel

@@ -1,12 +1,22 @@
 """SLOs, limits on latencies: `ttft_p95=500ms` means that 95% of the TTFTs are at most 500 ms."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from harness.errors import ConfigError, closest
 from harness.metrics.metrics import GAPS, LATENCIES, SLO_METRICS, SPEEDS
+from harness.records.record_table import OK
 from harness.units import MS, SECOND, duration_ns, exact_ns
+
+if TYPE_CHECKING:
+    from harness.core.arrays import Bools
+    from harness.records.record_table import RecordTable
 
 _FORM = re.compile(r"(?P<metric>\w+?)(_(?P<q>p[0-9.]+|mean|avg|median|max|min))?=(?P<limit>.+)")
 _QUANTILES = re.compile(r"p([5-9][0-9]|999)")

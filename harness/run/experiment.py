@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from harness.drill.stage import Stage
     from harness.metrics.evidence import Window
     from harness.metrics.record_source import RecordSource
+    from harness.run.ended_level import EndedLevel
     from harness.run.study_options import Wanted
     from harness.search.level_state import ChooseNext, HeldLevel
     from harness.search.next_level import Hold, SearchPlan
@@ -83,6 +84,7 @@ class Experiment:
     target_users: int = 0
     target_rate: float | None = None  # in an open loop
     hosts: list[HostSample] = field(default_factory=list)  # readings of this machine
+    ended: list[EndedLevel] = field(default_factory=list)  # what a viewer has looked up
 
     @classmethod
     def begin(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from harness.metrics.latency_figures import LatencyFigures, blocked_windows, sample_figures
 from harness.metrics.metrics import HEADLINES
 from harness.metrics.scan import scan
 from harness.metrics.window_summary import WindowTokens
+from harness.run.ended_level import EndedLevel, Quantile
 from harness.search.replay import requests_in_window
 from harness.units import MS, SECOND
 
@@ -23,31 +23,15 @@ MAX_WINDOW_NS: Final = 30 * SECOND  # older tokens of a given level are no longe
 # So long the requests of a level may take to end before it is shown without them.
 MAX_WAIT_NS: Final = 10 * SECOND
 NEVER_NS: Final = 1 << 62
-Quantile = tuple[float, float, float]  # (value, lo, hi) in ms; NaN: not known
 
 
-@dataclass(frozen=True, slots=True)
-class EndedLevel:
-    """A level whose requests have ended: the figures that the report will have, too."""
-
-    p95_ms: dict[str, Quantile]  # of HEADLINES
-    output_tokens_per_s: float
-    ended: int
-    failed: int
-    n_open: int = 0  # its requests that had not ended yet: their latencies are too short
-    whole: bool = True  # False: its gaps are those of the last MAX_WINDOW_NS
-
-
-def ended_levels(
-    experiment: Experiment, seen: list[EndedLevel], *, over: bool = False
-) -> list[EndedLevel]:
+def ended_levels(experiment: Experiment, *, over: bool = False) -> list[EndedLevel]:
     """The levels whose requests have ended, in their order; each is computed once.
 
     A request belongs to the level in which it was sent, so the figures of a level are those of the
-    report only once its last request has ended. `seen`: those that were looked up before; the new
-    ones are added. `over`: no record is to come.
+    report only once its last request has ended. `over`: no record is to come.
     """
-    controller, ledger = experiment.controller, experiment.ledger
+    seen, controller, ledger = experiment.ended, experiment.controller, experiment.ledger
     for level in controller.levels[len(seen) :]:
         n_open = ledger.in_flight_of(level.window.end_ns)
         late = over or controller.horizon_ns - level.window.end_ns > MAX_WAIT_NS

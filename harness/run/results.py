@@ -34,7 +34,6 @@ from harness.errors import (
     MeasurementInvalid,
     RunFolderError,
 )
-from harness.metrics.evidence import Window
 from harness.metrics.metrics import failed_requests
 from harness.metrics.result import Gate, Knee, Level, Proof, Result, Target
 from harness.metrics.slo import Slo, check_slos
@@ -69,6 +68,7 @@ from harness.server.max_num_seqs import max_num_seqs
 if TYPE_CHECKING:
     from harness.compat.tool_comparison import ToolComparison
     from harness.drill.plan import Drill
+    from harness.metrics.evidence import Window
     from harness.metrics.token_gaps import WindowGaps
 
 Json = dict[str, Any]

@@ -22,7 +22,7 @@ from harness.metrics.recent_latencies import RecentLatencies
 from harness.metrics.result import Target
 from harness.metrics.slo import Slo
 from harness.records.request_record import Outcome
-from harness.run.page_viewer import EndedLevel, ended_levels
+from harness.run.page_viewer import ended_levels
 from harness.search.held_levels import DRILL
 from harness.search.knee_estimate import bracket_users
 from harness.server.address import LOOPBACK, Address
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from harness.metrics.result import Level, Result, SloResult
     from harness.records.request_record import RecordSink
     from harness.records.samples import ClientSample, ServerSample
+    from harness.run.ended_level import EndedLevel
     from harness.run.experiment import Experiment
     from harness.run.study_options import OutputOptions, Wanted
     from harness.search.controller import KneeController
@@ -64,7 +65,6 @@ class RunPage:
         self.slos = SloTable(lambda: self.live.counts)
         self._port: MetricsPort | None = None
         self._n_steps = -1
-        self._ended_levels: list[EndedLevel] = []
         self._rows: list[dict[str, Any]] = []  # of the levels that ended
         self._tokens, self._at_ns = 0, -1  # of the second before
         self._served = self._looked_at = False
@@ -130,7 +130,6 @@ class RunPage:
         live.set_run_info(self.folder.name, model, Address.parse(url).authority)
         self.state.update_facts(**about(wanted, url, model))
         self._n_steps, self._rows, self._tokens, self._at_ns = -1, [], 0, -1
-        self._ended_levels = []
         self.table.clear()
         self.slos.clear()
         self._show_metrics()
@@ -215,7 +214,7 @@ class RunPage:
         """Tell of the levels that ended, and publish those new to the page with their brackets."""
         controller, steps = experiment.controller, experiment.controller.levels
         self._n_steps = len(steps)
-        ended = ended_levels(experiment, self._ended_levels, over=over)
+        ended = ended_levels(experiment, over=over)
         for number in range(len(self._rows), len(ended)):
             bracket = bracket_users(controller.plan, steps[: number + 1])
             row = _row(controller, steps[number], ended[number])

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import gevent
 from gevent.event import Event
@@ -40,7 +40,6 @@ from harness.senders.users import StreamingUser, register
 from harness.units import MS
 
 if TYPE_CHECKING:
-    from locust import LoadTestShape
     from locust.env import Environment
 
     from harness.records.request_record import RecordSink, RequestRecord
@@ -96,6 +95,15 @@ class Fanout:
                 log.warning("The sink %s failed, the others go on.", name, exc_info=True)
 
 
+class RunningShape(Protocol):
+    """The load that a session asks for, tick by tick."""
+
+    runner: Any
+
+    def tick(self) -> tuple[int, float] | None:
+        """(users, users started per second); None ends the test."""
+
+
 class LoadRunner:
     """One Locust process; in a master it stands for the workers too."""
 
@@ -104,7 +112,7 @@ class LoadRunner:
         self.runner: Any = environment.runner
         self.sinks = Fanout([])
         self.options: DriveOptions | None = None  # of the session that is attached
-        self.shape: LoadTestShape | None = None
+        self.shape: RunningShape | None = None
         self.driver: Driver | None = None
         self.relay: WorkerRelay | None = None
         self.master: MasterRelay | None = None
@@ -137,7 +145,7 @@ class LoadRunner:
         *,
         interrupt: Callable[[], None],
         on_stopping: Callable[[], None],
-        shape: LoadTestShape | None = None,
+        shape: RunningShape | None = None,
     ) -> None:
         """Until `detach_session`, tests send what `options` say and records go to `sinks`.
 

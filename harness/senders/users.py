@@ -114,8 +114,8 @@ class StreamingUser(User):
         super().__init__(environment)
         if environment not in _drivers:
             raise ConfigError(
-                "this user has no driver: expected `import harness.locust.plain` in the locustfile; "
-                "try locustfiles/chat.py as a start."
+                "this user has no driver: expected `from harness.locust import ChatUser` in the "
+                "locustfile; try locustfiles/chat.py as a start."
             )
         self.driver = _drivers[environment]
         self.llm = LlmClient(self)
