@@ -3,34 +3,44 @@
 from __future__ import annotations
 
 import ast
+import re
+from collections import Counter
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 PACKAGE = Path(__file__).parents[1] / "harness"
 LAYERS = {
-    "errors": -1, "units": 0, "extensions": 0, "fast_exit": 0,  # units refuse with errors
-    "measure": 1, "load": 1,
-    "wire": 2, "engine": 2, "runfolder": 2,
-    "simulator": 3, "server": 3,
-    "export": 4,
-    "reader": 5, "webpage": 5,
-    "senders": 6,
-    "drive": 7,
-    "study": 8, "report": 8,
-    "cli": 9, "locust": 9, "__main__": 10,
+    "errors": 0,
+    "units": 1, "memory": 1,  # units refuse with errors
+    "core": 2, "load": 2,
+    "records": 3,
+    "wire": 4, "metrics": 4, "engine": 4,
+    "diagnosis": 5, "compat": 5,
+    "search": 6, "server": 6,
+    "compare": 7, "export": 7, "reader": 7,
+    "lifecycle": 8, "senders": 8, "webpage": 8,
+    "drill": 9,
+    "run": 10,
+    "capacity": 11, "locust": 11,
+    "report": 12,
+    "cli": 13,
+    "__main__": 14,
 }  # fmt: skip
+LARGEST_ROOM = 0.15  # of all lines
 FILES = sorted(PACKAGE.rglob("*.py"))
-FORBIDDEN = {  # third-party imports that a folder must do without
-    "locust": set(LAYERS) - {"senders", "webpage", "drive"},
-    "gevent": set(LAYERS) - {"reader", "senders", "webpage", "drive"},
+PURE = {"errors", "units", "core", "memory", "load", "metrics", "diagnosis", "compat"}
+# Third-party imports that a folder must do without.
+FORBIDDEN = {
+    "locust": set(LAYERS) - {"senders", "webpage", "locust"},
+    "gevent": set(LAYERS) - {"reader", "senders", "webpage", "locust", "drill"},
     "matplotlib": set(LAYERS) - {"report"},
-    "socket": {"errors", "units", "measure", "load"},
-    "time": {"errors", "units", "measure", "load"},
-    "asyncio": set(LAYERS) - {"engine"},
+    "socket": PURE,
+    "time": PURE,
+    "asyncio": set(LAYERS) - {"engine", "drill"},
 }
 
 
@@ -69,7 +79,7 @@ def test_arrows_point_down() -> None:
 
 
 def test_pure_folders_stay_pure() -> None:
-    """Locust and gevent stay in drive; what is pure knows no socket and no clock."""
+    """Locust and gevent stay where load is sent; what is pure knows no socket and no clock."""
     wrong = [
         f"{path}:{line}: {name}"
         for path in FILES
@@ -89,5 +99,41 @@ def test_packages_say_their_layer() -> None:
     """The docstring of each folder names the layer that it is tested to be in."""
     docs = {name: (PACKAGE / name / "__init__.py") for name in LAYERS}
     texts = {name: path.read_text() for name, path in docs.items() if path.exists()}
-    got = {name: text.partition("Layer ")[2][:1] for name, text in texts.items()}
-    assert got == {name: str(LAYERS[name]) for name in texts}
+    got = {name: re.findall(r"Layer (\d+)", text) for name, text in texts.items()}
+    assert got == {name: [str(LAYERS[name])] for name in texts}
+
+
+def test_no_files_import_each_other() -> None:
+    """Neither directly nor over others, for types or inside a function."""
+    modules = {module_of(path): path for path in FILES}
+    needs = {
+        module: {found for name, _ in imports(path) if (found := known_module(name, modules))}
+        for module, path in modules.items()
+    }
+    # A module whose needs are all done is done; what never gets there is in a circle, or needs one.
+    done: set[str] = set()
+    while ready := {module for module in needs.keys() - done if needs[module] - {module} <= done}:
+        done |= ready
+    assert sorted(needs.keys() - done) == []
+
+
+def module_of(path: Path) -> str:
+    """`harness.units` of its file; a package's own file has the package's name."""
+    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(
+        ".__init__"
+    )
+
+
+def known_module(name: str, modules: Mapping[str, Path]) -> str:
+    """The module that an imported name is, or is in; "" of others and of the package itself."""
+    found = name if name in modules else name.rpartition(".")[0]
+    return found if found in modules and found != PACKAGE.name else ""
+
+
+def test_no_room_is_crowded() -> None:
+    """No folder has more than LARGEST_ROOM of the code."""
+    lines = Counter[str]()
+    for path in FILES:
+        lines[part_of(path)] += len(path.read_text().splitlines())
+    most = LARGEST_ROOM * lines.total()
+    assert {room: count for room, count in lines.items() if count > most} == {}

@@ -1,1 +1,1 @@
-"""Planning: does a model fit, how many replicas, when to scale."""
+"""Layer 11: planning: does a model fit, how many replicas, when to scale."""

@@ -1,4 +1,4 @@
-"""Layer 9: the subcommands. Each parses, calls one function, and maps errors to exit codes."""
+"""Layer 13: the subcommands. Each parses, calls one function, and maps errors to exit codes."""
 
 from harness.cli.app import command, main
 

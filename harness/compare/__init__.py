@@ -1,1 +1,1 @@
-"""Two runs or settings side by side: what differs, and whether it is shown."""
+"""Layer 7: two runs or settings side by side: what differs, and whether it is shown."""

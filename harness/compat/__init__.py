@@ -1,4 +1,6 @@
-"""`--compat`: other tools' figures of the same requests. Only a run that asks for it imports more.
+"""Layer 5, pure: `--compat`, other tools' figures of the same requests.
+
+Only a run that asks for it imports more.
 
 `definitions` says how each tool defines what it prints, and where it says so; `figures` computes
 that, beside ours.

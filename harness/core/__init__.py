@@ -1,1 +1,1 @@
-"""Layer 1, pure: numbers in, numbers out, without sockets, clocks or Locust."""
+"""Layer 2, pure: what every folder may need: states, typed JSON, parsers of values."""

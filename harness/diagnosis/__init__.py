@@ -1,1 +1,1 @@
-"""Server and GPU windows, the TTFT split, audits, and the rules of the bottleneck."""
+"""Layer 5, pure: server and GPU windows, the TTFT split, audits, rules of the bottleneck."""

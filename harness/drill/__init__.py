@@ -1,1 +1,1 @@
-"""Drills: what an overload or a failure did, and how the server came back."""
+"""Layer 9: drills: the file, its events, the stage, what happened, and how the server came back."""

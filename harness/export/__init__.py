@@ -1,1 +1,1 @@
-"""Layer 4: what leaves for Prometheus and Kubernetes: metric pages, rules, thresholds."""
+"""Layer 7: what leaves for Prometheus: metric pages, series, live state."""

@@ -1,1 +1,1 @@
-"""A vLLM from its start to its end: starting it, its log, what a start and memory cost."""
+"""Layer 8: a vLLM from its start to its end: what a start, memory and idle users cost; vary."""

@@ -1,1 +1,1 @@
-"""Layer 1, pure and seeded: what to send and when."""
+"""Layer 2, pure and seeded: what to send and when."""

@@ -9,10 +9,28 @@
             self.send(name="ask")
 
 docs/locust.md describes them.
+
+Layer 11: Locust's own command with our options, run folders and page.
 """
 
-# Registers the study: options, run folder, results, our page.
-import harness.locust.plain  # noqa: F401 - see above
-from harness.senders.users import ChatUser, CompletionsUser, StreamingUser, WorkloadUser
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from harness.senders.users import ChatUser, CompletionsUser, StreamingUser, WorkloadUser
 
 __all__ = ["ChatUser", "CompletionsUser", "StreamingUser", "WorkloadUser"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a user class when a locustfile asks for it.
+
+    Only then are our options, run folders and page added to Locust: other commands import modules
+    of this package, too.
+    """
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import_module("harness.locust.plain")
+    return getattr(import_module("harness.senders.users"), name)

@@ -1,1 +1,1 @@
-"""What was recorded: one request, many as columns, the live ledger, all tokens."""
+"""Layer 4, pure: latencies, SLOs and figures of what was recorded, and the typed result."""

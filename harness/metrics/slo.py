@@ -85,7 +85,7 @@ class Slo:
         return f"{self.name}={limit}"
 
     @classmethod
-    def parse(cls, text: str) -> "Slo":
+    def parse(cls, text: str) -> Slo:
         """Read `ttft_p95=500ms`; p99.9 is p999. Raises ConfigError with an example."""
         several = [one for one in re.split(r"[,;]\s*", text.strip()) if _SIGN.search(one)]
         if len(several) > 1:
@@ -114,7 +114,7 @@ class Slo:
         return cls(match["metric"], int(digits[1]) / 10 ** len(digits[1]), limit_ns)
 
     @classmethod
-    def _parse_speed(cls, text: str, match: re.Match[str]) -> "Slo":
+    def _parse_speed(cls, text: str, match: re.Match[str]) -> Slo:
         metric, limit = match["metric"], _PER_SECOND.fullmatch(match["limit"])
         example = limit[1] if limit and float(limit[1]) > 0 else "30"
         digits = _LOWER_QUANTILES.fullmatch(match["q"] or "")

@@ -1,1 +1,1 @@
-"""Layer 5: sockets to records: kernel stamps, a fast path in C, the decoder process."""
+"""Layer 7: sockets to records: kernel stamps, a fast path in C, the decoder process."""

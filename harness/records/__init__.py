@@ -1,1 +1,1 @@
-"""Layer 2: results are files. Names, record codec, crash-safe writer, tolerant reader."""
+"""Layer 3: the run folder: requests, samples, a crash-safe writer, a tolerant reader."""

@@ -1,1 +1,1 @@
-"""Layer 8: records to words and pictures, offline, from a run folder."""
+"""Layer 12: records to words and pictures, offline, from a run folder."""

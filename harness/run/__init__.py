@@ -1,1 +1,1 @@
-"""Layer 8: whole experiments: options, checks before the load, levels, results."""
+"""Layer 10: whole experiments: options, checks before the load, the run, results."""

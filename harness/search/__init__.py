@@ -1,1 +1,1 @@
-"""Statistics, tests, the fit, and the next level to hold."""
+"""Layer 6: the search for the knee, live and replayed: the next level, its judge, the estimate."""

@@ -1,1 +1,1 @@
-"""Layer 6: users' requests, their pacing, and the transport of records to the master."""
+"""Layer 8: users' requests, their pacing, the load processes, records on their way to the master."""

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import gevent
 from gevent.event import Event
@@ -40,6 +40,7 @@ from harness.senders.users import StreamingUser, register
 from harness.units import MS
 
 if TYPE_CHECKING:
+    from locust import LoadTestShape
     from locust.env import Environment
 
     from harness.records.request_record import RecordSink, RequestRecord
@@ -164,7 +165,8 @@ class LoadRunner:
         self.shape, self.options = shape, options
         if shape is not None:
             shape.runner = self.runner
-            self.environment.shape_class = self.environment.shape_class or shape
+            own_shape = self.environment.shape_class  # of a locustfile that has one
+            self.environment.shape_class = own_shape or cast("LoadTestShape", shape)
             self.environment.host = options.url
 
     def detach_session(self) -> None:

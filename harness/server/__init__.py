@@ -1,1 +1,1 @@
-"""Layer 3: what a target is: probe, flags, scrapes of /metrics, processes, GPUs; a vLLM's life."""
+"""Layer 6: what a target is: probe, flags, scrapes of /metrics, processes, GPUs."""

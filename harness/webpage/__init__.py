@@ -1,1 +1,1 @@
-"""Layer 5: the live page, and what Locust's web UI gets from us: tables, login, origin."""
+"""Layer 8: the live page, and what Locust's web UI gets from us: login, origin."""

@@ -1,1 +1,1 @@
-"""Layer 2, sans-I/O: bytes to meaning and back."""
+"""Layer 4, sans-I/O: bytes to meaning and back."""
