@@ -126,7 +126,7 @@ def execute(args: argparse.Namespace) -> int:
     from harness.capacity.fit_layouts import prefill_apart, splits  # noqa: PLC0415 - as above
     from harness.capacity.fit_question import question  # noqa: PLC0415 - as above
     from harness.capacity.fit_words import sentence  # noqa: PLC0415 - as above
-    from harness.cli.start import write_json  # noqa: PLC0415 - as above
+    from harness.cli.conduct import write_json  # noqa: PLC0415 - as above
     from harness.report.templates import render  # noqa: PLC0415 - as above
 
     _check(args)

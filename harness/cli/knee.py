@@ -6,19 +6,18 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from harness.cli.by_name import call
 from harness.cli.parsing import Subparsers, add_command
 from harness.core.value_parsers import duration
-from harness.errors import EXIT_INTERRUPTED, ConfigError
+from harness.errors import ConfigError
 from harness.run import options_from_args as plain
 from harness.run.option import declare, level_list, number_option, one_level, rate, rate_list
 from harness.run.option_table import (
     AT_LEAST,
     OPEN_LOOP,
-    OUTPUT,
     PRECISION,
     PROVE,
     RATE_RANGE,
-    REPEAT,
     SEARCH,
     START,
     USER_RANGE,
@@ -131,74 +130,21 @@ def _check_given(args: argparse.Namespace, *, rates: bool) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Run the study; its exit code."""
-    from harness.cli.start import start_study  # noqa: PLC0415 - heavy: see app.py
-
     starts = any(getattr(args, one.dest) for one in START)
     if args.repeat and (args.prove or starts or args.junit):
         other = "--junit" if args.junit else "a server that is started here"
         raise ConfigError(f"--repeat is given with {other}: expected a URL alone; try --json.")
     if args.repeat and not args.dry_run:
-        return _repeat(args)
+        return int(call("harness.cli.several_knees:repeat", args))
     if not (args.prove or starts):
-        return start_study(options(args))
+        return int(call("harness.cli.start:start_study", options(args)))
     if not (args.prove and starts) or args.url or args.embedded:
         raise ConfigError(
             "--prove restarts the server with other flags: expected --prove with --model-dir DIR "
             "or --start-command, and neither a URL nor --embedded. Where it runs elsewhere, "
             "restart it there with the flag under Try next, then try `knee URL --baseline DIR`."
         )
-    return _prove(args)
-
-
-def _repeat(args: argparse.Namespace) -> int:
-    """Search several times in folders of their own; the highest exit code."""
-    from harness.cli.start import write_json  # noqa: PLC0415 - heavy: see app.py
-    from harness.cli.vary import check_inner  # noqa: PLC0415 - as above
-    from harness.lifecycle.vary_settings import measure  # noqa: PLC0415 - as above
-    from harness.metrics.result import read_result  # noqa: PLC0415 - as above
-    from harness.records.folder_writer import RunFolder  # noqa: PLC0415 - as above
-    from harness.run.preflight import message_stream  # noqa: PLC0415 - as above
-    from harness.search.comparison import Setting  # noqa: PLC0415 - as above
-    from harness.search.confirm import spread  # noqa: PLC0415 - as above
-
-    ours = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    declare(ours, (REPEAT, *OUTPUT[:3]))
-    words = ours.parse_known_args(args.words)[1]
-    check_inner(["knee", *words], [()], started=False)
-    output = plain.output_options(args, "knee")
-    folder, stream = RunFolder.create(output.out_dir), message_stream(output)
-    each = [Setting(f"search {n}", client=("--seed", f"{n}")) for n in range(1, args.repeat + 1)]
-    runs = [(one, output.out_dir / f"{n}") for n, one in enumerate(each, start=1)]
-    whole = measure(runs, ["knee", *words], None, stream)
-    results = [one for _, path in runs if path.is_dir() and (one := read_result(path))]
-    found = spread(results, "requests/s" if args.load == "rate" else "users")
-    folder.write_json("repeats.json", found)
-    stream.write(f"\n{found['headline']}\nAll of it: {output.out_dir}\n")
-    if output.json_to:
-        write_json(output.json_to, found)
-    codes = [code for one in each for code in one.runs.values()]
-    return max(codes, default=0) if whole else EXIT_INTERRUPTED
-
-
-def _prove(args: argparse.Namespace) -> int:
-    """Find the knee on a server of ours, then again with other flags; the knee's exit code."""
-    from harness.cli.start import conclude  # noqa: PLC0415 - heavy: see app.py
-    from harness.cli.vary import check_inner  # noqa: PLC0415 - as above
-    from harness.lifecycle.vary_settings import prove_knee  # noqa: PLC0415 - as above
-    from harness.lifecycle.vllm_start import command_line  # noqa: PLC0415 - as above
-    from harness.records.new_folder import check_new  # noqa: PLC0415 - as above
-    from harness.run.preflight import message_stream  # noqa: PLC0415 - as above
-
-    ours = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    declare(ours, (*PROVE, *OUTPUT[:3]))
-    words, start = ours.parse_known_args(args.words)[1], plain.start_options(args)
-    check_inner(["knee", *words], [()], started=True)
-    command_line(start, (), 0)
-    output = plain.output_options(args, "knee")
-    check_new(output.out_dir)
-    whole = prove_knee(words, start, output.out_dir, message_stream(output))
-    result = conclude(output.out_dir, output.json_to, output.junit_to)
-    return result.exit_code if whole else EXIT_INTERRUPTED
+    return int(call("harness.cli.several_knees:prove", args))
 
 
 SWEEP: Final = "sweep"
@@ -242,6 +188,4 @@ def _add_levels(commands: Subparsers, name: str, users: Levels, rates: Levels, m
 
 
 def _hold_levels(args: argparse.Namespace, command: str) -> int:
-    from harness.cli.start import start_study  # noqa: PLC0415 - heavy: see app.py
-
-    return start_study(plain.run_options(args, command))
+    return int(call("harness.cli.start:start_study", plain.run_options(args, command)))

@@ -7,11 +7,12 @@ import shlex
 import sys
 import tomllib
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from textwrap import fill
 from typing import Any, Final, NoReturn, TypeAlias
 
+from harness.cli.by_name import call
 from harness.cli.other_tools import hint, is_foreign
 from harness.errors import ConfigError, closest
 from harness.run.scenario import expanded, options_of
@@ -93,12 +94,16 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message}; try `{self.prog} --help`.")
 
 
-def add_command(commands: Subparsers, name: str, execute: Callable[[Any], int]) -> Parser:
-    """The parser of a command, with the texts that commands.toml has for it."""
+def add_command(commands: Subparsers, name: str, execute: str | Callable[[Any], int]) -> Parser:
+    """The parser of a command, with the texts that commands.toml has for it.
+
+    `execute`: the function, or its name for `call` where its module is heavy.
+    """
     texts = {**_texts()[name]}
     shown = examples(*texts.pop("examples"))
     parser = commands.add_parser(name, epilog=shown, **texts)
-    parser.set_defaults(execute=execute)
+    function = partial(call, execute) if isinstance(execute, str) else execute
+    parser.set_defaults(execute=function)
     return parser
 
 

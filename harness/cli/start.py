@@ -1,13 +1,11 @@
-"""A study from its plan to its answer: all is checked before any load, or the plan is printed."""
+"""A study before its load: all is checked, or the plan is printed."""
 
 from __future__ import annotations
 
 import gc
-import sys
-from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
+from harness.cli.by_name import call
 from harness.errors import EXIT_OK
 from harness.metrics.numbers import count_of
 from harness.run.preflight import (
@@ -22,22 +20,13 @@ from harness.run.study_options import RATE_STEP_PER_S, Wanted
 from harness.server.address import Address
 from harness.units import say_ns
 
-if TYPE_CHECKING:
-    from harness.drill.stage import Stage
-    from harness.metrics.result import Result
-    from harness.metrics.slo import Slo
-    from harness.run.run_page import RunPage
-    from harness.server.probe import Capabilities
-
 
 def start_study(wanted: Wanted) -> int:
     """Conduct the study, or print its plan; the exit code. Raises HarnessError."""
     most, option = wanted.most_users, "--max-users" if wanted.kind == "knee" else "--users"
     option = "--max-in-flight" if wanted.load.arrivals else option
     if wanted.baseline:
-        from harness.records.folder_reader import check_folder  # noqa: PLC0415 - heavy: see app.py
-
-        check_folder(Path(wanted.baseline))
+        call("harness.records.folder_reader:check_folder", Path(wanted.baseline))
     if wanted.dry_run:
         check_machine(wanted.output, most, option)
         rows = [f"  {name:<10}{what}\n" for name, what in plan_rows(wanted).items()]
@@ -48,80 +37,7 @@ def start_study(wanted: Wanted) -> int:
         # Imports and charts create many objects that live long; the default would scan them
         # repeatedly.
         gc.set_threshold(100_000)
-        return conduct(wanted, url, known)
-
-
-def conduct(wanted: Wanted, url: str, known: Capabilities, stage: Stage | None = None) -> int:
-    """Run to the end and say the answer; the exit code. `stage`: of a drill."""
-    from harness.cli.terminal import watch  # noqa: PLC0415 - heavy: see app.py
-    from harness.run.experiment import Experiment  # noqa: PLC0415 - as above
-    from harness.run.run_page import RunPage, about  # noqa: PLC0415 - as above
-    from harness.search.confirm import confirming  # noqa: PLC0415 - as above
-    from harness.search.held_levels import in_turn  # noqa: PLC0415 - as above
-
-    output, view = wanted.output, None
-    confirm = confirming(wanted.confirm_ns) if wanted.confirm_ns else None
-    choose = in_turn(wanted.holds) if wanted.holds else confirm
-    with ExitStack() as stack:
-        if output.ui_port is not None or output.metrics_port is not None:
-            slos = wanted.plan.slos if wanted.holds else ()  # a search judges by the level
-            view = stack.enter_context(RunPage(wanted.kind, slos))
-            view.open_port(output)
-            view.starting(url, **about(wanted, url, known.model))
-        experiment = Experiment.begin(wanted, url, known, choose=choose, view=view, stage=stage)
-        with watch(wanted, message_stream(output)) as terminal:
-            experiment.conduct(terminal)
-        del experiment  # what it remembers of tokens is in the folder too, and results need room
-        gc.collect()
-        result = conclude(output.out_dir, output.json_to, output.junit_to, view=view)
-        if view is not None and not result.interrupted:
-            view.linger()
-    return result.exit_code
-
-
-def conclude(
-    folder: Path,
-    json_to: str | None,
-    junit_to: str | None = None,
-    *,
-    compat: tuple[str, ...] = (),
-    view: RunPage | None = None,
-    slos: tuple[Slo, ...] = (),
-) -> Result:
-    """Results, reports, words, `--json`, `--junit`. `view` is told of them too.
-
-    By `slos` other than its own the folder is only read.
-    """
-    from harness.report.answer import build_answer  # noqa: PLC0415 - heavy: see app.py
-    from harness.report.report_data import ReportData  # noqa: PLC0415 - as above
-    from harness.report.write import junit, write_reports  # noqa: PLC0415 - as above
-    from harness.run.results import write_results  # noqa: PLC0415 - as above
-
-    run, result, gaps = write_results(folder, compat, slos)
-    stream = sys.stderr if json_to == "-" else sys.stdout
-    made = build_answer(ReportData(run, result)) if slos else write_reports(run, result, gaps)
-    words = made.text.rstrip()
-    if view is not None:
-        view.answer(result, words)
-    stream.write(f"{words}\nThe run folder: {folder}\n")
-    stream.flush()
-    if json_to:
-        write_json(json_to, result)
-    if junit_to:
-        Path(junit_to).write_text(junit(result))
-    return result
-
-
-def write_json(where: str, result: Any) -> None:
-    """Standard output for "-", else a file."""
-    from harness.records.json_files import dumps  # noqa: PLC0415 - heavy: see app.py
-
-    data = dumps(result, indent=True) + b"\n"
-    if where == "-":
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-    else:
-        Path(where).write_bytes(data)
+        return int(call("harness.cli.conduct:conduct", wanted, url, known))
 
 
 def plan_rows(wanted: Wanted) -> dict[str, str]:

@@ -1,1 +1,1 @@
-"""Layer 8: users' requests, their pacing, the load processes, records on their way to the master."""
+"""Layer 8: users' requests, their pacing, the load processes, the way of records to the master."""

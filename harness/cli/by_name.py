@@ -1,0 +1,15 @@
+"""What is heavy is named as text, and imported only once all that is light has been checked.
+
+So `--help` and a refusal answer at once, and every import stands at the top of a file.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+
+def call(name: str, *arguments: Any, **options: Any) -> Any:
+    """`call("harness.cli.start:start_study", wanted)`: what the function returns."""
+    module, _, function = name.partition(":")
+    return getattr(import_module(module), function)(*arguments, **options)

@@ -1,0 +1,41 @@
+"""`vllm-harness doctor`: can this machine measure, and how much? One line per check."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Final
+
+from harness.cli.by_name import call
+from harness.errors import ConfigError
+from harness.run.checks import CHECKS, CheckResult, Severity, check_ceiling, check_plan
+
+if TYPE_CHECKING:
+    import argparse
+
+EXIT_CHECK_FAILED: Final = 1
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Print the checks; 1 when one failed. Raises ConfigError."""
+    if args.quick and args.users:
+        raise ConfigError(
+            f"--users {args.users} asks whether a load fits and --quick measures no ceiling: "
+            "expected one of the two; leave out --quick."
+        )
+    worst = 0
+    for name, check in CHECKS.items():
+        found = check()
+        _say(name, found)
+        worst = max(worst, EXIT_CHECK_FAILED if found.level is Severity.fail else 0)
+    if not args.quick and not worst:
+        ceiling = call("harness.run.ceiling:measure_ceiling")  # imports Locust
+        _say("timing", check_ceiling(ceiling))
+        if args.users:
+            _say("plan", check_plan(ceiling, args.users, args.itl))
+    return worst
+
+
+def _say(name: str, found: CheckResult) -> None:
+    remedy = f"  -> {found.remedy}" if found.remedy else ""
+    sys.stdout.write(f"{found.level.value:<4}  {name:<15} {found.what}{remedy}\n")
+    sys.stdout.flush()
