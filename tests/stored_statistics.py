@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import duel
-import simulated_calibration
 import simulated_comparison
 import simulated_decisions
 import simulated_drill
@@ -77,7 +76,6 @@ STATISTICS: Final = {
     "recovery_boundary": Statistic(
         simulated_recovery.boundary, simulated_recovery.boundary_cases, 0
     ),
-    "calibration": Statistic(simulated_calibration.errors, simulated_calibration.cases, 0),
     "recovery_knees": Statistic(simulated_recovery.knee, simulated_recovery.knee_cases, 0),
     "recovery": Statistic(simulated_recovery.repeat, simulated_recovery.repeat_cases, 1),
     "recovery_at_once": Statistic(simulated_recovery.at_once, simulated_recovery.at_once_cases, 1),

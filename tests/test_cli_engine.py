@@ -7,11 +7,9 @@ import signal
 import subprocess
 import sys
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from report_example import SLOTS
-from report_folder import make
 
 from harness.cli import engine_flags, knee
 from harness.cli.app import main, parser
@@ -20,9 +18,6 @@ from harness.server.access import TargetAccess
 from harness.server.address import Address
 from harness.server.probe import probe
 from harness.units import MS
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LINE = (
     "--shape qwen2.5-7b --gpu a100 --max-num-seqs 32 --max-num-batched-tokens 4096 "
@@ -110,23 +105,3 @@ def test_serves(key: str) -> None:
             code = engine.wait()
     assert (got.model, got.continuous_usage, code) == ("m", True, 0)
     assert said == f"The embedded server listens at {address}; Ctrl-C stops it.\n"
-
-
-def test_calibrate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The server of a run, with its times, answers for other lengths; a flag changes it."""
-    make(tmp_path / "run", seconds=2, levels=(4, 16), status="")
-    line = f"engine --calibrate {tmp_path / 'run'} --server-flag max-num-batched-tokens=4096"
-    asked = "--workload fixed --prompt-tokens 32 --output-tokens 16 --max-users 8 --slo ttft_p95=1s"
-    assert main([*line.split(), "--max-num-seqs", "2", "--true-knee", *asked.split()]) == 0
-    said = capsys.readouterr().out
-    found = dict(row.split(maxsplit=1) for row in said.splitlines())
-    # 10 ms + 0.25 ms per request + 6 ms per prompt
-    assert 8e6 < float(found["base_ns"]) + float(found["weights_ns"]) < 12e6
-    assert (found["max_num_seqs"], found["max_num_batched_tokens"]) == (str(SLOTS), "4096")
-    assert found["True"].startswith("knee: 8 users")
-
-
-def test_calibrate_on_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A folder that is none is refused by name."""
-    assert main(["engine", "--calibrate", str(tmp_path)]) == 4
-    assert f"{tmp_path} is not a run folder" in capsys.readouterr().err

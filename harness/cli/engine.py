@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from dataclasses import asdict
 from math import exp
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harness.cli import engine_flags
 from harness.cli import options_from_args as plain
@@ -44,9 +42,6 @@ def add(commands: Subparsers) -> None:
     )
     for flag, text in (("--first", "time to the first token"), ("--pace", "time between tokens")):
         paced.add_argument(flag, type=duration(flag, "20ms"), default=0, metavar="TIME", help=text)
-    measured = parser.add_argument_group("calibrated on a run")
-    text = "run folder: take the server's times from its records, and print them"
-    declare(measured, (Option("--calibrate", text, Path, "DIR"), SERVER[0]))
     offline = plain.with_workloads(parser, "true knee (simulated, nothing is served)")
     switch = Option("--true-knee", "compute the most users that meet the SLOs", None)
     declare(offline, (*LENGTHS, switch, SLO, *USER_RANGE))
@@ -54,7 +49,7 @@ def add(commands: Subparsers) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Serve until interrupted, or print the true knee."""
-    wanted = _calibrated(args) if args.calibrate else engine_flags.engine_config(args)
+    wanted = engine_flags.engine_config(args)
     if args.true_knee:
         return _true_knee(args, wanted)
     if bool(args.first) != bool(args.pace):
@@ -67,33 +62,6 @@ def execute(args: argparse.Namespace) -> int:
     serving = ServingOptions(args.served_model_name, key, args.first, args.pace)
     serve(wanted, args.host, args.port, serving=serving, ready=lambda port: _say(args.host, port))
     return EXIT_OK
-
-
-def _calibrated(args: argparse.Namespace) -> EngineConfig:
-    """The engine of a run, with its times; flags that are given change it after that."""
-    from harness.engine.config import EngineConfig  # noqa: PLC0415 - heavy: see app.py
-    from harness.engine.shapes import Roofline  # noqa: PLC0415
-    from harness.measure.records.record_table import concat_tables  # noqa: PLC0415
-    from harness.runfolder.folder_reader import read_run  # noqa: PLC0415
-    from harness.simulator.calibration import calibrate  # noqa: PLC0415
-    from harness.study.results import logged_levels, target_of_run  # noqa: PLC0415
-
-    run = read_run(args.calibrate)
-    target, server = target_of_run(run), run.info.get("server") or {}
-    # of `vllm serve` on a GPU of 70 GB and more, for a server that does not say its own
-    slots: Any = target.max_num_seqs.value or 1024
-    known = {"max_num_seqs": slots, "max_num_batched_tokens": 8192}
-    known |= target.flags | dict(args.server_flag)
-    if tokens := server.get("kv_tokens"):
-        known["max_model_len"] = min(server.get("max_model_len") or tokens, tokens)
-        known |= {"num_gpu_blocks": server["kv_blocks"], "block_size": server["block_size"]}
-    names = known.keys() & {*engine_flags.FLAGS, "api_server_count"}
-    levels = [level.window for level in logged_levels(run) if not level.invalid]
-    table = concat_tables(list(run.chunks()))
-    fitted = calibrate(EngineConfig(**{name: known[name] for name in names}), table, levels)
-    found = asdict(Roofline(*fitted.measured_step)) | asdict(fitted)
-    sys.stdout.write("".join(f"{name:24} {value}\n" for name, value in found.items()))
-    return engine_flags.engine_config(args, fitted)
 
 
 def _say(host: str, port: int) -> None:
