@@ -37,16 +37,18 @@ from harness.units import MS
 from harness.wire.vllm_series import NOT_READ, SERIES
 
 sys.path.extend(
-    str(Path(__file__).parents[1] / name) for name in ("grafana", "prometheus", "tests", "bench")
+    str(Path(__file__).parents[1] / name) for name in (".", "grafana", "prometheus", "tests")
 )
-import duel
 from kept_observations import cases
 from panels import PANELS
 from planted_bottlenecks import RESOURCES
 from recording import RECORDED
+from simulated_knee import known_truths
 from simulated_verdict import answers, calibration, known, tally
 from stored_statistics import stored
 from watching import WATCHED
+
+from lab import duel
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
@@ -359,8 +361,9 @@ def watched() -> str:
 
 
 def searches() -> str:
-    """bench/results/duel.md, from what `make statistics` has stored."""
-    return duel.published(duel.all_rows(stored("knees"), stored("duel")))[0]
+    """lab/results/duel.md, from what `make statistics` has stored."""
+    rows = duel.all_rows(stored("knees"), stored("duel"))
+    return duel.published(rows, known_truths())[0]
 
 
 def verdict() -> str:
@@ -1002,7 +1005,7 @@ PAGES = {
     "verdict.md": verdict,
     "../prometheus/rules/harness_recorded.yml": recorded,
     "dashboards.md": dashboards,
-    "../bench/results/duel.md": searches,
+    "../lab/results/duel.md": searches,
     "../prometheus/rules/harness_routing.yml": routing,
     "../prometheus/rules/harness_watched.yml": watched,
 }

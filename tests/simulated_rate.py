@@ -18,10 +18,10 @@ from harness.measure.search.evidence import Window, backlog_growth
 from harness.measure.search.next_level import SearchPlan
 from harness.measure.slo import Slo
 from harness.measure.states import Purpose
-from harness.simulator.closed_loop import Traffic
 from harness.study.controller import KneeController
 from harness.study.knee_estimate import KneeEstimate, estimate_knee
 from harness.units import MS, SECOND
+from lab.closed_loop import Traffic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -22,7 +22,6 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import duel
 import simulated_comparison
 import simulated_decisions
 import simulated_drill
@@ -39,6 +38,8 @@ import simulated_users
 import simulated_verdict
 import split_cases
 from source_hash import source_hash
+
+from lab import duel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -98,7 +99,7 @@ STATISTICS: Final = {
     "fleets": Statistic(simulated_sizing.fleet_ms, simulated_sizing.fleet_cases, 1),
     "ramps": Statistic(simulated_sizing.ramp, simulated_sizing.ramp_cases, 0),
     "truths": Statistic(simulated_truths.truth, simulated_truths.cases, 2),
-    "duel": Statistic(duel.answer, duel.cases, 0),
+    "duel": Statistic(duel.answer, simulated_knee.duel_cases, 0),
 }
 
 

@@ -1,4 +1,4 @@
-"""`vllm-harness engine`: flags in vLLM's names, and the true knee without a server."""
+"""`vllm-harness engine`: flags in vLLM's names, and the server until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from dataclasses import fields
-from typing import Any
 
 import pytest
 
@@ -60,7 +59,6 @@ def test_flags_name_fields() -> None:
         ("--shape qwen2.5-32b --gpu l4", ("qwen2.5-32b", "do not fit --gpu l4", "try --gpu a100")),
         ("--port abc", ("--port is 'abc'", "try --port 8000")),
         ("--pace 20ms", ("--first and --pace belong together",)),
-        ("--true-knee", ("--true-knee has no --slo", "ttft_p95=500ms")),
     ],
 )
 def test_refused(line: str, parts: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,24 +66,6 @@ def test_refused(line: str, parts: tuple[str, ...], capsys: pytest.CaptureFixtur
     assert main(["engine", *line.split()]) == 2
     said = capsys.readouterr().err
     assert [part for part in parts if part not in said] == []
-
-
-@pytest.mark.parametrize(
-    ("slo", "code", "want"),
-    # One request of 32 + 32 tokens alone: about 10 ms a step on an h100, so a TTFT of some 10 ms
-    # and, with two slots, a third user waits for half a request: 160 ms. 5 ms is out of reach.
-    [
-        ("ttft_p95=60ms", 0, "True knee: 2 users within ttft_p95=60ms."),
-        ("ttft_p95=5ms", 99, "True knee: 0 users within ttft_p95=5ms."),
-    ],
-)
-def test_true_knee(slo: str, code: int, want: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Two slots hold two users, and the exit code tells when not even one is held."""
-    line = f"engine --true-knee --max-num-seqs 2 --workload fixed --prompt-tokens 32 --slo {slo}"
-    got: Any = main([*line.split(), "--output-tokens", "32", "--max-users", "8"])
-    lines = capsys.readouterr().out.splitlines()
-    assert (got, lines[0]) == (code, want)
-    assert lines[1].split() == ["users", "worst", "quantile", "/", "limit"]
 
 
 @pytest.mark.parametrize("key", ["", "secret"])

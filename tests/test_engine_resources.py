@@ -11,8 +11,8 @@ from planted_bottlenecks import RESOURCES, bottleneck
 from harness.engine.config import EngineConfig
 from harness.measure.diagnosis.server_window import server_figures
 from harness.measure.metrics import itl, ttft
-from harness.simulator.closed_loop import ClosedLoop, Traffic
 from harness.units import MS, SECOND
+from lab.closed_loop import ClosedLoop, Traffic
 
 US = 1_000
 PLAIN = EngineConfig(max_num_seqs=16, jitter=0.0)

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PACKAGE = Path(__file__).parents[1] / "harness"
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "harness"
 LAYERS = {
     "errors": -1, "units": 0, "extensions": 0, "fast_exit": 0,  # units refuse with errors
     "measure": 1, "load": 1,
     "wire": 2, "engine": 2, "runfolder": 2,
-    "simulator": 3, "server": 3,
+    "server": 3,
     "export": 4,
     "reader": 5, "webpage": 5,
     "senders": 6,
@@ -24,6 +25,7 @@ LAYERS = {
     "cli": 9, "locust": 9, "__main__": 10,
 }  # fmt: skip
 FILES = sorted(PACKAGE.rglob("*.py"))
+LAB = sorted((ROOT / "lab").rglob("*.py"))
 FORBIDDEN = {  # third-party imports that a folder must do without
     "locust": set(LAYERS) - {"senders", "webpage", "drive"},
     "gevent": set(LAYERS) - {"reader", "senders", "webpage", "drive"},
@@ -77,6 +79,23 @@ def test_pure_folders_stay_pure() -> None:
         if part_of(path) in FORBIDDEN.get(name.split(".")[0], ())
     ]
     assert wrong == []
+
+
+def modules_imported(paths: list[Path]) -> set[str]:
+    """The first part of every name that these files import."""
+    return {name.partition(".")[0] for path in paths for name, _ in imports(path)}
+
+
+def test_the_lab_is_above_the_package() -> None:
+    """The package does without `lab/`, which is not in the wheel; `lab/` does without scripts."""
+    scripts = {path.stem for folder in ("tests", "bench") for path in (ROOT / folder).glob("*.py")}
+    assert "lab" not in modules_imported(FILES)
+    assert modules_imported(LAB) & scripts == set()
+
+
+def test_the_lab_lives_in_simulated_time() -> None:
+    """It knows no socket and no clock, and nothing of Locust."""
+    assert modules_imported(LAB) & set(FORBIDDEN) == set()
 
 
 def test_every_part_has_a_layer() -> None:

@@ -7,7 +7,6 @@ from math import isnan
 from typing import TYPE_CHECKING
 
 import pytest
-from engine_configurations import Configuration
 from simulated_knee import drive
 
 from harness.engine.config import EngineConfig
@@ -15,13 +14,14 @@ from harness.measure.result import Knee, Level, Result
 from harness.measure.search.next_level import Done, Hold, SearchPlan
 from harness.measure.slo import Slo
 from harness.measure.states import Decision, Purpose, Status, Verdict
-from harness.simulator.closed_loop import ClosedLoop, Traffic
-from harness.simulator.simulated_records import SimulatedRecords
 from harness.study.confirm import confirmed, confirming, searched, spread
 from harness.study.controller import KneeController
 from harness.study.knee_estimate import estimate_knee
 from harness.study.replay import LoggedLevel, RunTokenStats, replay
 from harness.units import MS, SECOND
+from lab.closed_loop import ClosedLoop, Traffic
+from lab.engine_configurations import Configuration
+from lab.simulated_records import SimulatedRecords
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,13 +13,13 @@ from harness.measure.records.samples import ServerSample
 from harness.measure.search.next_level import Hold, SearchPlan
 from harness.measure.slo import Slo
 from harness.measure.states import StopRule
-from harness.simulator import closed_loop as simulate
-from harness.simulator.closed_loop import ClosedLoop, Traffic
 from harness.study.controller import KneeController
 from harness.study.explain_knee import result_levels
 from harness.study.level_state import Drain, should_drain
 from harness.study.replay import RunTokenStats
 from harness.units import MS, SECOND
+from lab import closed_loop as simulate
+from lab.closed_loop import ClosedLoop, Traffic
 
 if TYPE_CHECKING:
     from harness.measure.result import Level

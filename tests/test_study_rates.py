@@ -22,9 +22,9 @@ from harness.measure.search.next_level import SearchPlan
 from harness.measure.slo import Slo
 from harness.measure.states import Decision, Status
 from harness.measure.window_summary import window_summary
-from harness.simulator.closed_loop import ClosedLoop
 from harness.study.compare_folders import common_pairs, level_figures
 from harness.units import SECOND
+from lab.closed_loop import ClosedLoop
 
 if TYPE_CHECKING:
     from collections.abc import Callable

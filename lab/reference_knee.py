@@ -21,8 +21,8 @@ from harness.measure.search.evidence import (
 )
 from harness.measure.search.statistics import resample_weights
 from harness.measure.states import Purpose
-from harness.simulator.closed_loop import ClosedLoop, Traffic
 from harness.units import SECOND
+from lab.closed_loop import ClosedLoop, Traffic
 
 if TYPE_CHECKING:
     from harness.engine.config import EngineConfig
