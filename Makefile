@@ -52,7 +52,7 @@ test-all: $(READY) ## every test, with what CONTRIBUTING.md says to install (20 
 	exit $$worst
 
 statistics: $(READY) ## simulate again what the tests judge, where its code has changed: NAMES="knees rates"
-	@PYTHONPATH=bench $(BIN)/python tests/stored_statistics.py $(NAMES)
+	@PYTHONPATH=. $(BIN)/python tests/stored_statistics.py $(NAMES)
 
 drill: $(READY) ## rehearse each of drills/ once, on two simulated vLLMs (eight minutes)
 	@worst=0; for file in drills/*.toml; do $(BIN)/vllm-harness drill $$file || worst=$$?; done; \
@@ -116,7 +116,7 @@ bench-quick: $(READY) ## the same, four cells (three minutes)
 	@$(BIN)/python bench/matrix.py --quick
 
 soak: $(READY) ## MINUTES=30 at the knee of the embedded server: memory, descriptors, threads and lag must be flat
-	@$(BIN)/python bench/soak.py --minutes $(MINUTES)
+	@PYTHONPATH=. $(BIN)/python bench/soak.py --minutes $(MINUTES)
 
 lock: $(READY) ## write requirements.lock again from pyproject.toml
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --extra dev \

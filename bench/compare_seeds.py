@@ -1,6 +1,6 @@
 """How often `compare` errs: pairs of whole searches in simulated time, on the engine's scheduler.
 
-    python bench/compare_seeds.py [PAIRS] [LOAD-SEED]
+    PYTHONPATH=. python bench/compare_seeds.py [PAIRS] [LOAD-SEED]
 
 For each engine configuration of tests/data whose true knee lies between 20 and 200 users: A, the
 same again with another load (a false alarm is whatever is called worse at tolerance 0), and a B
@@ -23,20 +23,17 @@ from harness.search.comparison import KNEE, compare
 from harness.search.controller import KneeController
 from harness.search.knee_estimate import estimate_knee
 from harness.search.next_level import SearchPlan
-from harness.simulator.closed_loop import ClosedLoop
-from harness.simulator.simulated_records import SimulatedRecords
 from harness.units import SECOND
-
-HERE = Path(__file__).parent
-TESTS = HERE.parent / "tests"
-sys.path.append(str(TESTS))
-from engine_configurations import Configuration, configuration
+from lab.closed_loop import ClosedLoop
+from lab.engine_configurations import Configuration, configuration
+from lab.simulated_records import SimulatedRecords
 
 if TYPE_CHECKING:
     from harness.compare.compare_folders import Sides
     from harness.metrics.level_figures import Difference
 
-TRUTHS = TESTS / "data/true_knees.json"
+HERE = Path(__file__).parent
+TRUTHS = HERE.parent / "tests/data/true_knees.json"
 LEAST, MOST = 20, 200
 LOWER = 0.9
 NARROW = 0.05  # of the knee: its interval
@@ -141,9 +138,10 @@ def main() -> None:
         "# `compare` on pairs of simulated searches",
         "",
         (
-            f"`python bench/compare_seeds.py {count} {load}`: {len(seeds)} engine configurations "
-            f"with true knees of {LEAST} to {MOST} users, three searches each (600 simulated "
-            f"seconds at most). A pair has {compared / len(seeds):.0f} figures, on average."
+            f"`PYTHONPATH=. python bench/compare_seeds.py {count} {load}`: {len(seeds)} engine "
+            f"configurations with true knees of {LEAST} to {MOST} users, three searches each (600 "
+            "simulated seconds at most). A pair has "
+            f"{compared / len(seeds):.0f} figures, on average."
         ),
         "",
         "| Nothing changed (A/A) | pairs |",

@@ -1,6 +1,6 @@
 """A long run at the knee of the embedded engine: what grows in our processes, and how fast.
 
-    python bench/soak.py [--minutes 30] [--every 5]
+    PYTHONPATH=. python bench/soak.py [--minutes 30] [--every 5]
 
 `vllm-harness run --embedded` holds the users of the true knee (computed in simulated time), and its
 page for Prometheus is read. Every few seconds each of its processes is looked at: resident memory,
@@ -34,9 +34,9 @@ from harness.metrics.slo import Slo
 from harness.records import names
 from harness.records.runinfo import hardware
 from harness.server.address import free_port
-from harness.simulator.closed_loop import Traffic
-from harness.simulator.reference_knee import true_knee
 from harness.units import SECOND
+from lab.closed_loop import Traffic
+from lab.reference_knee import true_knee
 
 RESULTS: Final = Path(__file__).parent / "results"
 # as `make knee`

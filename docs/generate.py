@@ -14,7 +14,6 @@ from harness.compat.definitions import COMPAT, INSTANTS, LINEAR_RULE, PER_WORDS
 from harness.core.states import Decision, Purpose, Status, Verdict
 from harness.core.typed_json import json_schema
 from harness.diagnosis.bottleneck import RULES, UNDECIDED
-from harness.diagnosis.gpu_window import REASON_LABELS
 from harness.export.metric_definitions import METRIC_DEFINITIONS
 from harness.export.run_series import PHASES
 from harness.locust import arguments
@@ -33,19 +32,22 @@ from harness.run.results import EXIT_OF
 from harness.run.run_frames import Levels
 from harness.server.api_versions import STREAMS_SINCE
 from harness.units import MS
+from harness.wire.gpu_series import REASON_LABELS
 from harness.wire.vllm_series import NOT_READ, SERIES
 
 sys.path.extend(
-    str(Path(__file__).parents[1] / name) for name in ("grafana", "prometheus", "tests", "bench")
+    str(Path(__file__).parents[1] / name) for name in (".", "grafana", "prometheus", "tests")
 )
-import duel
 from kept_observations import cases
 from panels import PANELS
 from planted_bottlenecks import RESOURCES
 from recording import RECORDED
+from simulated_knee import known_truths
 from simulated_verdict import answers, calibration, known, tally
 from stored_statistics import stored
 from watching import WATCHED
+
+from lab import duel
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
@@ -358,8 +360,9 @@ def watched() -> str:
 
 
 def searches() -> str:
-    """bench/results/duel.md, from what `make statistics` has stored."""
-    return duel.published(duel.all_rows(stored("knees"), stored("duel")))[0]
+    """lab/results/duel.md, from what `make statistics` has stored."""
+    rows = duel.all_rows(stored("knees"), stored("duel"))
+    return duel.published(rows, known_truths())[0]
 
 
 def verdict() -> str:
@@ -1001,7 +1004,7 @@ PAGES = {
     "verdict.md": verdict,
     "../prometheus/rules/harness_recorded.yml": recorded,
     "dashboards.md": dashboards,
-    "../bench/results/duel.md": searches,
+    "../lab/results/duel.md": searches,
     "../prometheus/rules/harness_routing.yml": routing,
     "../prometheus/rules/harness_watched.yml": watched,
 }

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from harness.engine.scheduler import Scheduler
-from harness.simulator.closed_loop import CLIENT_NS
 from harness.units import SECOND
+from lab.closed_loop import CLIENT_NS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from harness.engine.config import EngineConfig
     from harness.engine.scheduler import Sequence, StepPlan
-    from harness.simulator.closed_loop import Traffic
+    from lab.closed_loop import Traffic
 
 
 @dataclass(slots=True, eq=False)

@@ -1,8 +1,7 @@
 """How far the simulated knee moves when a resource is doubled: rough, fast, for comparison only.
 
 A knee is where log(quantile / limit) crosses 0, interpolated between two levels at most 20% apart,
-each held for some hundred requests on the same draws. Exact ones:
-harness/simulator/reference_knee.py.
+each held for some hundred requests on the same draws. Exact ones: lab/reference_knee.py.
 """
 
 from __future__ import annotations
@@ -15,13 +14,12 @@ from planted_bottlenecks import RESOURCES
 
 from harness.core.states import Purpose
 from harness.metrics.evidence import Window, gather_evidence, worst_ratio
-from harness.simulator.closed_loop import ClosedLoop
 from harness.units import SECOND
+from lab.closed_loop import ClosedLoop
 
 if TYPE_CHECKING:
-    from engine_configurations import Configuration
-
     from harness.engine.config import EngineConfig
+    from lab.engine_configurations import Configuration
 
 OWN_SEED: Final = 2_000_003  # the levels that a verdict reads have other draws
 REQUESTS: Final = {"ttft": 400, "itl": 200}  # ended in a level's window, in this time:

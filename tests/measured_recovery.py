@@ -1,5 +1,6 @@
 """Recovery of a real server after an overload: a drill with repeats, and what they say together.
 
+    export PYTHONPATH=.
     python tests/measured_recovery.py drill URL KNEE [--repeats N] [...] > recovery.toml
     vllm-harness drill recovery.toml --out DIR
     python tests/measured_recovery.py figures NAME LIMIT:DIR ...

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from harness.load.arrivals import POISSON, Schedule, Stripe
-from harness.simulator.closed_loop import ClosedLoop, Traffic
+from lab.closed_loop import ClosedLoop, Traffic
 
 if TYPE_CHECKING:
     from harness.engine.config import EngineConfig

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from harness.load.conversations import Talk
-from harness.simulator.closed_loop import ClosedLoop, Traffic
 from harness.units import MS
+from lab.closed_loop import ClosedLoop, Traffic
 
 if TYPE_CHECKING:
     from harness.engine.config import EngineConfig

@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from engine_configurations import HARDWARE, TTFT_MS, Configuration
 
 from harness.engine.config import EngineConfig
 from harness.engine.shapes import MODELS, roofline
 from harness.memory.cards import GPUS
 from harness.metrics.slo import Slo
-from harness.simulator.closed_loop import Traffic
 from harness.units import MS
+from lab.closed_loop import Traffic
+from lab.engine_configurations import HARDWARE, TTFT_MS, Configuration
 
 if TYPE_CHECKING:
     from collections.abc import Callable

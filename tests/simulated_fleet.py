@@ -23,8 +23,8 @@ from harness.load.plan import seeded_random
 from harness.records.record_table import RecordTable
 from harness.records.request_record import Outcome, RequestRecord
 from harness.records.samples import ServerSample
-from harness.simulator.closed_loop import Traffic
 from harness.units import MS, SECOND
+from lab.closed_loop import Traffic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

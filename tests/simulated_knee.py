@@ -1,6 +1,7 @@
 """The whole search in simulated time: the product's controller against the engine's scheduler.
 
-`python tests/simulated_knee.py` writes data/true_knees.json again (40 minutes on two cores).
+`PYTHONPATH=. python tests/simulated_knee.py` writes data/true_knees.json again (40 minutes on two
+cores).
 """
 
 from __future__ import annotations
@@ -11,16 +12,16 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine_configurations import Configuration, configuration
-
 from harness.engine.config import EngineConfig
 from harness.metrics.slo import Slo
 from harness.search.controller import KneeController
 from harness.search.knee_estimate import KneeEstimate, estimate_knee
 from harness.search.next_level import SearchPlan
-from harness.simulator.closed_loop import ClosedLoop, Traffic
-from harness.simulator.reference_knee import true_knee
 from harness.units import SECOND
+from lab.closed_loop import ClosedLoop, Traffic
+from lab.duel import BUDGET_S
+from lab.engine_configurations import Configuration, configuration
+from lab.reference_knee import true_knee
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -86,6 +87,11 @@ def answer(seed: int) -> list[Any]:
 def cases() -> Iterator[tuple[int]]:
     """The first 200 held-out seeds."""
     return ((seed,) for seed in list(known_truths())[:CASES])
+
+
+def duel_cases() -> Iterator[tuple[int, float]]:
+    """The same with our search's default budget: on these the searches of others are asked."""
+    return ((seed, BUDGET_S) for (seed,) in cases())
 
 
 def first_command(seed: int) -> list[Any]:

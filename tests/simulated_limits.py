@@ -1,7 +1,7 @@
 """The knee at three limits from one simulated search: what was asked for, half of it and twice.
 
-`python tests/simulated_limits.py` writes data/true_knees_of_limits.json again (an hour on two
-cores); `make statistics` writes the answers.
+`PYTHONPATH=. python tests/simulated_limits.py` writes data/true_knees_of_limits.json again (an hour
+on two cores); `make statistics` writes the answers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine_configurations import configuration
 from simulated_knee import known_truths, search_users
 
 from harness.metrics.evidence import EvidenceCounter
@@ -20,8 +19,9 @@ from harness.metrics.scan import scan
 from harness.search.controller import KneeController
 from harness.search.knee_curve import at_limit, evidence_at, knee_at
 from harness.search.next_level import SearchPlan
-from harness.simulator.closed_loop import ClosedLoop
-from harness.simulator.reference_knee import true_knee
+from lab.closed_loop import ClosedLoop
+from lab.engine_configurations import configuration
+from lab.reference_knee import true_knee
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

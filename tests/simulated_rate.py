@@ -20,8 +20,8 @@ from harness.metrics.slo import Slo
 from harness.search.controller import KneeController
 from harness.search.knee_estimate import KneeEstimate, estimate_knee
 from harness.search.next_level import SearchPlan
-from harness.simulator.closed_loop import Traffic
 from harness.units import MS, SECOND
+from lab.closed_loop import Traffic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

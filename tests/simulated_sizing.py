@@ -1,7 +1,7 @@
 """Fleets in simulated time: four replicas under many users, and a ramp that an autoscaler follows.
 
 The engine is an 8B model on an H100 with 16 slots and requests of 128 and 32 tokens. Its true knee
-for a p95 TTFT of 500 ms is 35 users (`vllm-harness engine --true-knee`), at 48 requests/s.
+for a p95 TTFT of 500 ms is 35 users (`python -m lab.true_knee`), at 48 requests/s.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from fleet_model import Fleet, hpa_replicas
 
 from harness.capacity.sizing import threshold_with_lead
 from harness.engine.config import EngineConfig
-from harness.simulator.closed_loop import Traffic
 from harness.units import SECOND
+from lab.closed_loop import Traffic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

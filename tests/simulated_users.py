@@ -1,7 +1,7 @@
 """The search over users with think time and over sessions, in simulated time, as simulated_knee.py.
 
-`python tests/simulated_users.py [SECONDS]` adds true knees to data/true_knees_of_users.json until
-the time is up or all are there (half an hour on two cores).
+`PYTHONPATH=. python tests/simulated_users.py [SECONDS]` adds true knees to
+data/true_knees_of_users.json until the time is up or all are there (half an hour on two cores).
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from engine_configurations import configuration
 from planned_users import PlannedUsers
 from simulated_knee import drive
 
@@ -25,13 +24,14 @@ from harness.load.workloads import Conversation, Workload
 from harness.search.controller import KneeController
 from harness.search.knee_estimate import KneeEstimate, estimate_knee
 from harness.search.next_level import SearchPlan
-from harness.simulator.reference_knee import LONGEST_NS, true_knee
 from harness.units import SECOND
+from lab.engine_configurations import configuration
+from lab.reference_knee import LONGEST_NS, true_knee
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from engine_configurations import Configuration
+    from lab.engine_configurations import Configuration
 
 TRUTHS = Path(__file__).parent / "data" / "true_knees_of_users.json"
 SEEDS: Final = range(1000, 1400)

@@ -1,7 +1,7 @@
 """The verdict on seeded configurations in simulated time, against what doubling resources does.
 
-`python tests/simulated_verdict.py` writes data/bottlenecks.json, the truths, again (5 minutes on
-two cores). Then: `make statistics docs`.
+`PYTHONPATH=. python tests/simulated_verdict.py` writes data/bottlenecks.json, the truths, again
+(5 minutes on two cores). Then: `make statistics docs`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from harness.metrics.result import Latency, Level
 from harness.search.explain_knee import bottleneck as bottleneck_of
 from harness.search.explain_knee import with_observations
 from harness.server.max_num_seqs import max_num_seqs
-from harness.simulator.closed_loop import ClosedLoop
 from harness.units import MS, SECOND
+from lab.closed_loop import ClosedLoop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

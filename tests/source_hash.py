@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 # where an absolute import may find a module of ours
-FOLDERS = (ROOT, ROOT / "tests", ROOT / "bench")
+FOLDERS = (ROOT, ROOT / "tests")
 
 
 class Module(NamedTuple):

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from engine_configurations import configuration
 
 from harness.core.typed_json import to_json
 from harness.diagnosis.ttft_split import PARTS, ttft_split
-from harness.simulator.closed_loop import ClosedLoop
 from harness.units import MS, SECOND
+from lab.closed_loop import ClosedLoop
+from lab.engine_configurations import configuration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

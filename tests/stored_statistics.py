@@ -22,8 +22,6 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import duel
-import simulated_calibration
 import simulated_comparison
 import simulated_decisions
 import simulated_drill
@@ -40,6 +38,8 @@ import simulated_users
 import simulated_verdict
 import split_cases
 from source_hash import source_hash
+
+from lab import duel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -77,7 +77,6 @@ STATISTICS: Final = {
     "recovery_boundary": Statistic(
         simulated_recovery.boundary, simulated_recovery.boundary_cases, 0
     ),
-    "calibration": Statistic(simulated_calibration.errors, simulated_calibration.cases, 0),
     "recovery_knees": Statistic(simulated_recovery.knee, simulated_recovery.knee_cases, 0),
     "recovery": Statistic(simulated_recovery.repeat, simulated_recovery.repeat_cases, 1),
     "recovery_at_once": Statistic(simulated_recovery.at_once, simulated_recovery.at_once_cases, 1),
@@ -100,7 +99,7 @@ STATISTICS: Final = {
     "fleets": Statistic(simulated_sizing.fleet_ms, simulated_sizing.fleet_cases, 1),
     "ramps": Statistic(simulated_sizing.ramp, simulated_sizing.ramp_cases, 0),
     "truths": Statistic(simulated_truths.truth, simulated_truths.cases, 2),
-    "duel": Statistic(duel.answer, duel.cases, 0),
+    "duel": Statistic(duel.answer, simulated_knee.duel_cases, 0),
 }
 
 

@@ -1,4 +1,4 @@
-"""`vllm-harness engine`: flags in vLLM's names, and the true knee without a server."""
+"""`vllm-harness engine`: flags in vLLM's names, and the server until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ import signal
 import subprocess
 import sys
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
 
 import pytest
-from report_example import SLOTS
-from report_folder import make
 
 from harness.cli import knee
 from harness.cli.app import main, parser
@@ -21,9 +18,6 @@ from harness.server.access import TargetAccess
 from harness.server.address import Address
 from harness.server.probe import probe
 from harness.units import MS
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LINE = (
     "--shape qwen2.5-7b --gpu a100 --max-num-seqs 32 --max-num-batched-tokens 4096 "
@@ -66,7 +60,6 @@ def test_flags_name_fields() -> None:
         ("--shape qwen2.5-32b --gpu l4", ("qwen2.5-32b", "do not fit --gpu l4", "try --gpu a100")),
         ("--port abc", ("--port is 'abc'", "try --port 8000")),
         ("--pace 20ms", ("--first and --pace belong together",)),
-        ("--true-knee", ("--true-knee has no --slo", "ttft_p95=500ms")),
     ],
 )
 def test_refused(line: str, parts: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,24 +67,6 @@ def test_refused(line: str, parts: tuple[str, ...], capsys: pytest.CaptureFixtur
     assert main(["engine", *line.split()]) == 2
     said = capsys.readouterr().err
     assert [part for part in parts if part not in said] == []
-
-
-@pytest.mark.parametrize(
-    ("slo", "code", "want"),
-    # One request of 32 + 32 tokens alone: about 10 ms a step on an h100, so a TTFT of some 10 ms
-    # and, with two slots, a third user waits for half a request: 160 ms. 5 ms is out of reach.
-    [
-        ("ttft_p95=60ms", 0, "True knee: 2 users within ttft_p95=60ms."),
-        ("ttft_p95=5ms", 99, "True knee: 0 users within ttft_p95=5ms."),
-    ],
-)
-def test_true_knee(slo: str, code: int, want: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Two slots hold two users, and the exit code tells when not even one is held."""
-    line = f"engine --true-knee --max-num-seqs 2 --workload fixed --prompt-tokens 32 --slo {slo}"
-    got: Any = main([*line.split(), "--output-tokens", "32", "--max-users", "8"])
-    lines = capsys.readouterr().out.splitlines()
-    assert (got, lines[0]) == (code, want)
-    assert lines[1].split() == ["users", "worst", "quantile", "/", "limit"]
 
 
 @pytest.mark.parametrize("key", ["", "secret"])
@@ -111,23 +86,3 @@ def test_serves(key: str) -> None:
             code = engine.wait()
     assert (got.model, got.continuous_usage, code) == ("m", True, 0)
     assert said == f"The embedded server listens at {address}; Ctrl-C stops it.\n"
-
-
-def test_calibrate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The server of a run, with its times, answers for other lengths; a flag changes it."""
-    make(tmp_path / "run", seconds=2, levels=(4, 16), status="")
-    line = f"engine --calibrate {tmp_path / 'run'} --server-flag max-num-batched-tokens=4096"
-    asked = "--workload fixed --prompt-tokens 32 --output-tokens 16 --max-users 8 --slo ttft_p95=1s"
-    assert main([*line.split(), "--max-num-seqs", "2", "--true-knee", *asked.split()]) == 0
-    said = capsys.readouterr().out
-    found = dict(row.split(maxsplit=1) for row in said.splitlines())
-    # 10 ms + 0.25 ms per request + 6 ms per prompt
-    assert 8e6 < float(found["base_ns"]) + float(found["weights_ns"]) < 12e6
-    assert (found["max_num_seqs"], found["max_num_batched_tokens"]) == (str(SLOTS), "4096")
-    assert found["True"].startswith("knee: 8 users")
-
-
-def test_calibrate_on_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A folder that is none is refused by name."""
-    assert main(["engine", "--calibrate", str(tmp_path)]) == 4
-    assert f"{tmp_path} is not a run folder" in capsys.readouterr().err

@@ -11,8 +11,8 @@ from planted_bottlenecks import RESOURCES, bottleneck
 from harness.diagnosis.server_window import server_figures
 from harness.engine.config import EngineConfig
 from harness.metrics.metrics import itl, ttft
-from harness.simulator.closed_loop import ClosedLoop, Traffic
 from harness.units import MS, SECOND
+from lab.closed_loop import ClosedLoop, Traffic
 
 US = 1_000
 PLAIN = EngineConfig(max_num_seqs=16, jitter=0.0)
@@ -96,6 +96,26 @@ def test_a_doubled_resource_is_another_engine(name: str) -> None:
     for seed in range(7):
         engine = bottleneck(seed).engine
         assert RESOURCES[name].doubled(engine) != engine
+
+
+def test_turns_of_an_api_server() -> None:
+    """Alone, a request costs the same in any number of turns."""
+    engine = replace(PLAIN, front_request_ns=10 * MS)
+    waits = []
+    for one in (engine, replace(engine, front_turns=5), replace(engine, front_request_ns=0)):
+        loop = ClosedLoop(one, Traffic(512, 8, 0), 1)
+        loop.set_users(1)
+        loop.advance(5 * SECOND)
+        seen = loop.table(0, loop.now_ns)
+        waits.append(seen.at_ns[0] - seen.sent_ns[0])
+    assert [wait - waits[2] for wait in waits] == [10 * MS, 10 * MS, 0]
+
+
+def test_recorded_lengths() -> None:
+    """They are drawn in random order, each once before any comes again."""
+    draws = Traffic(recorded=((100, 1), (200, 2), (300, 3))).lengths(1)
+    got = [next(draws) for _ in range(6)]
+    assert sorted(got[:3]) == sorted(got[3:]) == [(100, 1), (200, 2), (300, 3)]
 
 
 def test_several_api_servers_show_no_cpu() -> None:

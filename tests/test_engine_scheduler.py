@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.engine.scheduler import Scheduler
-from harness.engine.shapes import MODELS, roofline
+from harness.engine.shapes import MODELS, Roofline, roofline
 from harness.memory.cards import GPUS
 
 ASKS = st.lists(
@@ -188,6 +188,16 @@ def lines_run(sequences: int) -> list[int]:
         sys.settrace(before)
         gc.enable()
     return counts
+
+
+@pytest.mark.parametrize(
+    ("tokens", "prompt", "want"),
+    # 1 base; 2 of weights against 3 a token; 10 with a prompt, 20 beyond 5 tokens
+    [(0, 0, 1 + 2), (1, 0, 1 + 3), (2, 1, 1 + 10), (6, 5, 1 + 20), (8, 8, 1 + 24)],
+)
+def test_steps_with_prompts(tokens: int, prompt: int, want: float) -> None:
+    """A step with prompts is launched in pieces, and beyond the CUDA graphs without any."""
+    assert Roofline(1, 2, 0, 3, 0, 10, 20, 5).step_ns(0, 0, tokens, prompt) == want
 
 
 def test_decoding_costs_the_same_for_one_as_for_a_thousand() -> None:

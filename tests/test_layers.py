@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-PACKAGE = Path(__file__).parents[1] / "harness"
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "harness"
 LAYERS = {
     "errors": 0,
     "units": 1, "memory": 1,  # units refuse with errors
@@ -32,6 +33,7 @@ LAYERS = {
 }  # fmt: skip
 LARGEST_ROOM = 0.15  # of all lines
 FILES = sorted(PACKAGE.rglob("*.py"))
+LAB = sorted((ROOT / "lab").rglob("*.py"))
 PURE = {"errors", "units", "core", "memory", "load", "metrics", "diagnosis", "compat"}
 # Third-party imports that a folder must do without.
 FORBIDDEN = {
@@ -87,6 +89,23 @@ def test_pure_folders_stay_pure() -> None:
         if part_of(path) in FORBIDDEN.get(name.split(".")[0], ())
     ]
     assert wrong == []
+
+
+def modules_imported(paths: list[Path]) -> set[str]:
+    """The first part of every name that these files import."""
+    return {name.partition(".")[0] for path in paths for name, _ in imports(path)}
+
+
+def test_the_lab_is_above_the_package() -> None:
+    """The package does without `lab/`, which is not in the wheel; `lab/` does without scripts."""
+    scripts = {path.stem for folder in ("tests", "bench") for path in (ROOT / folder).glob("*.py")}
+    assert "lab" not in modules_imported(FILES)
+    assert modules_imported(LAB) & scripts == set()
+
+
+def test_the_lab_lives_in_simulated_time() -> None:
+    """It knows no socket and no clock, and nothing of Locust."""
+    assert modules_imported(LAB) & set(FORBIDDEN) == set()
 
 
 def test_every_part_has_a_layer() -> None:

@@ -1,7 +1,7 @@
 """A fleet's sums: answers known by hand, and engines in simulated time that do what they promise.
 
 The engine is an 8B model on an H100 with 16 slots and requests of 128 and 32 tokens. Its true knee
-for a p95 TTFT of 500 ms is 35 users (`vllm-harness engine --true-knee`), at 48 requests/s.
+for a p95 TTFT of 500 ms is 35 users (`python -m lab.true_knee`), at 48 requests/s.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from harness.capacity.sizing import (
 from harness.engine.config import EngineConfig
 from harness.engine.shapes import MODELS, roofline
 from harness.memory.cards import GPUS
-from harness.simulator.closed_loop import ClosedLoop, Traffic
 from harness.units import SECOND
+from lab.closed_loop import ClosedLoop, Traffic
 
 if TYPE_CHECKING:
     from collections.abc import Callable

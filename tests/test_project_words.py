@@ -24,7 +24,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 TOP = Path(__file__).parents[1]
-FOLDERS = ("harness", "tests", "bench", "grafana", "prometheus", "locustfiles", "docs", ".ci")
+FOLDERS = (
+    "harness",
+    "lab",
+    "tests",
+    "bench",
+    "grafana",
+    "prometheus",
+    "locustfiles",
+    "docs",
+    ".ci",
+)
 OTHER_CODE = ("*.c", "*.h", "*.js", "*.ts", "*.css", "*.html", "*.toml", "*.yml", "*.json", "*.sh")
 PAGES = sorted([*TOP.glob("*.md"), *TOP.glob("docs/**/*.md")])
 # The past has its own names.

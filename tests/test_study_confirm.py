@@ -7,7 +7,6 @@ from math import isnan
 from typing import TYPE_CHECKING
 
 import pytest
-from engine_configurations import Configuration
 from simulated_knee import drive
 
 from harness.core.states import Decision, Purpose, Status, Verdict
@@ -19,9 +18,10 @@ from harness.search.controller import KneeController
 from harness.search.knee_estimate import estimate_knee
 from harness.search.next_level import Done, Hold, SearchPlan
 from harness.search.replay import LoggedLevel, RunTokenStats, replay
-from harness.simulator.closed_loop import ClosedLoop, Traffic
-from harness.simulator.simulated_records import SimulatedRecords
 from harness.units import MS, SECOND
+from lab.closed_loop import ClosedLoop, Traffic
+from lab.engine_configurations import Configuration
+from lab.simulated_records import SimulatedRecords
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

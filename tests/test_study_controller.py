@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from engine_configurations import Configuration
 from simulated_knee import drive as tick_to_the_end
 from simulated_knee import search
 
@@ -21,8 +20,9 @@ from harness.search.knee_estimate import estimate_knee
 from harness.search.level_state import HeldLevel
 from harness.search.next_level import Done, Hold, SearchPlan, next_action
 from harness.search.power import plateau_knee, power_knee
-from harness.simulator.closed_loop import ClosedLoop, Traffic
 from harness.units import SECOND
+from lab.closed_loop import ClosedLoop, Traffic
+from lab.engine_configurations import Configuration
 
 SEATS = Configuration(
     "slots", EngineConfig(max_num_seqs=24), Traffic(128, 64, 0.3), (Slo.parse("ttft_p95=300ms"),)

@@ -17,9 +17,9 @@ from harness.search.explain_knee import result_levels
 from harness.search.level_state import Drain, should_drain
 from harness.search.next_level import Hold, SearchPlan
 from harness.search.replay import RunTokenStats
-from harness.simulator import closed_loop as simulate
-from harness.simulator.closed_loop import ClosedLoop, Traffic
 from harness.units import MS, SECOND
+from lab import closed_loop as simulate
+from lab.closed_loop import ClosedLoop, Traffic
 
 if TYPE_CHECKING:
     from harness.metrics.result import Level

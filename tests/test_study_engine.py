@@ -20,8 +20,8 @@ from harness.load.workloads import workload
 from harness.metrics.metrics import LATENCIES
 from harness.metrics.slo import Slo
 from harness.records.folder_reader import read_run
-from harness.simulator.closed_loop import Traffic
-from harness.simulator.reference_knee import true_knee
+from lab.closed_loop import Traffic
+from lab.reference_knee import true_knee
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from engine_configurations import configuration
 from measure_tables import record, table, window
 from report_folder import LEVELS, make
 from simulated_knee import search
@@ -22,6 +21,7 @@ from harness.metrics.scan import scan
 from harness.metrics.slo import Slo
 from harness.records.request_record import Outcome
 from harness.search.knee_curve import at_limit, evidence_at, steepness
+from lab.engine_configurations import configuration
 
 if TYPE_CHECKING:
     from pathlib import Path

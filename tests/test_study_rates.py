@@ -23,8 +23,8 @@ from harness.metrics.slo import Slo
 from harness.metrics.window_summary import window_summary
 from harness.search.comparison import PER_S, compare
 from harness.search.next_level import SearchPlan
-from harness.simulator.closed_loop import ClosedLoop
 from harness.units import SECOND
+from lab.closed_loop import ClosedLoop
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import simulated_limits
-from engine_configurations import configuration
 from simulated_knee import CASES, known_truths
 from simulated_truths import SEEDS
 from stored_statistics import stored
 
 from harness.core.states import Status
 from harness.search.knee_curve import STEP
+from lab.engine_configurations import configuration
 
 if TYPE_CHECKING:
     from collections.abc import Callable

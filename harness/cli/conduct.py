@@ -6,10 +6,10 @@ import gc
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from harness.cli.json_output import write_json
 from harness.cli.terminal import watch
-from harness.records.json_files import dumps
 from harness.report.answer import build_answer
 from harness.report.report_data import ReportData
 from harness.report.write import junit, write_reports
@@ -76,13 +76,3 @@ def conclude(
     if junit_to:
         Path(junit_to).write_text(junit(result))
     return result
-
-
-def write_json(where: str, result: Any) -> None:
-    """Standard output for "-", else a file."""
-    data = dumps(result, indent=True) + b"\n"
-    if where == "-":
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-    else:
-        Path(where).write_bytes(data)

@@ -1,40 +1,17 @@
-"""Commands that serve: `engine`, which may also compute its true knee offline, and `exporter`."""
+"""Commands that serve: `engine` and `exporter`."""
 
 from __future__ import annotations
 
-import argparse
-import os
-import sys
-from dataclasses import asdict
-from math import exp
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
 from harness.cli.parsing import Subparsers, add_command
 from harness.core.value_parsers import duration
-from harness.errors import EXIT_OK, EXIT_SLO_MISSED, ConfigError
-from harness.load.request_fields import check_key
 from harness.run import engine_flags
 from harness.run import options_from_args as plain
-from harness.run.option import Option, declare
-from harness.run.option_table import (
-    CERTIFICATE,
-    KEY_FROM,
-    KEY_VARIABLES,
-    LENGTHS,
-    SERVER,
-    SLO,
-    USER_RANGE,
-)
-from harness.server.address import Address
-from harness.units import SECOND
-
-if TYPE_CHECKING:
-    from harness.engine.config import EngineConfig
+from harness.run.option import declare
+from harness.run.option_table import CERTIFICATE, KEY_FROM, SERVER
 
 
 def add(commands: Subparsers) -> None:
-    parser = add_command(commands, "engine", execute)
+    parser = add_command(commands, "engine", "harness.cli.engine_work:engine")
     plain.listen(parser, 8000)
     parser.add_argument(
         "--served-model-name", default="", metavar="NAME", help="default: the shape's name"
@@ -45,105 +22,11 @@ def add(commands: Subparsers) -> None:
     )
     for flag, text in (("--first", "time to the first token"), ("--pace", "time between tokens")):
         paced.add_argument(flag, type=duration(flag, "20ms"), default=0, metavar="TIME", help=text)
-    measured = parser.add_argument_group("calibrated on a run")
-    text = "run folder: take the server's times from its records, and print them"
-    declare(measured, (Option("--calibrate", text, Path, "DIR"), SERVER[0]))
-    offline = plain.with_workloads(parser, "true knee (simulated, nothing is served)")
-    switch = Option("--true-knee", "compute the most users that meet the SLOs", None)
-    declare(offline, (*LENGTHS, switch, SLO, *USER_RANGE))
-
-
-def execute(args: argparse.Namespace) -> int:
-    """Serve until interrupted, or print the true knee."""
-    wanted = _calibrated(args) if args.calibrate else engine_flags.engine_config(args)
-    if args.true_knee:
-        return _true_knee(args, wanted)
-    if bool(args.first) != bool(args.pace):
-        raise ConfigError("--first and --pace belong together; try --first 100ms --pace 20ms.")
-    from harness.engine.server import ServingOptions, serve  # noqa: PLC0415 - heavy: see app.py
-
-    variable = KEY_VARIABLES[0]
-    key = os.environ.get(variable, "")
-    check_key(key, variable)
-    serving = ServingOptions(args.served_model_name, key, args.first, args.pace)
-    serve(wanted, args.host, args.port, serving=serving, ready=lambda port: _say(args.host, port))
-    return EXIT_OK
-
-
-def _calibrated(args: argparse.Namespace) -> EngineConfig:
-    """The engine of a run, with its times; flags that are given change it after that."""
-    from harness.engine.config import EngineConfig  # noqa: PLC0415 - heavy: see app.py
-    from harness.engine.shapes import Roofline  # noqa: PLC0415
-    from harness.records.folder_reader import read_run  # noqa: PLC0415
-    from harness.records.record_table import concat_tables  # noqa: PLC0415
-    from harness.run.results import target_of_run  # noqa: PLC0415
-    from harness.search.recorded_plan import logged_levels  # noqa: PLC0415
-    from harness.simulator.calibration import calibrate  # noqa: PLC0415
-
-    run = read_run(args.calibrate)
-    target, server = target_of_run(run), run.info.get("server") or {}
-    # of `vllm serve` on a GPU of 70 GB and more, for a server that does not say its own
-    slots: Any = target.max_num_seqs.value or 1024
-    known = {"max_num_seqs": slots, "max_num_batched_tokens": 8192}
-    known |= target.flags | dict(args.server_flag)
-    if tokens := server.get("kv_tokens"):
-        known["max_model_len"] = min(server.get("max_model_len") or tokens, tokens)
-        known |= {"num_gpu_blocks": server["kv_blocks"], "block_size": server["block_size"]}
-    names = known.keys() & {*engine_flags.FLAGS, "api_server_count"}
-    levels = [level.window for level in logged_levels(run) if not level.invalid]
-    table = concat_tables(list(run.chunks()))
-    fitted = calibrate(EngineConfig(**{name: known[name] for name in names}), table, levels)
-    found = asdict(Roofline(*fitted.measured_step)) | asdict(fitted)
-    sys.stdout.write("".join(f"{name:24} {value}\n" for name, value in found.items()))
-    return engine_flags.engine_config(args, fitted)
-
-
-def _say(host: str, port: int) -> None:
-    sys.stdout.write(f"The embedded server listens at http://{host}:{port}; Ctrl-C stops it.\n")
-    sys.stdout.flush()
-
-
-def _true_knee(args: argparse.Namespace, config: EngineConfig) -> int:
-    """From long simulated runs; 99 when even --min-users breaks an SLO."""
-    if not args.slo:
-        raise ConfigError("--true-knee has no --slo: expected one; try --slo ttft_p95=500ms.")
-    from harness.simulator.closed_loop import Traffic  # noqa: PLC0415 - heavy: see app.py
-    from harness.simulator.reference_knee import true_knee  # noqa: PLC0415
-
-    sent = args.workload.sized(args.prompt_tokens, args.output_tokens)
-    traffic = Traffic(sent.prompt.mean, sent.output.mean, sent.output.cv, config.max_model_len)
-    truth = true_knee(config, traffic, args.slo, min_users=args.min_users, max_users=args.max_users)
-    promises = " and ".join(str(slo) for slo in args.slo)
-    lines = [
-        f"True knee: {truth.users} users within {promises}.",
-        "users  worst quantile / limit",
-        *(f"{users:5}  {exp(z):.3f}" for users, z in sorted(truth.levels.items())),
-    ]
-    sys.stdout.write("\n".join(lines) + "\n")
-    return EXIT_OK if truth.users else EXIT_SLO_MISSED
-
-
-TARGET_TIMEOUT_S = 5
 
 
 def add_exporter(commands: Subparsers) -> None:
-    parser = add_command(commands, "exporter", _exporter)
+    parser = add_command(commands, "exporter", "harness.cli.engine_work:exporter")
     group = parser.add_argument_group("target", KEY_FROM)
     group.add_argument("--target", required=True, metavar="URL", help="http://HOST:PORT")
     declare(group, (*CERTIFICATE, *SERVER))
     plain.listen(parser.add_argument_group("serving"), 9400)
-
-
-def _exporter(args: argparse.Namespace) -> int:
-    """Serve until stopped. Raises ConfigError, ServerUnreachable."""
-    from harness.export import exporter_service as service  # noqa: PLC0415 - heavy: see app.py
-    from harness.server.access import TargetAccess  # noqa: PLC0415 - as above
-
-    key, source = plain.api_key()
-    limit_ns = TARGET_TIMEOUT_S * SECOND
-    access = TargetAccess(
-        Address.parse(args.target), key, source, args.ca_file, args.insecure, limit_ns, limit_ns
-    )
-    flags = dict(args.server_flag)
-    service.run_exporter(access, args.host, args.port, args.gpu_metrics, flags)
-    return EXIT_OK

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from harness.cli.parsing import Subparsers, add_command
 from harness.core.value_parsers import positive_number, whole_number
-from harness.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_SLO_MISSED, ConfigError
+from harness.errors import ConfigError
 from harness.memory.cards import GPUS, gpu_name
 from harness.memory.kv_dtypes import AUTO, KV_CACHE_DTYPES
 from harness.run.option import Option, declare, number_option
 from harness.run.option_table import CERTIFICATE, JSON
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable
-
-EXIT_CODES = {True: EXIT_OK, False: EXIT_SLO_MISSED, None: EXIT_INCONCLUSIVE}
 
 
 def _gb(flag: str, text: str) -> Option:
@@ -107,7 +99,7 @@ VLLM_OPTIONS = (
 
 
 def add(commands: Subparsers) -> None:
-    parser = add_command(commands, "fit", execute)
+    parser = add_command(commands, "fit", "harness.cli.fit_work:fit")
     parser.add_argument("url", nargs="?", metavar="URL", help="a running server: its KV cache")
     declare(parser, [Option("--config", "a Hugging Face config.json, or its folder", Path, "FILE")])
     for title, options in (
@@ -118,38 +110,3 @@ def add(commands: Subparsers) -> None:
     ):
         declare(parser.add_argument_group(title), options)
     declare(parser, (*CERTIFICATE, JSON))
-
-
-def execute(args: argparse.Namespace) -> int:
-    """Compute, say it, write it. Raises ConfigError, ServerUnreachable."""
-    from harness.capacity.fit_answer import answer  # noqa: PLC0415 - heavy: see app.py
-    from harness.capacity.fit_layouts import prefill_apart, splits  # noqa: PLC0415 - as above
-    from harness.capacity.fit_question import question  # noqa: PLC0415 - as above
-    from harness.capacity.fit_words import sentence  # noqa: PLC0415 - as above
-    from harness.cli.conduct import write_json  # noqa: PLC0415 - as above
-    from harness.report.templates import render  # noqa: PLC0415 - as above
-
-    _check(args)
-    asked = question(args)
-    facts: dict[str, Any] = answer(asked)
-    facts["splits"] = splits(args)
-    facts["prefill_apart"] = prefill_apart(args, asked)
-    page = render("fit.txt.j2", args=args, sentence=sentence(asked, facts), **facts)
-    (sys.stderr if args.json == "-" else sys.stdout).write(page)
-    if args.json:
-        write_json(args.json, facts)
-    return EXIT_CODES[facts["fits"]]
-
-
-def _check(args: argparse.Namespace) -> None:
-    """Raise ConfigError for options that need others."""
-    needs_shape: dict[str, Callable[[], bool]] = {
-        "--gpus": lambda: bool(args.gpus),
-        "--prefill-apart": lambda: bool(args.prefill_apart),
-    }
-    for flag, given in needs_shape.items():
-        if given() and not args.config:
-            raise ConfigError(
-                f"{flag} is given without --config: expected a model's shape to split; try "
-                "--config DIR."
-            )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from harness.cli.conduct import conclude, write_json
+from harness.cli.conduct import conclude
 from harness.cli.inner_command import check_inner
+from harness.cli.json_output import write_json
 from harness.errors import EXIT_INTERRUPTED
 from harness.lifecycle.vary_settings import measure, prove_knee
 from harness.lifecycle.vllm_start import command_line

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from harness.cli.conduct import write_json
 from harness.cli.inner_command import check_inner
+from harness.cli.json_output import write_json
 from harness.compare.compare_folders import compare_settings
 from harness.errors import EXIT_INTERRUPTED
 from harness.lifecycle import vary_settings as study

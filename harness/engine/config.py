@@ -40,7 +40,7 @@ class EngineConfig:
     # A request is handled in so many turns of its process, which does other work in between
     front_turns: int = 1
     api_server_count: int = 1
-    # Fields of Roofline, fitted to a run; empty: those of the model on the GPU
+    # Fields of Roofline, as measured on a server; empty: those of the model on the GPU
     measured_step: tuple[float, ...] = ()
     prompts_elsewhere: bool = False  # every other prompt is prefilled elsewhere, at no cost
     seed: int = 0

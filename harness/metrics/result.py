@@ -308,7 +308,7 @@ class Target:
     url: str = ""  # URL of the server
     model: str = ""  # the server's name of the model
     simulated: bool = False  # the embedded engine: no real server was measured
-    gpu: str = ""  # of the simulator: the GPU that it models
+    gpu: str = ""  # of the embedded engine: the GPU that it models
     versions: dict[str, str] = field(default_factory=dict)  # of the server and of this client
     flags: dict[str, Any] = field(default_factory=dict)  # of the server, as far as they are known
     max_num_seqs: MaxNumSeqs = field(default_factory=MaxNumSeqs)  # requests that run at once

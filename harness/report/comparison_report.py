@@ -19,6 +19,7 @@ from harness.metrics.numbers import (
 )
 from harness.report.svg import BLUE, drawing, to_svg
 from harness.report.tables import aligned
+from harness.report.templates import render
 from harness.search.comparison import (
     ERROR_SHARE,
     KNEE,
@@ -253,8 +254,6 @@ def page(
     tables: Mapping[str, Sequence[Mapping[str, str]]], chart: str = "",
 ) -> str:  # fmt: skip
     """`lines`: a warning or "", the headline, the small print; the first table is shown open."""
-    from harness.report.templates import render  # noqa: PLC0415 - jinja2, and only here
-
     return render("compare.html.j2", badge=badge, lines=lines, tables=tables, chart=chart)
 
 

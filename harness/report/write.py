@@ -25,6 +25,7 @@ from harness.report.distributions import distribution_charts, turn_chart, turn_r
 from harness.report.positions import position_chart, position_note, position_rows
 from harness.report.report_data import ReportData, as_mapping
 from harness.report.small_print import configuration_rows, instrument_rows, limitations, target_text
+from harness.report.templates import render
 from harness.report.timeline import timeline_chart, waterfall_chart
 
 if TYPE_CHECKING:
@@ -112,8 +113,6 @@ def level_row(level: Level) -> dict[str, object]:
 
 def html(facts: ReportData, answer: Answer) -> str:
     """A self-contained page with the answer first; the template takes its tables from `tables`."""
-    from harness.report.templates import render  # noqa: PLC0415 - jinja2, and only here
-
     command = facts.run.info.get("command")
     return render(
         "report.html.j2",

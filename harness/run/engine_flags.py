@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from argparse import BooleanOptionalAction
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Final
 
 from harness.core.value_parsers import duration, share, whole_number
@@ -65,7 +64,7 @@ def given_flags(args: argparse.Namespace) -> dict[str, str]:
     }
 
 
-def engine_config(args: argparse.Namespace, base: EngineConfig | None = None) -> EngineConfig:
-    """The engine asked for, in place of the defaults or of `base`. Raises ConfigError."""
+def engine_config(args: argparse.Namespace) -> EngineConfig:
+    """The engine asked for. Raises ConfigError."""
     given = {name: getattr(args, f"engine_{name}") for name in given_flags(args)}
-    return replace(base or EngineConfig(), **given)
+    return EngineConfig(**given)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from harness.compare.compare_folders import compare_folders
 from harness.core.states import Purpose, Status, Verdict
 from harness.core.typed_json import from_json
 from harness.diagnosis.audit import KV_BLOCK_TOKENS
@@ -392,8 +393,6 @@ def evaluate_gates(result: Result, folder: Path, config: Mapping[str, Any]) -> l
 
 def baseline_gate(baseline: Path, folder: Path, tolerance: float) -> Gate:
     """The result of `vllm-harness compare BASELINE FOLDER` as a gate."""
-    from harness.compare.compare_folders import compare_folders  # noqa: PLC0415 - it reads plans as we do
-
     name, limit = f"no worse than {baseline}", f"by more than {tolerance:.1%}"
     found = compare_folders(baseline, folder, tolerance)
     # A difference beyond the tolerance decides; the first one is named.

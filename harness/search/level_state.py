@@ -40,7 +40,7 @@ MET_MIN_N: Final = 40
 
 
 class RecordView(Protocol):
-    """The records that the controller reads: those of a live run or of the simulator."""
+    """The records that the controller reads: those of a live run or of a simulated one."""
 
     def table(self, from_ns: int, horizon_ns: int) -> RecordSource:
         """Requests with any event after `from_ns`, as known at `horizon_ns`."""

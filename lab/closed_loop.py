@@ -16,10 +16,10 @@ import numpy as np
 
 from harness.engine.scheduler import Scheduler, Sequence
 from harness.records.samples import GpuSample, ServerSample
-from harness.simulator.api_servers import FrontEnd
-from harness.simulator.scrapes import SimulatedObserver
-from harness.simulator.simulated_records import SimulatedRecords, merge_same_instant
 from harness.units import MS, SECOND
+from lab.api_servers import FrontEnd
+from lab.scrapes import SimulatedObserver
+from lab.simulated_records import SimulatedRecords, merge_same_instant
 
 if TYPE_CHECKING:
     from harness.engine.config import EngineConfig

@@ -14,8 +14,8 @@ import numpy as np
 
 from harness.engine.config import EngineConfig
 from harness.metrics.slo import Slo
-from harness.simulator.closed_loop import Traffic
 from harness.units import MS
+from lab.closed_loop import Traffic
 
 KINDS: Final = ("slots", "kv", "prefill", "decode")
 HARDWARE: Final = (

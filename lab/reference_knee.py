@@ -13,16 +13,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from harness.core.states import Purpose
-from harness.metrics.evidence import (
-    Evidence,
-    Window,
-    gather_evidence,
-    pool_evidence,
-    worst_ratio,
-)
+from harness.metrics.evidence import Evidence, Window, gather_evidence, pool_evidence, worst_ratio
 from harness.metrics.statistics import resample_weights
-from harness.simulator.closed_loop import ClosedLoop, Traffic
 from harness.units import SECOND
+from lab.closed_loop import ClosedLoop, Traffic
 
 if TYPE_CHECKING:
     from harness.engine.config import EngineConfig

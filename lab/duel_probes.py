@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from harness.simulator.closed_loop import ClosedLoop
 from harness.units import MS, SECOND
+from lab.closed_loop import ClosedLoop
 
 if TYPE_CHECKING:
-    from engine_configurations import Configuration
+    from lab.engine_configurations import Configuration
 
 SEEDS_FROM: Final = 5_000_000  # other draws than those of our search and of the true knees
 MOST_USERS: Final = 1100  # of any method

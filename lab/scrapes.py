@@ -13,7 +13,7 @@ from harness.units import SECOND
 if TYPE_CHECKING:
     from harness.engine.config import EngineConfig
     from harness.engine.scheduler import Scheduler, StepPlan
-    from harness.simulator.api_servers import EventBatch, FrontEnd
+    from lab.api_servers import EventBatch, FrontEnd
 
 CLOCK_MHZ = 1980.0  # never throttled
 

@@ -9,17 +9,16 @@ ours; then `make docs` writes results/duel.md. A test says which parts of the ai
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-HERE: Final = Path(__file__).parent
-sys.path.append(str(HERE.parent / "tests"))
-import simulated_knee
-from duel_isotonic import aiperf_smooth_isotonic
-from duel_methods import (
+from harness.core.states import Status
+from harness.search.next_level import SearchPlan
+from harness.units import SECOND
+from lab.duel_isotonic import aiperf_smooth_isotonic
+from lab.duel_methods import (
     Answer,
     Sampling,
     aiperf_monotonic,
@@ -27,22 +26,17 @@ from duel_methods import (
     guidellm_goodput,
     loadgen_peak,
 )
-from duel_probes import Seen, Server
-from duel_table import Row, aim, page, summary
-from engine_configurations import configuration
-from simulated_knee import known_truths
-
-from harness.core.states import Status
-from harness.search.next_level import SearchPlan
-from harness.units import SECOND
+from lab.duel_probes import Seen, Server
+from lab.duel_table import Row, aim, page, summary
+from lab.engine_configurations import configuration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Mapping
 
-    from duel_methods import Hold
+    from lab.duel_methods import Hold
 
 # Seconds of load that our search took, engine by engine, when the duel was first run: they stay.
-BASELINE: Final = HERE / "results" / "duel_baseline.json"
+BASELINE: Final = Path(__file__).parent / "results" / "duel_baseline.json"
 OURS: Final = "vllm-harness"
 LEAST_REQUESTS: Final = 10  # of a level that is held at our budget
 
@@ -75,7 +69,7 @@ Rows = dict[str, dict[int, Row]]  # by search and seed
 
 
 def ours(said: list[Any]) -> Row:
-    """The product's search with its default budget, of what simulated_knee.answer says."""
+    """The product's search with its default budget, of what the statistic `knees` says."""
     status, users, lo, hi, _, seconds, requests, levels = said
     return Row(users, lo, hi, status == Status.found, seconds, requests, levels)
 
@@ -130,11 +124,6 @@ def answer(seed: int, budget_s: float) -> dict[str, list[Any]]:
     return {name: list(astuple(row)) for name, row in others(seed, budget_s).items()}
 
 
-def cases() -> Iterator[tuple[int, float]]:
-    """Each engine on which our search is asked, with its default budget."""
-    return ((seed, BUDGET_S) for (seed,) in simulated_knee.cases())
-
-
 def all_rows(knees: dict[int, list[Any]], duels: dict[tuple[int, float], dict[str, Any]]) -> Rows:
     """Of the stored answers: ours are those of the statistic `knees`."""
     rows: Rows = {OURS: {seed: ours(said) for seed, said in knees.items()}}
@@ -144,9 +133,8 @@ def all_rows(knees: dict[int, list[Any]], duels: dict[tuple[int, float], dict[st
     return rows
 
 
-def published(rows: Rows) -> tuple[str, list[tuple[str, bool]]]:
-    """results/duel.md, and each part of the aim with whether it is met."""
-    truths = known_truths()
+def published(rows: Rows, truths: Mapping[int, int]) -> tuple[str, list[tuple[str, bool]]]:
+    """results/duel.md, and each part of the aim with whether it is met; `truths`: by seed."""
     table = {name: summary(found, truths) for name, found in rows.items()}
     aims = aim(table, OURS, list(json.loads(BASELINE.read_text()).values()))
     return page(table, aims), aims

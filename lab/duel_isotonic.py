@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from duel_curve import is_cliff, mean_interval, replicates, root, too_flat
-from duel_methods import AIPERF_MOST, PRECISION, Answer, Bracket
+from lab.duel_curve import is_cliff, mean_interval, replicates, root, too_flat
+from lab.duel_methods import AIPERF_MOST, PRECISION, Answer, Bracket
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from duel_methods import Hold
+    from lab.duel_methods import Hold
 
     Phase = Callable[[], "Phase | None"]
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Final
 
-from duel_probes import Length
+from lab.duel_probes import Length
 
 if TYPE_CHECKING:
-    from duel_probes import Seen
+    from lab.duel_probes import Seen
 
 Hold = Callable[[int], "Seen"]
 
