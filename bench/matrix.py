@@ -4,7 +4,7 @@
 
 For each cell a server that knows what it sent, then each client as its users run it; the C client
 first, because what it cannot keep up with measures nothing. Results go to bench/results/, as a page
-and as JSON.
+and as JSON, which git ignores.
 """
 
 from __future__ import annotations

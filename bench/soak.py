@@ -8,7 +8,7 @@ descriptors, threads, and the loop lag that it reports itself. After the warm-up
 half, the rest is cut into ten blocks; the slope is that of a line through the blocks' medians, its
 95% interval is Student's with 8 degrees of freedom. A figure is flat when the whole interval is
 below what `limit_of` allows in an hour, rising when none of it is, else inconclusive. Exits with 0
-only when all are flat. Writes bench/results/soak.md and soak.json.
+only when all are flat. Writes bench/results/soak.md, and soak.json, which git ignores.
 """
 
 from __future__ import annotations

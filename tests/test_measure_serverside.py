@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tarfile
 from dataclasses import replace
 from math import inf, nan
 from pathlib import Path
@@ -16,14 +15,14 @@ from harness.diagnosis.slots import infer_max_num_seqs
 from harness.errors import ConfigError
 from harness.metrics.evidence import Window
 from harness.metrics.level_figures import MaxNumSeqs, Source
-from harness.records.folder_reader import read_run
+from harness.records.folder_reader import Damage, read_server
 from harness.records.histogram import Histogram
 from harness.records.samples import ServerSample, samples_within, without_buckets
 from harness.server.max_num_seqs import max_num_seqs, merge_flags
 from harness.wire.vllm_metrics import server_sample
 
 S = 10**9
-SAMPLES = Path(__file__).parents[1] / "reports/samples/h200"
+LONG_PROMPTS = Path(__file__).parent / "data/seats_h200"
 BOUNDS = (0.1, 1.0, inf)
 FIRST = ServerSample(
     10 * S, running=4.0, waiting=0.0, kv_usage=0.25, preemptions_total=3.0,
@@ -254,12 +253,12 @@ def test_seats_are_not_inferred_from_prompts(
     assert infer_max_num_seqs(samples, engines) == want
 
 
-def test_seats_are_not_inferred_from_what_a_gpu_ran(tmp_path: Path) -> None:
+def test_seats_are_not_inferred_from_what_a_gpu_ran() -> None:
     """63 of 512 slots, as prompts of 4,096 tokens share steps of 2,048."""
-    name = "batched-tokens-2048"
-    with tarfile.open(SAMPLES / name / "records.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    assert infer_max_num_seqs(read_run(tmp_path / name).server) is None
+    damage = Damage()
+    samples = read_server(LONG_PROMPTS, damage)
+    assert (len(samples), damage) == (80, Damage())
+    assert infer_max_num_seqs(samples) is None
 
 
 def test_seats_are_not_inferred_from_preemptions() -> None:
