@@ -13,7 +13,7 @@ import pytest
 from hostile_frames import hostile
 from report_folder import make
 
-from harness.cli.conduct import conclude
+from harness.cli.conclude import conclude
 from harness.compat import TOOLS
 from harness.records import names
 from harness.run.results import write_results

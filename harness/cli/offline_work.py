@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from harness.capacity import alert_rules, autoscaling
 from harness.capacity.threshold import threshold, usable_knee
-from harness.cli.conduct import conclude
+from harness.cli.conclude import conclude
 from harness.compare.compare_folders import compare_folders
 from harness.core.typed_json import to_json
 from harness.errors import EXIT_OK, RunFolderError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from harness.cli.conduct import conclude
+from harness.cli.conclude import conclude
 from harness.cli.inner_command import check_inner
 from harness.cli.json_output import write_json
 from harness.errors import EXIT_INTERRUPTED

@@ -1,0 +1,46 @@
+"""The end of a study: results, reports, words, files."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.cli.json_output import write_json
+from harness.report.answer import build_answer
+from harness.report.report_data import ReportData
+from harness.report.write import junit, write_reports
+from harness.run.results import write_results
+
+if TYPE_CHECKING:
+    from harness.metrics.result import Result
+    from harness.metrics.slo import Slo
+    from harness.run.run_page import RunPage
+
+
+def conclude(
+    folder: Path,
+    json_to: str | None,
+    junit_to: str | None = None,
+    *,
+    compat: tuple[str, ...] = (),
+    view: RunPage | None = None,
+    slos: tuple[Slo, ...] = (),
+) -> Result:
+    """Results, reports, words, `--json`, `--junit`. `view` is told of them too.
+
+    By `slos` other than its own the folder is only read.
+    """
+    run, result, gaps = write_results(folder, compat, slos)
+    stream = sys.stderr if json_to == "-" else sys.stdout
+    made = build_answer(ReportData(run, result)) if slos else write_reports(run, result, gaps)
+    words = made.text.rstrip()
+    if view is not None:
+        view.answer(result, words)
+    stream.write(f"{words}\nThe run folder: {folder}\n")
+    stream.flush()
+    if json_to:
+        write_json(json_to, result)
+    if junit_to:
+        Path(junit_to).write_text(junit(result))
+    return result
