@@ -17,7 +17,7 @@ from harness.measure.diagnosis.instrument import ClientFigures
 from harness.measure.diagnosis.interference import ArrivalFigures, GapFigures
 from harness.measure.diagnosis.server_window import ServerFigures
 from harness.measure.diagnosis.slots import MaxNumSeqs
-from harness.measure.diagnosis.ttft_split import LateSplit, TracedSplit, TtftSplit
+from harness.measure.diagnosis.ttft_split import LateSplit, TtftSplit
 from harness.measure.metrics import LATENCIES, SLO_METRICS
 from harness.measure.records.token_positions import PositionFigures
 from harness.measure.search.comparison import Difference
@@ -184,7 +184,6 @@ class Level:
     audit: Audit | None = None  # the client's tokens against the server's
     prefix: PrefixHits | None = None  # of sessions: hits by the plan against the server's
     ttft_split: TtftSplit = field(default_factory=TtftSplit)  # the parts of the mean TTFT
-    ttft_traced: TracedSplit | None = None  # the same per request, if the server sent traces
     server: ServerFigures = field(default_factory=ServerFigures)  # the server's figures
     replicas: dict[str, ServerFigures] = field(default_factory=dict)  # each of several, by URL
     skew: str = ""  # how unevenly they are loaded; empty: evenly, or there is one

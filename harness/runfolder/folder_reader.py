@@ -14,7 +14,6 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from harness.errors import RunFolderError
-from harness.measure.diagnosis.ttft_split import RequestTrace
 from harness.measure.histogram import Histogram
 from harness.measure.records.record_source import keep_three_events
 from harness.measure.records.record_table import RecordTable, concat_tables
@@ -51,7 +50,6 @@ class Run:
     server: list[ServerSample]
     client: list[ClientSample]
     gpu: list[GpuSample]
-    traces: list[RequestTrace]
     damage: Damage
     events: list[dict[str, Any]] = field(default_factory=list)  # of a drill: see study/drill.py
     host: list[HostSample] = field(default_factory=list)  # the client's machine
@@ -99,7 +97,6 @@ def read_run(path: Path | str, also: Callable[[TablePart], None] | None = None) 
         some=read_server(path, damage, names.REPLICAS),
         client=sorted(_each(path, names.CLIENT, ClientSample, damage), key=lambda each: each.at_ns),
         gpu=read_gpu(path, damage),
-        traces=_each(path, names.TRACES, RequestTrace, damage),
         events=_lines(path, names.EVENTS, damage),
         host=sorted(_each(path, names.HOST, HostSample, damage), key=lambda each: each.at_ns),
         damage=damage,

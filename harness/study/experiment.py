@@ -21,7 +21,7 @@ from harness.load.arrivals import LoadTarget
 from harness.load.plan import count_clipped
 from harness.measure.diagnosis.client_host import host_figures
 from harness.measure.records.ledger import Ledger
-from harness.measure.records.request_record import RecordSink, request_key
+from harness.measure.records.request_record import RecordSink
 from harness.measure.records.samples import HostSample, ServerSample, without_buckets
 from harness.measure.states import StopRule
 from harness.reader.backends import code_in_use
@@ -35,7 +35,6 @@ from harness.senders.drive_options import DriveOptions
 from harness.senders.host_state import read_host
 from harness.senders.prepare import prepare
 from harness.senders.scraper import GpuSampler
-from harness.senders.trace_receiver import TraceReceiver
 from harness.server.address import Address
 from harness.server.gpu import GpuReadings, open_gpus
 from harness.server.max_num_seqs import merge_flags
@@ -50,7 +49,6 @@ from harness.study.scenario import to_toml
 if TYPE_CHECKING:
     from harness.drive.drill_stage import Stage
     from harness.drive.load_runner import LoadRunner
-    from harness.measure.diagnosis.ttft_split import RequestTrace
     from harness.measure.records.record_source import RecordSource
     from harness.measure.search.evidence import Window
     from harness.measure.search.next_level import Hold, SearchPlan
@@ -264,7 +262,7 @@ class Experiment:
 
         watched.report = report
         try:
-            with self._gpus_read(), self._traces_taken():
+            with self._gpus_read():
                 return session.run()
         finally:
             self.session = None
@@ -275,30 +273,6 @@ class Experiment:
                 some.close()
             own.close()
             machine.close()
-
-    @contextlib.contextmanager
-    def _traces_taken(self) -> Iterator[None]:
-        """The server's traces go to their file meanwhile, where they are asked for."""
-        port = self.wanted.output.otlp_port
-        if port is None:
-            yield
-            return
-        lines = self.folder.lines(names.TRACES)
-
-        def on_traces(traces: list[RequestTrace]) -> int:
-            for trace in traces:
-                lines.append(asdict(trace))
-            return sum(
-                request_key(self.options.run_id, one.request_id) is not None for one in traces
-            )
-
-        receiver = TraceReceiver(port, on_traces)
-        try:
-            yield
-        finally:
-            with contextlib.suppress(KeyboardInterrupt):  # waits for the last ones; they can wait
-                receiver.close(expected=self.ledger.total)
-            lines.close()
 
     @contextlib.contextmanager
     def _gpus_read(self) -> Iterator[None]:
@@ -417,5 +391,4 @@ def drive_options(wanted: Wanted, url: str, known: Capabilities) -> DriveOptions
         arrivals=load.arrivals,
         max_in_flight=load.max_in_flight,
         retries=load.retries,
-        request_ids=wanted.output.otlp_port is not None,
     )
