@@ -30,7 +30,7 @@ from harness.units import SECOND
 Json = dict[str, Any]
 Interval = tuple[float, float]
 Number = int | float  # users are whole, rates need not be
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 CONCURRENT = "concurrent request"
 MAX_AT_ONCE = 0.5  # of the answers: if more came all at once, no first token is told
 FIRST_TOKENS = ("ttft", "ttfot")
