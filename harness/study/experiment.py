@@ -21,7 +21,6 @@ from harness.load.arrivals import LoadTarget
 from harness.load.plan import count_clipped
 from harness.measure.diagnosis.client_host import host_figures
 from harness.measure.records.ledger import Ledger
-from harness.measure.records.request_record import RecordSink
 from harness.measure.records.samples import HostSample, ServerSample, without_buckets
 from harness.measure.states import StopRule
 from harness.reader.backends import code_in_use
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
     from harness.drive.drill_stage import Stage
     from harness.drive.load_runner import LoadRunner
     from harness.measure.records.record_source import RecordSource
+    from harness.measure.records.request_record import RecordSink
     from harness.measure.search.evidence import Window
     from harness.measure.search.next_level import Hold, SearchPlan
     from harness.server.probe import Capabilities
