@@ -840,7 +840,6 @@ FILES = {
     names.CLIENT: "the load processes' own figures: CPU, loop lag, reads",
     names.HOST: "the client's machine: CPU used by it and by others, waiting for a core, load",
     names.GPU: "readings of the GPUs, if there are any",
-    names.TRACES: "the server's traces, with `--otlp-port`",
     names.ENDED: "how the run ended, and the client's figures about itself",
     names.PROOF: "with `--prove`: what turning knobs did to the knee ([vary.md](vary.md))",
     names.PARQUET: "one row per request, for pandas, DuckDB, Polars: `run.requests`",

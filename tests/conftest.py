@@ -194,8 +194,8 @@ def figure(record_property: Callable[[str, object], None]) -> Callable[[str], No
 
 
 @pytest.fixture(scope="session")
-def vllm() -> Generator[Callable[[str], real_vllm.Served], None, None]:
-    """Gives one of the real servers by its name; each is started once."""
+def vllm() -> Generator[Callable[[str], str], None, None]:
+    """Gives the URL of a real server by its name; each is started once."""
     with real_vllm.servers() as server:
         yield server
 

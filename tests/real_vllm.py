@@ -11,12 +11,11 @@ import json
 import os
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 from harness.lifecycle.vllm_start import StartOptions, started
-from harness.server.address import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,9 +27,7 @@ ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
-    "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",
 }
-SPARE = "{spare}"  # in flags: a free port of the loopback
 SERVERS: Final[dict[str, tuple[str, ...]]] = {
     # 32 blocks of 32 tokens: about eight requests of 32 + 96 tokens, where 32 slots are free
     "few KV blocks": ("--max-num-seqs", "32", "--block-size", "32", "--num-gpu-blocks-override",
@@ -39,7 +36,6 @@ SERVERS: Final[dict[str, tuple[str, ...]]] = {
     "16 slots": ("--max-num-seqs", "16", "--enable-scale-out"),
     # at temperature 0 a model of random weights soon repeats itself, which n-grams predict
     "speculating": ("--max-num-seqs", "4", "--override-generation-config", '{"temperature": 0}',
-                    "--otlp-traces-endpoint", f"http://127.0.0.1:{SPARE}/v1/traces",
                     "--speculative-config",
                     '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}'),
 }  # fmt: skip
@@ -60,13 +56,6 @@ for flags in map(json.loads, sys.stdin):
 """
 
 
-class Served(NamedTuple):
-    """A server that is ready."""
-
-    url: str
-    spare: int  # the port that its flags name as SPARE
-
-
 def missing() -> str:
     """Why there is no vLLM here; "" where there is."""
     here = (HOME / "venv/bin/vllm").exists() and (HOME / "tiny").exists()
@@ -74,12 +63,12 @@ def missing() -> str:
 
 
 @contextlib.contextmanager
-def servers() -> Iterator[Callable[[str], Served]]:
-    """A function that gives one of SERVERS; those that it started are gone after the `with`."""
-    ready: dict[str, Served] = {}
+def servers() -> Iterator[Callable[[str], str]]:
+    """A function that gives the URL of one of SERVERS; all that it started end with the `with`."""
+    ready: dict[str, str] = {}
     with contextlib.ExitStack() as running:
 
-        def server(name: str) -> Served:
+        def server(name: str) -> str:
             if name not in ready:
                 ready[name] = running.enter_context(_served(name))
             return ready[name]
@@ -130,13 +119,12 @@ def start_options() -> StartOptions:
 
 
 @contextlib.contextmanager
-def _served(name: str) -> Iterator[Served]:
-    """One of SERVERS, as the product starts it; fails with the log's end."""
-    spare, context = free_port(), ("--max-model-len", "32768", "--served-model-name", "m")
-    flags = [flag.replace(SPARE, str(spare)) for flag in (*context, *SERVERS[name])]
+def _served(name: str) -> Iterator[str]:
+    """The URL of one of SERVERS, as the product starts it; fails with the log's end."""
+    flags = ["--max-model-len", "32768", "--served-model-name", "m", *SERVERS[name]]
     with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:
         for variable, value in (ENVIRONMENT | KEYS.get(name, {})).items():
             patch.setenv(variable, value)
         server = stack.enter_context(started(start_options(), flags, log=HOME / f"{name}.log"))
         patch.undo()
-        yield Served(server.url, spare)
+        yield server.url

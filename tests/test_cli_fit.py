@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from real_vllm import Served
-
     Config = dict[str, Any]
 
 LLAMA_70B: Config = {
@@ -281,11 +279,11 @@ def test_batches_of_a_running_server(
 
 @pytest.mark.vllm
 def test_a_real_vllm(
-    vllm: Callable[[str], Served], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    vllm: Callable[[str], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its KV cache is what its configuration and its memory give, to the block."""
     out, config = tmp_path / "fit.json", ["--config", str(real_vllm.HOME / "tiny")]
-    assert main(["fit", vllm("16 slots").url, *config, "--json", str(out)]) == 0
+    assert main(["fit", vllm("16 slots"), *config, "--json", str(out)]) == 0
     served = json.loads(out.read_text())
     alone = [*config, "--kv-memory", str(GIB / 1e9), "--block-size", str(served["block_tokens"])]
     alone += ["--max-model-len", str(served["max_model_len"])]
@@ -295,7 +293,7 @@ def test_a_real_vllm(
     assert {name: computed[name] for name in same} == {name: served[name] for name in same}
     assert not served["server"]["differs"]
     assert served["server"]["kv_tokens"] == served["kv_tokens"]
-    assert main(["fit", vllm("16 slots").url, "--users", "4"]) == 0  # without a configuration
+    assert main(["fit", vllm("16 slots"), "--users", "4"]) == 0  # without a configuration
     assert "KV cache                        unknown" in capsys.readouterr().out
 
 

@@ -428,6 +428,7 @@ THEIRS = {
     "--endpoint-type": "did you mean --api?",
     "--verbose": "needs none: progress is shown",
     "--num-warmups": "needs none: each level warms up",
+    "--otlp-port": "needs none: the server's metrics say where",
     "--api-key": "try `export VLLM_API_KEY=...`",
     "--user": "did you mean --users?",  # by spelling, at most two letters apart
     "--durations": "did you mean --duration?",

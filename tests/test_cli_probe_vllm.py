@@ -22,15 +22,13 @@ from harness.wire.vllm_series import SERIES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from real_vllm import Served
-
     from harness.records.samples import ServerSample
 
 
 @pytest.mark.vllm
-def test_real_vllm(vllm: Callable[[str], Served]) -> None:
+def test_real_vllm(vllm: Callable[[str], str]) -> None:
     """All that vLLM offers is found on both APIs, its 401 is understood, and it can be exported."""
-    address = Address.parse(vllm("few KV blocks").url)
+    address = Address.parse(vllm("few KV blocks"))
 
     def sample() -> ServerSample:
         found = server_sample(fetch(TargetAccess(address), "/metrics").body, 0)

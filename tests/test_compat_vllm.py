@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from real_vllm import Served
-
 REQUESTS, PROMPT, ANSWER = 16, 64, 32
 APIS = {  # ours -> the tool's backend and path
     "completions": ("openai", "/v1/completions"),
@@ -65,10 +63,10 @@ def ours(url: str, out: Path, api: str) -> Figures:
 @pytest.mark.vllm
 @pytest.mark.realtime
 def test_ours_says_what_the_tool_prints(
-    vllm: Callable[[str], Served], tmp_path: Path, figure: Callable[[str], None]
+    vllm: Callable[[str], str], tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
     """Medians of one run each agree, on both APIs; the server has served a little before."""
-    url = vllm("16 slots").url
+    url = vllm("16 slots")
     warm = ("--users", "2", "--requests", "8", "--quiet", "--out", str(tmp_path / "warm"))
     with benchmark() as tool:
         assert harness("run", url, *warm).returncode in (0, 5)  # 5: a busy machine

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from real_vllm import Served
-
 MODEL = "llama-3.1-8b"  # as the embedded engine calls itself
 SLOS = tuple(map(Slo.parse, (
     "ttft_p95=250ms", "itl_p95=50ms", "itl_per_token_p95=1s", "tpot_p50=1s", "e2e_p50=30s",
@@ -69,14 +67,14 @@ def test_every_panel_has_data(tmp_path: Path, figure: Callable[[str], None]) -> 
 
 @pytest.mark.vllm
 def test_every_panel_of_a_real_vllm_has_data(
-    vllm: Callable[[str], Served], tmp_path: Path, figure: Callable[[str], None]
+    vllm: Callable[[str], str], tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
     """The panels about the server, whatever it calls its series."""
     of_server = re.compile("vllm:|harness_(server|target|engine)_(?!info)")
     asked = [(key, expr) for key, expr in expressions() if of_server.search(expr)]
     command = ("run", "--users", "6", "--duration", "5s", *LENGTHS)
     # which does not say its seats
-    with staged(vllm("16 slots").url, "m", tmp_path, SLOS, free_port(), *command,
+    with staged(vllm("16 slots"), "m", tmp_path, SLOS, free_port(), *command,
                 flags={"max_num_seqs": 16}) as stage:  # fmt: skip
         nothing = stage.without_data(asked)
     figure(f"real vLLM: {len(asked)} expressions, without a value: {sorted(nothing)}")

@@ -22,8 +22,6 @@ from harness.wire.vllm_metrics import server_sample
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from real_vllm import Served
-
 pytestmark = pytest.mark.process
 SAMPLES = Path(__file__).parents[1] / "docs/examples/data"
 TRACE = DataSource(str(SAMPLES / "trace.jsonl"), WORKLOADS["chat"])
@@ -79,11 +77,9 @@ def test_a_trace_hits_what_is_expected(url: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.vllm
-def test_a_trace_hits_what_is_expected_in_vllm(
-    vllm: Callable[[str], Served], tmp_path: Path
-) -> None:
+def test_a_trace_hits_what_is_expected_in_vllm(vllm: Callable[[str], str], tmp_path: Path) -> None:
     """On the real one, whose blocks have 128 tokens on the CPU: 512 is a multiple."""
-    check_trace(vllm("16 slots").url, tmp_path / "run")
+    check_trace(vllm("16 slots"), tmp_path / "run")
 
 
 def test_rows_are_striped_over_processes(url: str, tmp_path: Path) -> None:

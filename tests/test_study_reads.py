@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -15,12 +16,18 @@ from report_folder import make
 
 from harness.cli.conclude import conclude
 from harness.compat import TOOLS
+from harness.core.typed_json import to_json
+from harness.metrics.result import read_result
 from harness.records import names
 from harness.run.results import write_results
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+SAMPLES = Path(__file__).parents[1] / "reports/samples"
+# What earlier versions wrote with `--otlp-port`: a line of traces.jsonl, and of each level.
+TRACE = {"request_id": "cmpl-r-0-1-0", "ttft_s": 0.5, "queue_s": 0.25, "prefill_s": 0.125}
+TRACED = {"n": 1, "sent": 2, "queue_ms": 250.0, "queue_p95_ms": 250.0}
 OPENED: Counter[str] = Counter()
 WATCHED: list[Path] = []  # folders; an audit hook stays for the life of the process
 
@@ -76,7 +83,7 @@ def test_a_hostile_folder_is_damaged(tmp_path: Path) -> None:
     lines = b'{"at_ns": "x", "process": 1}\n{"at_ns": 1e400, "process": "p", "cpu_s": "y"}\n'
     for name, junk in (
         (names.records(0), claims), (names.CLIENT, lines), (names.GPU, lines),
-        (names.TRACES, lines), (names.LEVELS, b'{"users": "x"}\n{"purpose": "none"}\n'),
+        (names.LEVELS, b'{"users": "x"}\n{"purpose": "none"}\n'),
     ):  # fmt: skip
         with (path / name).open("ab") as file:
             file.write(junk)
@@ -84,5 +91,29 @@ def test_a_hostile_folder_is_damaged(tmp_path: Path) -> None:
     assert len(result.levels) == 2
     assert result.damage == (
         f"{len(claims)} damaged bytes of records were skipped",
-        "8 unreadable lines of steps or samples were skipped",
+        "6 unreadable lines of steps or samples were skipped",
     )
+
+
+def test_a_folder_with_traces_is_reported(tmp_path: Path) -> None:
+    """What earlier versions wrote of traces is no damage, and changes nothing."""
+    path = tmp_path / "run"
+    make(path, seconds=1, levels=(1, 2))
+    written = json.loads((path / names.RESULT).read_text())
+    info = json.loads((path / names.RUN).read_text())
+    info["config"]["drive"]["request_ids"] = True
+    earlier = written | {"levels": [one | {"ttft_traced": TRACED} for one in written["levels"]]}
+    (path / names.RUN).write_text(json.dumps(info))
+    (path / names.RESULT).write_text(json.dumps(earlier))
+    (path / "traces.jsonl").write_text(f"{json.dumps(TRACE)}\nno JSON\n")
+    assert to_json(read_result(path)) == written
+    assert to_json(write_results(path).result) == written
+
+
+@pytest.mark.parametrize("path", sorted({file.parent for file in SAMPLES.rglob(names.RESULT)}))
+def test_results_of_earlier_versions_are_read(path: Path) -> None:
+    """Fields that are gone are ignored: most of reports/samples have `ttft_traced`."""
+    levels = json.loads((path / names.RESULT).read_text())["levels"]
+    result = read_result(path)
+    assert result is not None
+    assert [level.users for level in result.levels] == [level["users"] for level in levels]

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from real_vllm import Served
-
 SLO_STEPS = 15
 NO_LIMIT = {"bound_by": "nothing", "confidence": 0, "window": "", "evidence": []}
 SLOTS, ANSWER = 16, 96  # one user too many waits 3 T / S = 18 steps at the 95th percentile
@@ -44,10 +42,10 @@ def warmed(url: str, users: int, out: Path, traffic: tuple[str, ...]) -> str:
 @pytest.mark.vllm
 @pytest.mark.realtime
 def test_the_planted_knee_of_a_real_vllm(
-    vllm: Callable[[str], Served], tmp_path: Path, figure: Callable[[str], None]
+    vllm: Callable[[str], str], tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
     """The knee lies about where the slots end; client and server count the same tokens."""
-    url = vllm("16 slots").url
+    url = vllm("16 slots")
     traffic = ("--prompt-tokens", "32", "--output-tokens", str(ANSWER), "--quiet")
     slo = warmed(url, SLOTS, tmp_path / "w", traffic)
     out = tmp_path / "run"
@@ -94,14 +92,14 @@ def test_the_planted_knee_of_a_real_vllm(
 @pytest.mark.vllm
 @pytest.mark.realtime
 def test_a_real_vllm_with_too_few_kv_blocks(
-    vllm: Callable[[str], Served],
+    vllm: Callable[[str], str],
     tmp_path: Path,
     figure: Callable[[str], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Requests wait for blocks while slots are free: the KV cache is named, not the slots."""
     traffic = ("--prompt-tokens", "32", "--output-tokens", "96", "--quiet")
-    url = vllm("few KV blocks").url
+    url = vllm("few KV blocks")
     monkeypatch.setenv("VLLM_API_KEY", "k")
     slo = warmed(url, 4, tmp_path / "w", traffic)
     out = tmp_path / "run"
@@ -130,10 +128,10 @@ def test_a_real_vllm_with_too_few_kv_blocks(
 @pytest.mark.vllm
 @pytest.mark.process
 def test_a_real_vllm_that_speculates(
-    vllm: Callable[[str], Served], tmp_path: Path, figure: Callable[[str], None]
+    vllm: Callable[[str], str], tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
     """Events carry several tokens: gaps per event and per token, and the server's acceptance."""
-    url, out = vllm("speculating").url, tmp_path / "run"
+    url, out = vllm("speculating"), tmp_path / "run"
     lengths = ("--prompt-tokens", "32", "--output-tokens", "256", "--workload", "fixed")
     # long enough for several readings of the server beside other tests
     done = harness("run", url, "--users", "2", "--requests", "24", "--out", str(out), *lengths)

@@ -13,7 +13,6 @@ from typing import Any
 
 from harness.core.states import WORST_FIRST, Decision, Purpose, Status, Verdict
 from harness.core.typed_json import from_json, whole_or
-from harness.diagnosis.ttft_split import TracedSplit
 from harness.errors import RunFolderError
 from harness.metrics.delivery import Delivery
 from harness.metrics.level_figures import (
@@ -42,7 +41,7 @@ from harness.units import SECOND
 Json = dict[str, Any]
 Interval = tuple[float, float]
 Number = int | float  # users are whole, rates need not be
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 CONCURRENT = "concurrent request"
 MAX_AT_ONCE = 0.5  # of the answers: if more came all at once, no first token is told
 FIRST_TOKENS = ("ttft", "ttfot")
@@ -196,7 +195,6 @@ class Level:
     audit: Audit | None = None  # the client's tokens against the server's
     prefix: PrefixHits | None = None  # of sessions: hits by the plan against the server's
     ttft_split: TtftSplit = field(default_factory=TtftSplit)  # the parts of the mean TTFT
-    ttft_traced: TracedSplit | None = None  # the same per request, if the server sent traces
     server: ServerFigures = field(default_factory=ServerFigures)  # the server's figures
     replicas: dict[str, ServerFigures] = field(default_factory=dict)  # each of several, by URL
     skew: str = ""  # how unevenly they are loaded; empty: evenly, or there is one

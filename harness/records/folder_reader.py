@@ -14,7 +14,6 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from harness.core.typed_json import from_json
-from harness.diagnosis.ttft_split import RequestTrace
 from harness.errors import RunFolderError
 from harness.records import names
 from harness.records.histogram import Histogram
@@ -49,7 +48,6 @@ class Run:
     server: list[ServerSample]
     client: list[ClientSample]
     gpu: list[GpuSample]
-    traces: list[RequestTrace]
     damage: Damage
     events: list[dict[str, Any]] = field(
         default_factory=list
@@ -99,7 +97,6 @@ def read_run(path: Path | str, also: Callable[[TablePart], None] | None = None) 
         some=read_server(path, damage, names.REPLICAS),
         client=sorted(_each(path, names.CLIENT, ClientSample, damage), key=lambda each: each.at_ns),
         gpu=read_gpu(path, damage),
-        traces=_each(path, names.TRACES, RequestTrace, damage),
         events=_lines(path, names.EVENTS, damage),
         host=sorted(_each(path, names.HOST, HostSample, damage), key=lambda each: each.at_ns),
         damage=damage,

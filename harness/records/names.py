@@ -7,7 +7,7 @@ records.<worker>.<run>.msgpack sends.<worker>.<run>.txt   what a worker on anoth
 scenario.toml             the options that repeat the run, for --scenario
 drill.toml events.jsonl   of a drill: its file, and what happened when
 replicas.jsonl            the same for what some replicas answered while others did not
-levels.jsonl server.jsonl gpu.jsonl traces.jsonl   append-only, a JSON object per line
+levels.jsonl server.jsonl gpu.jsonl   append-only, a JSON object per line
 client.jsonl host.jsonl   the same of the load processes and of their machine
 ended.json                how the run ended, and the client's own health
 proof.json                of `knee --prove`: what turning knobs did to the knee
@@ -28,7 +28,6 @@ REPLICAS: Final = "replicas.jsonl"
 CLIENT: Final = "client.jsonl"
 HOST: Final = "host.jsonl"
 GPU: Final = "gpu.jsonl"
-TRACES: Final = "traces.jsonl"
 ENDED: Final = "ended.json"
 RESULT: Final = "result.json"
 SCENARIO: Final = "scenario.toml"

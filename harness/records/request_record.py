@@ -110,17 +110,8 @@ class RequestRecord:
 
 
 def request_id(run_id: str, worker: int, number: int) -> str:
-    """The id of a request in its X-Request-Id header."""
+    """The id of a request, unique over all runs: users' headers may hold it."""
     return f"{run_id}-{worker}-{number}"
-
-
-def request_key(run_id: str, server_id: str) -> tuple[int, int] | None:
-    """(worker, number) of a server's id such as `cmpl-RUN-0-17-0`; None: not of this run."""
-    _, ours, rest = server_id.partition(f"{run_id}-")
-    parts = rest.split("-")
-    if not ours or not run_id or len(parts) < 2 or not (parts[0] + parts[1]).isdecimal():  # noqa: PLR2004
-        return None
-    return int(parts[0]), int(parts[1])
 
 
 def split_by_events(records: Iterable[RequestRecord], events: int) -> Iterator[list[RequestRecord]]:

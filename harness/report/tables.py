@@ -277,21 +277,6 @@ def _bucket(pair: tuple[float, float] | None) -> str:
     return f"over {lo:,.10g}" if math.isinf(hi) else f"{lo:,.10g} to {hi:,.10g}"
 
 
-def ttft_traced(facts: ReportData) -> list[dict[str, str]]:
-    """Median and p95 in ms of the requests that have a trace; [] without traces."""
-    rows = []
-    for level in facts.used:
-        traced = level.ttft_traced
-        if traced is None:
-            continue
-        row = _first_columns(facts, level) | {"Traced": f"{traced.n:,} of {traced.sent:,}"}
-        for key, name in PARTS.items():
-            middle, high = (format_number(getattr(traced, f"{key}_{q}_ms")) for q in ("p50", "p95"))
-            row[name] = f"{middle} / {high}"
-        rows.append(row)
-    return rows
-
-
 def ttft_split_note(facts: ReportData) -> str:
     """How to read the breakdown of the mean TTFT."""
     exact = [level for level in facts.split if level.ttft_split.exact]

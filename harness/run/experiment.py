@@ -27,7 +27,6 @@ from harness.records import names
 from harness.records.folder_reader import Bounds, to_row
 from harness.records.folder_writer import RunFolder
 from harness.records.redact import redact
-from harness.records.request_record import RecordSink, request_key
 from harness.records.runinfo import run_info
 from harness.records.samples import ClientSample, HostSample, ServerSample, without_buckets
 from harness.run.option_table import AUTO
@@ -42,16 +41,15 @@ from harness.senders.host_state import read_host
 from harness.senders.prepare import prepare
 from harness.senders.scraper import GpuSampler
 from harness.senders.session import ASKS_PER_S, Ended, Session
-from harness.senders.trace_receiver import TraceReceiver
 from harness.server.address import Address
 from harness.server.gpu import GpuReadings, open_gpus
 from harness.server.max_num_seqs import merge_flags
 
 if TYPE_CHECKING:
-    from harness.diagnosis.ttft_split import RequestTrace
     from harness.drill.stage import Stage
     from harness.metrics.evidence import Window
     from harness.metrics.record_source import RecordSource
+    from harness.records.request_record import RecordSink
     from harness.run.ended_level import EndedLevel
     from harness.run.study_options import Wanted
     from harness.search.level_state import ChooseNext, HeldLevel
@@ -263,7 +261,7 @@ class Experiment:
 
         watched.report = report
         try:
-            with self._gpus_read(), self._traces_taken():
+            with self._gpus_read():
                 return session.run()
         finally:
             self.session = None
@@ -274,30 +272,6 @@ class Experiment:
                 some.close()
             own.close()
             machine.close()
-
-    @contextlib.contextmanager
-    def _traces_taken(self) -> Iterator[None]:
-        """The server's traces go to their file meanwhile, where they are asked for."""
-        port = self.wanted.output.otlp_port
-        if port is None:
-            yield
-            return
-        lines = self.folder.lines(names.TRACES)
-
-        def on_traces(traces: list[RequestTrace]) -> int:
-            for trace in traces:
-                lines.append(asdict(trace))
-            return sum(
-                request_key(self.options.run_id, one.request_id) is not None for one in traces
-            )
-
-        receiver = TraceReceiver(port, on_traces)
-        try:
-            yield
-        finally:
-            with contextlib.suppress(KeyboardInterrupt):  # waits for the last ones; they can wait
-                receiver.close(expected=self.ledger.total)
-            lines.close()
 
     @contextlib.contextmanager
     def _gpus_read(self) -> Iterator[None]:
@@ -429,5 +403,4 @@ def drive_options(wanted: Wanted, url: str, known: Capabilities) -> DriveOptions
         arrivals=load.arrivals,
         max_in_flight=load.max_in_flight,
         retries=load.retries,
-        request_ids=wanted.output.otlp_port is not None,
     )

@@ -312,8 +312,6 @@ OUTPUT: Final = (
     number_option("--metrics-port", "serve live metrics for Prometheus during the run; 0: any free "
            "port", min_value=0, example=9401, metavar="PORT"),
     Option("--metrics-host", "default: 127.0.0.1", str, "ADDRESS"),
-    number_option("--otlp-port", "receive the server's traces (OTLP over HTTP) there: TTFT split "
-           "request by request", example=4318, metavar="PORT"),
     OTHER_TOOLS,
     Option("--quiet", "no live view", None),
     Option("--dry-run", "print the plan; no server is needed or contacted", None),

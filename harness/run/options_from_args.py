@@ -272,7 +272,6 @@ def output_options(args: argparse.Namespace, command: str) -> OutputOptions:
         json_to=args.json,
         junit_to=args.junit,
         ui_port=(args.ui_port or DEFAULT_UI_PORT) if args.ui else None,
-        otlp_port=args.otlp_port,
         live=not args.quiet,
         compat=tuple(dict.fromkeys(args.compat)),
         metrics_port=args.metrics_port,

@@ -106,8 +106,6 @@ def check_machine(output: OutputOptions, users: int, option: str = "--max-users"
         check_port("--ui-port", LOOPBACK, output.ui_port)
     if output.metrics_port is not None:
         check_port("--metrics-port", output.metrics_host, output.metrics_port)
-    if output.otlp_port is not None:
-        check_port("--otlp-port", LOOPBACK, output.otlp_port)
     raise_file_limit(users + FILES_WITHOUT_USERS, option)
 
 

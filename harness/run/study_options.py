@@ -97,7 +97,6 @@ class OutputOptions:
     json_to: str | None = None
     junit_to: str | None = None
     ui_port: int | None = None  # Locust's web UI; None: off
-    otlp_port: int | None = None  # receives the server's traces; None: off
     live: bool = True  # the terminal view
     compat: tuple[str, ...] = ()  # other tools to compare figures with
     metrics_port: int | None = None  # of live metrics for Prometheus; 0: any, None: off

@@ -27,7 +27,7 @@ from harness.diagnosis.server_window import (
     server_figures,
     skew_sentence,
 )
-from harness.diagnosis.ttft_split import late_split, traced_split, ttft_split
+from harness.diagnosis.ttft_split import late_split, ttft_split
 from harness.metrics.delivery import Delivery, delivery
 from harness.metrics.evidence import Window, backlog_growth
 from harness.metrics.latency_figures import blocked_windows, latency_json, sample_figures
@@ -168,7 +168,6 @@ def result_levels(
 ) -> list[Level]:
     """The result of each level of a run, from everything in its folder."""
     table, samples = counted.recorded.table, run.server
-    run_id = str((run.info["config"].get("drive") or {}).get("run_id") or "")
     # The scrapes for the TTFT breakdown of a level lie between its neighbors: after the end of the
     # level before and before the next one has settled.
     ends = [-math.inf, *(held_level.window.end_ns for held_level in holds)]
@@ -179,11 +178,10 @@ def result_levels(
         span = (window.settled_ns, window.end_ns)
         level = _level(held_level, counted.levels[window], run, plan)
         split = ttft_split(table, samples, span, (low, high))
-        traced = traced_split(table, run.traces, run_id, span)
         prefix = prefix_hits(table, window, samples, shared)
         rows = map(_mix_row, counted.levels[window].mix)
         of = dict(zip(mix, rows, strict=False))  # a level may have none of the last row
-        levels.append(replace(level, ttft_split=split, ttft_traced=traced, prefix=prefix, mix=of))
+        levels.append(replace(level, ttft_split=split, prefix=prefix, mix=of))
     return levels
 
 

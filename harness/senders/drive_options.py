@@ -51,7 +51,6 @@ class DriveOptions:
     most_failures: int = 0  # a process pauses after so many one after another; 0: never
     processes: int = 1
     run_folder: str = ""  # where run.json lies: each process appends its own records; "": none
-    request_ids: bool = False  # send each request's own as X-Request-Id, for the server's traces
     metrics: tuple[str, ...] = ()  # where replicas have /metrics, as TargetAccess.replicas has it
     arrivals: str = ""  # of load.arrivals: requests go out on schedule; "": closed loop
     max_in_flight: int = 0  # open loop: what is due beyond it, over all processes, is dropped
@@ -91,12 +90,12 @@ def request_bytes(
     options: DriveOptions, access: TargetAccess, api: str, spec: RequestSpec, *,
     request_id: str = "", user: str = "", session: str = "",
 ) -> bytes:  # fmt: skip
-    """The whole request, head and body. Ids are for the user's headers and the server's traces."""
+    """The whole request, head and body. Ids are for the user's headers."""
     address, body = access.address, request_body(options, api, spec)
-    headers = {"X-Request-Id": request_id} if options.request_ids and request_id else {}
+    headers: dict[str, str] = {}
     if options.headers:
         names = {"request": request_id, "user": user, "session": f"{options.run_id}-{session}"}
-        headers |= fill_headers(options.headers, names, os.environ)
+        headers = fill_headers(options.headers, names, os.environ)
     return post(address.authority, address.path + API_PATHS[api], body, access.api_key, headers)
 
 
