@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
+from harness.measure.memory.parallel import divides_heads
 from harness.measure.memory.verdict import Why
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def _need(question: Question, facts: dict[str, Any]) -> str:
     size = f", {gb(need * facts['block_bytes'])}" if facts["block_bytes"] else ""
     asked = plural(facts["requests"], "request")
     verb = "needs" if facts["requests"] == 1 else "need"
-    return f"{asked}, {facts['request_tokens']:,} tokens, {verb} {need:,} KV blocks{size}"
+    return f"{asked}, {facts['request_tokens']:,} tokens, {verb} {plural(need, 'KV block')}{size}"
 
 
 def _there_are(question: Question, facts: dict[str, Any], why: Why) -> str:
@@ -100,29 +101,45 @@ def _range(question: Question, facts: dict[str, Any]) -> str:
 
 def _overflow(question: Question, facts: dict[str, Any]) -> str:
     budget, ways = question.budget, question.parallel
+    reserve = f"a reserve of {gb(budget.reserve.least * ways.gpus)}"
+    parts = [] if isnan(budget.weights) else [f"weights of {gb(facts['weight_bytes'])}"]
     if budget.kv_given is not None:
-        beside = f"a KV cache of {gb(budget.kv_given * ways.gpus)}"
+        parts += [f"a KV cache of {gb(budget.kv_given * ways.gpus)}", reserve]
         room = f"the {gb(facts['memory_bytes'])}"
     else:
-        beside = f"a reserve of {gb(budget.reserve.least * ways.gpus)}"
+        parts += [reserve]
         room = f"the {gb(budget.taken * ways.gpus)}"
         if budget.utilization < 1:
             room += f" that vLLM takes ({budget.utilization:.0%})"
+    named = f"{', '.join(parts[:-1])} and {parts[-1]}"
     return (
-        f"No: weights of {gb(facts['weight_bytes'])} and {beside} do not fit in {room} of "
-        f"{plural(ways.gpus, 'GPU')}; try --tensor-parallel {_enough(question)}."
+        f"No: {named} do not fit in {room} of {plural(ways.gpus, 'GPU')}; try "
+        f"{_more_room(question)}."
     )
 
 
-def _enough(question: Question) -> int:
-    """The fewest GPUs, doubled, whose memory weights and the rest may leave some of."""
-    budget, tensor = question.budget, 2 * question.parallel.tensor
-    beside = budget.reserve.least if budget.kv_given is None else budget.kv_given
-    room = budget.taken - beside
+def _more_room(question: Question) -> str:
+    """The fewest GPUs, doubled, whose memory weights and the rest may leave some of, or what else.
+
+    Reserve and `--kv-memory` are of each GPU: more of them do not help where these alone are more
+    than one has.
+    """
+    budget = question.budget
+    if budget.kv_given is None:
+        room, smaller = budget.taken - budget.reserve.least, "a GPU with more memory"
+    else:
+        room, smaller = budget.memory - budget.reserve.least - budget.kv_given, "less --kv-memory"
     whole = budget.weights * question.parallel.tensor
-    while room > 0 and whole / tensor >= room and tensor < MOST_GPUS:
+    tensor = 2 * question.parallel.tensor
+    while tensor <= MOST_GPUS:
+        if whole / tensor < room and _divides(tensor, question):
+            return f"--tensor-parallel {tensor}"
         tensor *= 2
-    return tensor
+    return smaller
+
+
+def _divides(tensor: int, question: Question) -> bool:
+    return question.shape is None or divides_heads(tensor, question.shape)
 
 
 def _start(question: Question, facts: dict[str, Any]) -> str:
@@ -142,5 +159,5 @@ def _start_blocks(question: Question) -> int:
 def _promised(question: Question, size: float) -> str:
     return (
         f"one request of --max-model-len, {question.must_hold or 0:,} tokens, needs "
-        f"{_start_blocks(question):,} KV blocks, {gb(size)}"
+        f"{plural(_start_blocks(question), 'KV block')}, {gb(size)}"
     )

@@ -108,7 +108,7 @@ def probe(
         api=api,
         model=chosen,
         models=tuple(listed),
-        max_model_len=limit if isinstance(limit, int) else None,
+        max_model_len=limit if isinstance(limit, int) and limit > 0 else None,
         version=version,
         fixed_length=tier.fixed_length and api != "messages",  # which would ignore it
         continuous_usage=tier.continuous_usage,
@@ -262,7 +262,7 @@ def _quoted(text: str) -> str:
 
 
 def flags(access: TargetAccess) -> dict[str, Any]:
-    """Return those of FLAGS that the server shows; {} if it shows none."""
+    """Return those of KNEE_FLAGS that the server shows; {} if it shows none."""
     answer = _optional(access, SERVER_INFO)
     body = answer.json() if answer else None
     config = body.get("vllm_config") if isinstance(body, dict) else None
