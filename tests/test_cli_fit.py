@@ -337,6 +337,21 @@ def test_what_a_running_server_says(
     assert shown in capsys.readouterr().out
 
 
+def test_blocks_of_no_known_size(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a configuration there are blocks and tokens, and no GB."""
+    cache = {"engines": 1, "block_size": 128, "kv_blocks": 9}
+    found = replace(capabilities(131_072), cache=cache)
+    monkeypatch.setattr(probe, "probe", lambda *_: found)
+    asked = ["--context", "100", "--max-model-len", "100000"]
+    assert main(["fit", "http://127.0.0.1:8000", *asked]) == 99
+    assert capsys.readouterr().out.startswith(
+        "No: one request of --max-model-len, 100,000 tokens, needs 782 KV blocks; there are 9, and "
+        "vLLM does not start without room for it; try --max-model-len 1024.\n"
+    )
+
+
 def test_batches_of_a_running_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -45,11 +45,16 @@ def _need(question: Question, facts: dict[str, Any]) -> str:
     need = facts["need_blocks"]
     start = _start_blocks(question)
     if start > need and facts["fits"] is None:
-        return _promised(question, start * facts["block_bytes"])
-    size = f", {gb(need * facts['block_bytes'])}" if facts["block_bytes"] else ""
+        return _promised(question, facts)
     asked = plural(facts["requests"], "request")
     verb = "needs" if facts["requests"] == 1 else "need"
-    return f"{asked}, {facts['request_tokens']:,} tokens, {verb} {plural(need, 'KV block')}{size}"
+    return f"{asked}, {facts['request_tokens']:,} tokens, {verb} {_blocks(need, facts)}"
+
+
+def _blocks(number: int, facts: dict[str, Any]) -> str:
+    """Return `2 KV blocks, 0.01 GB (0.00 GiB)`; the size where it is known."""
+    size = f", {gb(number * facts['block_bytes'])}" if facts["block_bytes"] else ""
+    return f"{plural(number, 'KV block')}{size}"
 
 
 def _there_are(question: Question, facts: dict[str, Any], why: Why) -> str:
@@ -143,12 +148,12 @@ def _divides(tensor: int, question: Question) -> bool:
 
 
 def _start(question: Question, facts: dict[str, Any]) -> str:
-    size = _start_blocks(question) * facts["block_bytes"]
     longest = facts["longest_start"]
+    pool = f", {gb(facts['kv_pool_bytes'])}" if facts["kv_pool_bytes"] else ""
     remedy = f"--max-model-len {longest}" if longest else "more --tensor-parallel"
     return (
-        f"No: {_promised(question, size)}; there are {facts['kv_blocks']:,}, "
-        f"{gb(facts['kv_pool_bytes'])}, and vLLM does not start without room for it; try {remedy}."
+        f"No: {_promised(question, facts)}; there are {facts['kv_blocks']:,}{pool}, and vLLM does "
+        f"not start without room for it; try {remedy}."
     )
 
 
@@ -156,8 +161,8 @@ def _start_blocks(question: Question) -> int:
     return question.layout.request_blocks(question.must_hold) if question.must_hold else 0
 
 
-def _promised(question: Question, size: float) -> str:
+def _promised(question: Question, facts: dict[str, Any]) -> str:
     return (
         f"one request of --max-model-len, {question.must_hold or 0:,} tokens, needs "
-        f"{plural(_start_blocks(question), 'KV block')}, {gb(size)}"
+        f"{_blocks(_start_blocks(question), facts)}"
     )
