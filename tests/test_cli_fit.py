@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -37,10 +38,14 @@ BLOCK_FP8: Config = {  # Qwen3 235B
     "vocab_size": 151_936, "max_position_embeddings": 262_144,
     "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
 }  # fmt: skip
+UNKNOWN_WEIGHTS: Config = LLAMA_8B | {"quantization_config": {"quant_method": "new"}}
 QWEN2_1_5B: Config = {
     "model_type": "qwen2", "hidden_size": 1536, "num_hidden_layers": 28, "num_attention_heads": 12,
     "num_key_value_heads": 2, "intermediate_size": 8960, "vocab_size": 151_936,
     "tie_word_embeddings": True, "use_sliding_window": False, "sliding_window": 4096,
+}  # fmt: skip
+LATENT: Config = {
+    "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128,
 }  # fmt: skip
 TINY: Config = {
     "model_type": "qwen2", "hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2,
@@ -108,8 +113,28 @@ def run(tmp_path: Path, config: Config, *options: str) -> int:
            "60.00 GB (55.88 GiB), and 4 slots.")]),
         (LLAMA_70B, ["--kv-memory", "0.004"], 99, []),  # a block has 5,242,880 bytes
         (LLAMA_70B, ["--memory", "80", "--weights", "70", "--kv-memory", "20"], 99,
-         [("No: weights of 70.00 GB (65.19 GiB) and a KV cache of 20.00 GB (18.63 GiB) do not fit "
-           "in the 80.00 GB (74.51 GiB) of 1 GPU; try --tensor-parallel 2.")]),
+         [("No: weights of 70.00 GB (65.19 GiB), a KV cache of 20.00 GB (18.63 GiB) and a reserve "
+           "of 1.19 GB (1.11 GiB) do not fit in the 80.00 GB (74.51 GiB) of 1 GPU; try "
+           "--tensor-parallel 2.")]),
+        # 16.09 and 68.9 of 85.03 GB leave 0.04, less than any start keeps
+        (LLAMA_8B, ["--gpu", "h100", "--kv-memory", "68.9"], 99, []),
+        (LLAMA_8B, ["--gpu", "h100", "--kv-memory", "67"], 0, []),
+        (UNKNOWN_WEIGHTS, ["--gpu", "l4", "--kv-memory", "100"], 99,
+         [("No: a KV cache of 100.00 GB (93.13 GiB) and a reserve of 0.40 GB (0.37 GiB) do not fit "
+           "in the 23.65 GB (22.03 GiB) of 1 GPU; try less --kv-memory.")]),
+        (LLAMA_8B, ["--gpu", "l4", "--reserve", "24"], 99,
+         [("No: weights of 16.09 GB (14.99 GiB) and a reserve of 24.00 GB (22.35 GiB) do not fit "
+           "in the 23.65 GB (22.03 GiB) of 1 GPU; try a GPU with more memory.")]),
+        # 78.23 less 73 and the likely 5.3 is nothing, not less
+        (LLAMA_8B, ["--gpu", "h100", "--weights", "73"], 6,
+         ["KV cache 0.00 GB (0.00 GiB), or 0.0 to 4.0 GB"]),
+        (LLAMA_8B, ["--kv-memory", "1", "--context", "16"], 0,
+         [("Yes: 1 request, 16 tokens, needs 1 KV block, 0.00 GB (0.00 GiB); there are 476, "
+           "1.00 GB (0.93 GiB).")]),
+        # one on each engine, be they named apart or together
+        (LLAMA_8B, ["--kv-memory", "0.6", "--data-parallel", "2", "--admit", "4096,4096"], 0, []),
+        (LLAMA_8B, ["--kv-memory", "0.6", "--data-parallel", "2", "--admit", "4096x2"], 0, []),
+        (LLAMA_8B, ["--kv-memory", "0.6", "--data-parallel", "2", "--admit", "4096x3"], 99, []),
         (LLAMA_70B, ["--users", "3"], 6, ["memory unknown", "weights 141.14 GB (131.45 GiB)", (
             "Unknown: 3 requests, 12,288 tokens, need 768 KV blocks, 4.03 GB (3.75 GiB); how many "
             "there are is not known, because the memory of a GPU is not; try --gpu, or --memory "
@@ -167,6 +192,29 @@ def test_known_answers(
     assert run(tmp_path, config, *options) == code
     shown = [re.sub(" +", " ", line) for line in capsys.readouterr().out.splitlines()]
     assert [line for line in lines if line not in shown] == []
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "users"),
+    [
+        # eight GPUs do not divide 12 heads; alone, 36,112 blocks hold 141 users of 256 each
+        (QWEN2_1_5B, ["--gpu", "l4", "--gpus", "8", "--reserve", "4"],
+         {1: 8 * 141, 2: 4 * 308, 4: 2 * 321}),
+        # weights do not fit in one or two; of eight, vLLM refuses the blocks
+        (BLOCK_FP8, ["--gpu", "h100", "--gpus", "8"], {1: 0, 2: 0, 4: 2 * 62, 8: 0}),
+        # vLLM does not start with more than a GPU holds
+        (LLAMA_8B, ["--gpu", "l4", "--gpus", "2", "--max-model-len", "131072"], {1: 0, 2: 44}),
+    ],
+)  # fmt: skip
+def test_replicas(
+    config: Config, options: list[str], users: dict[int, int], tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Users of replicas of so many GPUs each; a replica that does not start has none."""
+    out = tmp_path / "fit.json"
+    run(tmp_path, config, *options, "--json", str(out))
+    capsys.readouterr()
+    assert {row["gpus"]: row["users"] for row in json.loads(out.read_text())["splits"]} == users
 
 
 def test_a_whole_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -258,6 +306,50 @@ def test_a_running_server(
     assert ("more than 1% off: the server's are used" in page) is bool(differs)
 
 
+@pytest.mark.parametrize(
+    ("found", "options", "code", "shown"),
+    [
+        (replace(capabilities(131_072), flags={"max_num_seqs": 4}), ["--users", "5"], 99,
+         "and 4 slots"),
+        (replace(capabilities(131_072), flags={"max_num_seqs": 4}),
+         ["--users", "5", "--max-num-seqs", "8"], 0, "and 8 slots"),
+        # of the server's KV cache, not of what the GPU would have; and it is another GPU
+        (capabilities(131_072), ["--users", "10", "--gpu", "h100"], 0,
+         "context of 10 users             at most 104,832 tokens in whole blocks, 104,857 without"),
+        (capabilities(131_072), ["--gpu", "h100"], 0, "reserve                         unknown"),
+        (capabilities(131_072, kv_cache_size_tokens="1048576", kv_cache_max_concurrency="nan"), [],
+         0, "the server's own figures        1,048,576 tokens, 8.00 requests"),
+        (capabilities(131_072, kv_cache_size_tokens="9" * 5000), [], 0,
+         "1,048,576 in 8,192 blocks"),
+    ],
+)  # fmt: skip
+def test_what_a_running_server_says(
+    found: probe.Capabilities, options: list[str], code: int, shown: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Llama 8B on 8,192 blocks of 128 tokens: 1,048,576 tokens, 137 GB."""
+    monkeypatch.setattr(probe, "probe", lambda *_: found)
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_8B))
+    where = ["http://127.0.0.1:8000", "--config", str(tmp_path)]
+    assert main(["fit", *where, *options]) == code
+    assert shown in capsys.readouterr().out
+
+
+def test_blocks_of_no_known_size(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a configuration there are blocks and tokens, and no GB."""
+    cache = {"engines": 1, "block_size": 128, "kv_blocks": 9}
+    found = replace(capabilities(131_072), cache=cache)
+    monkeypatch.setattr(probe, "probe", lambda *_: found)
+    asked = ["--context", "100", "--max-model-len", "100000"]
+    assert main(["fit", "http://127.0.0.1:8000", *asked]) == 99
+    assert capsys.readouterr().out.startswith(
+        "No: one request of --max-model-len, 100,000 tokens, needs 782 KV blocks; there are 9, and "
+        "vLLM does not start without room for it; try --max-model-len 1024.\n"
+    )
+
+
 def test_batches_of_a_running_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -309,9 +401,21 @@ def test_a_real_vllm(
         ({}, ["--gpus", "4", "--prefill-apart", "3072:512"], "GPUs whose speed is known"),
         ({}, ["--kv-cache-dtype", "fp8_ds_mla"], "this one is for latent attention"),
         ({}, ["--draft", "mtp"], "config.json has no num_nextn_predict_layers"),
+        (
+            {"num_attention_heads": 40, "num_key_value_heads": 10, "hidden_size": 5120},
+            ["--tensor-parallel", "16"],
+            "40 attention and 10 KV heads: .* try --tensor-parallel 2",
+        ),
+        ({}, ["--pipeline-parallel", "4097"], "'4097': expected a whole number from 1 to 4,096"),
+        ({}, ["--data-parallel", "1000000000"], "expected a whole number from 1 to 4,096"),
+        ({}, ["--users", "1" + 400 * "0"], "expected a whole number from 1 to 1,000,000,000"),
+        *(
+            ({}, [flag, "0"], f"{flag} is '0': expected a number above 0")
+            for flag in ("--memory", "--bandwidth", "--weights", "--kv-memory", "--link")
+        ),
         ({}, ["--tensor-parallel", "3"], "64 attention and 8 KV heads: .* try --tensor-parallel 2"),
         ({}, ["--context", "131073"], "131,073 tokens is above the limit of 131,072: .*131072"),
-        ({}, ["--admit", "16,200000x2"], "200,000 tokens is above the limit"),
+        ({}, ["--admit", "16,200000x2"], "200,000 tokens is above the limit .*--admit 131072"),
         ({}, ["--admit", "4096x"], "--admit is '': expected a whole number from 1"),
         ({}, ["--admit", "x4"], "--admit is '': expected a whole number from 1"),
         ({}, ["--reserve", "8GB"], "--reserve is '8GB': expected a number above 0"),
@@ -321,7 +425,8 @@ def test_a_real_vllm(
         ({"layer_types": ["linear_attention", "full_attention"] * 40}, [], "layers of linear_a"),
         ({"layer_types": ["sliding_attention"] * 80}, [], "lacks sliding_win"),  # of which window?
         ({"model_type": "deepseek_v3", "kv_lora_rank": 512}, [], "lacks qk_rope_head_dim, "),
-        ({"model_type": "deepseek_v3", "index_topk": 2048}, [], "has index_topk"),
+        ({"model_type": "deepseek_v3"}, [], "lacks kv_lora_rank, "),
+        ({"model_type": "deepseek_v3", "index_topk": 2048} | LATENT, [], "has index_topk"),
         ({}, ["--config", "/nowhere"], "--config is /nowhere: expected a Hugging Face config.json"),
     ],
 )
@@ -334,15 +439,70 @@ def test_bad_input(
     assert re.search(message, capsys.readouterr().err)
 
 
-def test_gpus_of_no_model(capsys: pytest.CaptureFixture[str]) -> None:
-    """Refused before the server is asked: its cache says nothing of another split."""
-    assert main(["fit", "http://127.0.0.1:9", "--gpus", "4"]) == 2
-    assert "--gpus is given without --config" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("flag", "value"), [("--gpus", "4"), ("--draft", "mtp"), ("--quantization", "fp8")]
+)
+def test_of_no_model(flag: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Refused before the server is asked: its cache says nothing of the model's shape."""
+    assert main(["fit", "http://127.0.0.1:9", flag, value]) == 2
+    assert f"{flag} is given without --config" in capsys.readouterr().err
 
 
-def test_files_beside_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Their size counts, and a multimodal model's text part is the model."""
-    (tmp_path / "model-00001-of-00001.safetensors").write_bytes(b"x" * 10**7)
+FIRST = "model-00001-of-00002.safetensors"
+SECOND = "model-00002-of-00002.safetensors"
+
+
+def weight_file(path: Path, values: int, dtype: str = "BF16") -> None:
+    """A file of safetensors with one tensor, of zeros that no disk holds."""
+    size = values * {"BF16": 2, "F32": 4}[dtype]
+    tensor = {"dtype": dtype, "shape": [values], "data_offsets": [0, size]}
+    header = json.dumps({"__metadata__": {"format": "pt"}, "w": tensor}).encode()
+    with path.open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(file.tell() + size)
+
+
+@pytest.mark.parametrize(
+    ("files", "options", "gb"),
+    [
+        ({"model.safetensors": (10**10, "BF16")}, [], "20.04"),  # with tables of rotary positions
+        ({FIRST: (4 * 10**9, "BF16"), SECOND: (6 * 10**9, "BF16")}, [], "20.04"),
+        ({"model.safetensors": (10**10, "F32")}, [], "20.04"),  # loaded in 16 bit
+        # a size that says nothing of the model: by its shape
+        ({}, [], "16.09"),
+        ({FIRST: (4 * 10**9, "BF16")}, [], "16.09"),
+        ({FIRST: (4 * 10**9, "BF16"), SECOND: None}, [], "16.09"),
+        # files are in 16 bit, and vLLM loads them in 8
+        ({"model.safetensors": (8 * 10**9, "BF16")}, ["--quantization", "fp8"], "9.11"),
+    ],
+)
+def test_files_beside_it(
+    files: dict[str, tuple[int, str] | None], options: list[str], gb: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Their size counts where all are there, and vLLM loads what they hold."""
+    for name, weights in files.items():
+        if weights is None:  # what Git LFS leaves, without its files
+            (tmp_path / name).write_text(
+                "version https://git-lfs.github.com/spec/v1\noid sha256:0\n"
+            )
+        else:
+            weight_file(tmp_path / name, *weights)
+    assert run(tmp_path, LLAMA_8B, *options) == 6
+    shown = capsys.readouterr().out
+    assert re.findall(r"^weights +([\d.]+) GB", shown, re.MULTILINE) == [gb]
+
+
+def test_a_link_to_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A cache of Hugging Face's whose files were deleted."""
+    (tmp_path / "model.safetensors").symlink_to(tmp_path / "gone")
+    assert run(tmp_path, LLAMA_8B) == 6
+    assert "weights                         16.09 GB" in capsys.readouterr().out
+
+
+def test_text_part_of_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A multimodal model's text part is the model."""
+    weight_file(tmp_path / "model-00001-of-00001.safetensors", 5 * 10**6)
     assert run(tmp_path, {"model_type": "qwen2_5_vl", "text_config": QWEN2_1_5B}) == 6
     assert "weights                         0.01 GB" in capsys.readouterr().out
     assert main(["fit"]) == 2

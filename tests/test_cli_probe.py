@@ -130,6 +130,15 @@ def test_good_server() -> None:
     assert (asked[1][1]["stream"], asked[1][1]["max_tokens"]) == (True, 2)
 
 
+@pytest.mark.parametrize(
+    ("said", "want"), [(4096, 4096), (0, None), (-1, None), (True, None), ("4096", None)]
+)
+def test_a_context_that_the_server_shows(said: object, want: int | None) -> None:
+    """A length that cannot be one is unknown."""
+    with little_server(vllm_like(models=models("m", max_model_len=said))) as server:
+        assert ask(server).max_model_len == want
+
+
 def test_bare_server() -> None:
     """A server with the bare API only is measurable, and what it lacks is known."""
     plain = vllm_like()

@@ -371,6 +371,17 @@ AWQ_72B = shape(
 )
 
 
+# the first of equal layers is not quantized, the others are
+UNEVEN_FP8 = LLAMA_8B | {
+    "intermediate_size": 14_464,
+    "quantization_config": {
+        "quant_method": "fp8",
+        "weight_block_size": [128, 128],
+        "modules_to_not_convert": ["model.layers.0"],
+    },
+}
+
+
 @pytest.mark.parametrize(
     ("config", "parallel", "said"),
     [
@@ -378,6 +389,7 @@ AWQ_72B = shape(
         (case("qwen3-235b-fp8"), Parallel(8, expert=True), ""),
         (case("qwen3-235b-fp8"), Parallel(8), "192 outputs .*128 outputs; try --tensor-parallel 4"),
         (case("qwen3-235b-fp8"), Parallel(8), "or --enable-expert-parallel"),
+        (UNEVEN_FP8, Parallel(2), "7,232 outputs .*128 outputs; try --tensor-parallel 1"),
         (AWQ_72B, Parallel(8), "mlp.down_proj has 3,696 inputs .* 128 inputs; try --tensor-par"),
         (AWQ_72B, Parallel(1), ""),
         (case("deepseek-r1"), Parallel(8), ""),

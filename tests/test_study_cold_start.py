@@ -15,6 +15,7 @@ from test_server_start_log import seen
 
 from harness.cli.app import main
 from harness.core.typed_json import to_json
+from harness.errors import ServerUnreachable
 from harness.lifecycle import cold_start
 from harness.lifecycle.cold_start import (
     NAMES,
@@ -134,6 +135,31 @@ def test_what_a_start_took_is_no_count_since_boot(
     got = cold_start.measure_cold_start(StartOptions(), tmp_path / "log", "", (1, 1))
     assert got["by_start"]["CPU of others, s"] == 16
     assert [one["meanwhile"]["CPU of others, s"] for one in got["requests"]] == [1.0] * len(NAMES)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"data: {\n\n", "cannot be read (an event is not JSON: "),
+        (b'data: {"choices": [7]}\n\n', "cannot be read (an event is JSON, but not that of a comp"),
+        (b"<html>", "a request brought no token, but status 200 (<html>)"),
+    ],
+)
+def test_no_stream_of_tokens(body: bytes, said: str) -> None:
+    """One sentence, not what Python says."""
+    answer = SimpleNamespace(status=200, body=body, sent_ns=0, pieces=[(1, body)])
+    line: Any = SimpleNamespace(fetch=lambda *_: answer)
+    with pytest.raises(ServerUnreachable, match=re.escape(said)):
+        cold_start.timed_stream(line, {"max_tokens": 2})
+
+
+def test_a_chat_stream() -> None:
+    """A gateway may answer completions as a chat: its tokens count, without a text."""
+    body = b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n'
+    answer = SimpleNamespace(status=200, body=body, sent_ns=0, pieces=[(10**9, body)])
+    line: Any = SimpleNamespace(fetch=lambda *_: answer)
+    got = cold_start.timed_stream(line, {"max_tokens": 1})
+    assert (got["ttft_s"], got["output_preview"]) == (1.0, "")
 
 
 def test_parts_that_do_not_add_up() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,8 +11,13 @@ from study_process import harness, load
 from harness.cli import main
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
+from harness.errors import ConfigError
+from harness.lifecycle import idle_cost
 from harness.lifecycle.idle_cost import NEWCOMERS, NO_RESET, IdleCost, IdlePlan, Returns
 from harness.report.templates import render
+from harness.server.access import TargetAccess
+from harness.server.address import Address
+from harness.wire.kv_cache import cache_summary
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,6 +71,25 @@ def test_a_server_that_cannot_clear() -> None:
     assert "VLLM_SERVER_DEV_MODE=1" in page
     assert "The server does not say how large its KV cache is." in page
     assert "| return, kept | 544 | 50.0 | 50.0 to 50.0 | \u2013 |" in page
+
+
+@pytest.mark.parametrize(("limit", "said"), [(100, "--history-tokens 64"), (30, "fewer --message")])
+def test_no_room_for_a_return(limit: int, said: str) -> None:
+    """What to try is possible."""
+    with pytest.raises(ConfigError, match=f"try {said}"):
+        idle_cost.check_length(PLAN, limit)
+
+
+def test_the_size_of_a_kv_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers with windows share blocks: vLLM's own figure counts, not that of all blocks."""
+    labels = {"block_size": "16", "num_gpu_blocks": "65536", "kv_cache_size_tokens": "1322342"}
+    found = SimpleNamespace(model="m", max_model_len=8192, cache=cache_summary([labels]))
+    monkeypatch.setattr(idle_cost, "probe", lambda *_: found)
+    monkeypatch.setattr(idle_cost.Asker, "ask", lambda *_: NEW)
+    monkeypatch.setattr(idle_cost.Asker, "figure", lambda *_: float("nan"))
+    monkeypatch.setattr(idle_cost.Asker, "clear", lambda *_: False)
+    access = TargetAccess(Address.parse("http://127.0.0.1:1"))
+    assert idle_cost.measure_idle_cost(access, PLAN, None).kv_tokens == 1_322_342
 
 
 @pytest.mark.process

@@ -6,7 +6,7 @@ None where something is not known: nothing that follows from it is guessed.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, isnan
+from math import ceil, isnan, nan
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.memory.bounds import compute_tokens_per_s, decode_tokens_per_s
@@ -82,7 +82,10 @@ def _room(question: Question, own: Own | None) -> Room | None:
 
 
 def _server_blocks(question: Question, server: Server) -> int:
-    """Of layers in groups only the configuration tells; without it the server's tokens do."""
+    """The server's blocks; without a configuration those that its tokens fill.
+
+    Layers with windows are in several groups of blocks, and only a configuration says in how many.
+    """
     if question.shape is None and server.kv_tokens:
         return server.kv_tokens // question.layout.block_tokens
     return server.blocks or 0
@@ -108,12 +111,18 @@ def _lacks_weights(question: Question) -> bool:
 
 
 def _engine_blocks(question: Question) -> int:
-    """What the engine with most requests needs; they are dealt out evenly."""
+    """What the engine needs that has most to hold; requests are dealt out in turn."""
     engines = question.parallel.data
-    return sum(
-        ceil(times / engines) * question.layout.request_blocks(tokens)
-        for tokens, times in question.requests
-    )
+    needs = [0] * engines
+    next_engine = 0
+    for tokens, times in question.requests:
+        size = question.layout.request_blocks(tokens)
+        rounds, left_over = divmod(times, engines)
+        needs = [need + rounds * size for need in needs]
+        for _ in range(left_over):
+            needs[next_engine] += size
+            next_engine = (next_engine + 1) % engines
+    return max(needs)
 
 
 def _requests(question: Question) -> dict[str, Any]:
@@ -138,6 +147,7 @@ def _memory(question: Question, room: Room | None) -> dict[str, Any]:
     most = budget.reserve.most * gpus
     if measured:
         left = memory - weights.total - pool[1]
+        left = nan if left < 0 else left  # these are not the GPUs that the server has
         reserve, most = [left, left], left
     elif isnan(memory):
         reserve, most = [memory, memory], memory
@@ -165,7 +175,8 @@ def _pool_bytes(question: Question, room: Room | None) -> tuple[float, float, fl
         one = (question.server.blocks or 0) * question.layout.block_bytes
         pool = one * question.parallel.data if known else float("nan")
         return pool, pool, pool
-    return budget.kv.least * gpus, budget.kv.likely * gpus, budget.kv.most * gpus
+    least, likely, most = (size if isnan(size) else max(size, 0.0) for size in budget.kv)
+    return least * gpus, likely * gpus, most * gpus
 
 
 def _kv_cache(question: Question, room: Room | None, own: Own | None) -> dict[str, Any]:
@@ -197,11 +208,12 @@ def _kv_cache(question: Question, room: Room | None, own: Own | None) -> dict[st
         return facts
     concurrency = layout.concurrency(blocks, longest)
     users = ceil((question.users or 1) / question.parallel.data)
+    pool = _pool_bytes(question, room)[1]
     facts |= {
         "kv_tokens": int(concurrency * longest),
         "kv_concurrency": concurrency,
         "context_in_blocks": layout.context_in(blocks, users, question.max_model_len),
-        "context_exact": _context_exact(question, users),
+        "context_exact": _context_exact(question, users, pool / question.parallel.data),
         "longest_start": _longest_start(question, blocks),
     }
     if own:
@@ -215,12 +227,11 @@ def _kv_cache(question: Question, room: Room | None, own: Own | None) -> dict[st
     return facts
 
 
-def _context_exact(question: Question, users: int) -> int | None:
+def _context_exact(question: Question, users: int, engine_bytes: float) -> int | None:
     """The tokens of each user if blocks could be divided; None: a part of the tokens is dropped."""
-    kv = question.budget.kv.likely
-    if question.layout.has_windows or question.shape is None or isnan(kv):
+    if question.layout.has_windows or question.shape is None or isnan(engine_bytes):
         return None
-    tokens = int(kv * question.parallel.engine_gpus / users / question.layout.read_bytes(1))
+    tokens = int(engine_bytes / users / question.layout.read_bytes(1))
     return min(tokens, question.max_model_len or tokens)
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 from harness.capacity.fit_answer import Speeds, answer
 from harness.capacity.fit_question import Question, question
 from harness.errors import ConfigError
+from harness.memory.parallel import divides_heads
 from harness.memory.prefill_apart import (
     Replica,
     choose,
@@ -16,18 +17,19 @@ from harness.memory.prefill_apart import (
     together_requests_s,
     transfer_s,
 )
+from harness.memory.verdict import DO_NOT_START, Why
 
 MOST_SHARED: Final = 6  # powers of two, from one GPU on
 DEFAULT_LINK_BYTES_S: Final = 50e9  # 400 Gbit/s
 MS: Final = 1e3
 
 
-def splits(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return what `--gpus` hold as replicas of 1, 2, 4... GPUs each."""
-    if not args.gpus:
+def splits(args: argparse.Namespace, asked: Question) -> list[dict[str, Any]]:
+    """Return what `--gpus` hold as replicas of 1, 2, 4... GPUs each, as the model's heads allow."""
+    if not args.gpus or asked.shape is None:
         return []
     shared = [1 << doubled for doubled in range(MOST_SHARED) if args.gpus % (1 << doubled) == 0]
-    return [_split(args, gpus) for gpus in shared]
+    return [_split(args, gpus) for gpus in shared if divides_heads(gpus, asked.shape)]
 
 
 def _split(args: argparse.Namespace, gpus: int) -> dict[str, Any]:
@@ -42,6 +44,8 @@ def _split(args: argparse.Namespace, gpus: int) -> dict[str, Any]:
     one = answer(question(argparse.Namespace(**{**vars(args), **alike})))
     replicas, user = args.gpus // gpus, one["user"]
     users, speed = user["users"], user["tokens_per_s_per_user"]
+    if Why(one["why"]) in DO_NOT_START:
+        users, speed = 0, 0.0
     return {
         "replicas": replicas,
         "gpus": gpus,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from math import nan
+from math import isfinite, nan
 from typing import TYPE_CHECKING, Final
 
 from harness.errors import ConfigError
@@ -30,12 +30,20 @@ from harness.memory.reserve import (
 )
 from harness.memory.weights import Weights
 from harness.run.options_from_args import api_key
-from harness.server import access, address, draft_weights, model_config, model_weights, probe
+from harness.server import (
+    access,
+    address,
+    draft_weights,
+    model_config,
+    model_weights,
+    probe,
+    weight_files,
+)
+from harness.wire.kv_cache import whole_number
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable
-    from pathlib import Path
 
     from harness.memory.model_shape import ModelShape
     from harness.server.config_values import Config
@@ -58,6 +66,7 @@ class Server:
     dtype: str  # "": not shown
     max_model_len: int | None
     step_tokens: int | None
+    slots: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,19 +117,21 @@ class Question:
 
 def question(args: argparse.Namespace) -> Question:
     """Gather it. Raises ConfigError, ServerUnreachable."""
-    config = model_weights.quantized_by(_config(args), args.quantization or "")
+    published = _config(args)
+    config = model_weights.quantized_by(published, args.quantization or "")
     server = _server(args) if args.url else None
     shape = model_config.model_shape(config) if config else None
     limit = _limit(args, server, shape)
     context = args.context or min(DEFAULT_CONTEXT, limit or DEFAULT_CONTEXT)
     requests = tuple(args.admit or [(context, args.users or 1)])
-    _check_lengths(limit, (context, *(tokens for tokens, _ in requests)))
+    _check_lengths(limit, context, requests)
     ways = _parallel(args, server)
     gpu = GPUS[args.gpu] if args.gpu else NO_GPU
     memory = args.memory or gpu.total_bytes
     step, step_source = _step(args, server, memory)
     draft = _draft(args, config, ways) if args.draft and shape else None
-    weights = _weights(args, config, ways, draft)
+    files = weight_files.stored_bytes(args.config) if config is published else 0
+    weights = _weights(args, config, ways, draft, files)
     dtype = meant_dtype(
         server.kv_cache_dtype if server else args.kv_cache_dtype,
         shape.kv_cache_dtype if shape else "",
@@ -142,7 +153,7 @@ def question(args: argparse.Namespace) -> Question:
         requests=requests,
         users=args.users,
         context=context,
-        slots=args.max_num_seqs,
+        slots=args.max_num_seqs or (server.slots if server else None),
         max_model_len=limit,
         must_hold=args.max_model_len,
         shape=shape,
@@ -184,29 +195,30 @@ def _server(args: argparse.Namespace) -> Server:
     labels = found.cache.get("cache_config", {})
     engines = found.cache.get("engines", 1)
     blocks = found.cache.get("kv_blocks")
-    step = found.flags.get("max_num_batched_tokens")
     return Server(
         engines=engines,
         blocks=None if blocks is None else blocks // engines,
         block_tokens=found.cache.get("block_size"),
-        kv_tokens=_whole(labels.get("kv_cache_size_tokens")),
+        kv_tokens=whole_number(labels.get("kv_cache_size_tokens")),
         concurrency=_real(labels.get("kv_cache_max_concurrency")),
         kv_cache_dtype=labels.get("cache_dtype", args.kv_cache_dtype),
         dtype=str(found.flags.get("dtype", "")),
         max_model_len=found.max_model_len,
-        step_tokens=step if isinstance(step, int) else None,
+        step_tokens=_count(found.flags.get("max_num_batched_tokens")),
+        slots=_count(found.flags.get("max_num_seqs")),
     )
 
 
-def _whole(text: str | None) -> int | None:
-    return int(text) if text and text.isascii() and text.isdecimal() else None
+def _count(flag: object) -> int | None:
+    return flag if isinstance(flag, int) and flag > 0 else None
 
 
 def _real(text: str | None) -> float | None:
     try:
-        return float(text) if text else None
+        number = float(text) if text else nan
     except ValueError:
         return None
+    return number if isfinite(number) else None
 
 
 def _limit(args: argparse.Namespace, server: Server | None, shape: ModelShape | None) -> int | None:
@@ -221,11 +233,13 @@ def _limit(args: argparse.Namespace, server: Server | None, shape: ModelShape | 
     return args.max_model_len or own
 
 
-def _check_lengths(limit: int | None, lengths: tuple[int, ...]) -> None:
-    if limit and max(lengths) > limit:
+def _check_lengths(limit: int | None, context: int, requests: Iterable[tuple[int, int]]) -> None:
+    longest = max(tokens for tokens, _ in requests)
+    if limit and max(context, longest) > limit:
+        flag = "--context" if context > limit else "--admit"
         raise ConfigError(
-            f"a context of {max(lengths):,} tokens is above the limit of {limit:,}: expected at "
-            f"most that; try --context {limit}."
+            f"a context of {max(context, longest):,} tokens is above the limit of {limit:,}: "
+            f"expected at most that; try {flag} {limit}."
         )
 
 
@@ -291,13 +305,13 @@ def _draft(args: argparse.Namespace, config: Config, ways: Parallel) -> Draft:
 
 
 def _weights(
-    args: argparse.Namespace, config: Config, ways: Parallel, draft: Draft | None
+    args: argparse.Namespace, config: Config, ways: Parallel, draft: Draft | None, files: int
 ) -> ModelWeights:
-    """The model's and the draft's; a size that is given is of both."""
+    """The model's and the draft's; a size that is given is of both, that of files of the model."""
     found = model_weights.model_weights(config, ways) if config else Weights()
     source = "shape"
-    if stored := _stored_bytes(args.config):
-        found, source = found.from_files(stored, ways), "the files there"
+    if files:
+        found, source = found.from_files(files, ways), "the files there"
     parts = [found, draft.weights] if draft else [found]
     if args.weights:
         parts, source = [found.given(args.weights, ways)], "--weights"
@@ -318,14 +332,6 @@ def _known(value: float | None) -> float:
 
 def _sum(values: Iterable[float | None]) -> float:
     return sum(map(_known, values))
-
-
-def _stored_bytes(path: Path | None) -> int:
-    """The size of weight files beside a config.json; 0: there are none."""
-    if path is None:
-        return 0
-    folder = path if path.is_dir() else path.parent
-    return sum(file.stat().st_size for file in folder.glob("model*.safetensors"))
 
 
 def _utilization(args: argparse.Namespace) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
+from harness.memory.parallel import divides_heads
 from harness.memory.verdict import Why
 
 if TYPE_CHECKING:
@@ -44,11 +45,16 @@ def _need(question: Question, facts: dict[str, Any]) -> str:
     need = facts["need_blocks"]
     start = _start_blocks(question)
     if start > need and facts["fits"] is None:
-        return _promised(question, start * facts["block_bytes"])
-    size = f", {gb(need * facts['block_bytes'])}" if facts["block_bytes"] else ""
+        return _promised(question, facts)
     asked = plural(facts["requests"], "request")
     verb = "needs" if facts["requests"] == 1 else "need"
-    return f"{asked}, {facts['request_tokens']:,} tokens, {verb} {need:,} KV blocks{size}"
+    return f"{asked}, {facts['request_tokens']:,} tokens, {verb} {_blocks(need, facts)}"
+
+
+def _blocks(number: int, facts: dict[str, Any]) -> str:
+    """Return `2 KV blocks, 0.01 GB (0.00 GiB)`; the size where it is known."""
+    size = f", {gb(number * facts['block_bytes'])}" if facts["block_bytes"] else ""
+    return f"{plural(number, 'KV block')}{size}"
 
 
 def _there_are(question: Question, facts: dict[str, Any], why: Why) -> str:
@@ -100,38 +106,54 @@ def _range(question: Question, facts: dict[str, Any]) -> str:
 
 def _overflow(question: Question, facts: dict[str, Any]) -> str:
     budget, ways = question.budget, question.parallel
+    reserve = f"a reserve of {gb(budget.reserve.least * ways.gpus)}"
+    parts = [] if isnan(budget.weights) else [f"weights of {gb(facts['weight_bytes'])}"]
     if budget.kv_given is not None:
-        beside = f"a KV cache of {gb(budget.kv_given * ways.gpus)}"
+        parts += [f"a KV cache of {gb(budget.kv_given * ways.gpus)}", reserve]
         room = f"the {gb(facts['memory_bytes'])}"
     else:
-        beside = f"a reserve of {gb(budget.reserve.least * ways.gpus)}"
+        parts += [reserve]
         room = f"the {gb(budget.taken * ways.gpus)}"
         if budget.utilization < 1:
             room += f" that vLLM takes ({budget.utilization:.0%})"
+    named = f"{', '.join(parts[:-1])} and {parts[-1]}"
     return (
-        f"No: weights of {gb(facts['weight_bytes'])} and {beside} do not fit in {room} of "
-        f"{plural(ways.gpus, 'GPU')}; try --tensor-parallel {_enough(question)}."
+        f"No: {named} do not fit in {room} of {plural(ways.gpus, 'GPU')}; try "
+        f"{_more_room(question)}."
     )
 
 
-def _enough(question: Question) -> int:
-    """The fewest GPUs, doubled, whose memory weights and the rest may leave some of."""
-    budget, tensor = question.budget, 2 * question.parallel.tensor
-    beside = budget.reserve.least if budget.kv_given is None else budget.kv_given
-    room = budget.taken - beside
+def _more_room(question: Question) -> str:
+    """The fewest GPUs, doubled, whose memory weights and the rest may leave some of, or what else.
+
+    Reserve and `--kv-memory` are of each GPU: more of them do not help where these alone are more
+    than one has.
+    """
+    budget = question.budget
+    if budget.kv_given is None:
+        room, smaller = budget.taken - budget.reserve.least, "a GPU with more memory"
+    else:
+        room, smaller = budget.memory - budget.reserve.least - budget.kv_given, "less --kv-memory"
     whole = budget.weights * question.parallel.tensor
-    while room > 0 and whole / tensor >= room and tensor < MOST_GPUS:
+    tensor = 2 * question.parallel.tensor
+    while tensor <= MOST_GPUS:
+        if whole / tensor < room and _divides(tensor, question):
+            return f"--tensor-parallel {tensor}"
         tensor *= 2
-    return tensor
+    return smaller
+
+
+def _divides(tensor: int, question: Question) -> bool:
+    return question.shape is None or divides_heads(tensor, question.shape)
 
 
 def _start(question: Question, facts: dict[str, Any]) -> str:
-    size = _start_blocks(question) * facts["block_bytes"]
     longest = facts["longest_start"]
+    pool = f", {gb(facts['kv_pool_bytes'])}" if facts["kv_pool_bytes"] else ""
     remedy = f"--max-model-len {longest}" if longest else "more --tensor-parallel"
     return (
-        f"No: {_promised(question, size)}; there are {facts['kv_blocks']:,}, "
-        f"{gb(facts['kv_pool_bytes'])}, and vLLM does not start without room for it; try {remedy}."
+        f"No: {_promised(question, facts)}; there are {facts['kv_blocks']:,}{pool}, and vLLM does "
+        f"not start without room for it; try {remedy}."
     )
 
 
@@ -139,8 +161,8 @@ def _start_blocks(question: Question) -> int:
     return question.layout.request_blocks(question.must_hold) if question.must_hold else 0
 
 
-def _promised(question: Question, size: float) -> str:
+def _promised(question: Question, facts: dict[str, Any]) -> str:
     return (
         f"one request of --max-model-len, {question.must_hold or 0:,} tokens, needs "
-        f"{_start_blocks(question):,} KV blocks, {gb(size)}"
+        f"{_blocks(_start_blocks(question), facts)}"
     )

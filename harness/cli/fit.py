@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+from typing import Final
 
 from harness.cli.parsing import Subparsers, add_command
 from harness.core.value_parsers import positive_number, whole_number
@@ -12,10 +14,20 @@ from harness.memory.kv_dtypes import AUTO, KV_CACHE_DTYPES
 from harness.run.option import Option, declare, number_option
 from harness.run.option_table import CERTIFICATE, JSON
 
+MOST: Final = 10**9  # tokens or requests: more than any server holds
+MOST_GPUS: Final = 4096
+_count = partial(number_option, max_value=MOST)
+_gpu_count = partial(number_option, max_value=MOST_GPUS)
 
-def _gb(flag: str, text: str) -> Option:
+
+def _gb(flag: str, text: str, *, zero: bool = False) -> Option:
+    """An option in GB, read as bytes; `zero`: it may be 0."""
     read = positive_number(flag)
-    return Option(flag, text, lambda word: 0.0 if word == "0" else read(word) * 1e9, "GB")
+
+    def in_bytes(word: str) -> float:
+        return 0.0 if zero and word == "0" else read(word) * 1e9
+
+    return Option(flag, text, in_bytes, "GB")
 
 
 def _utilization(text: str) -> float:
@@ -28,7 +40,7 @@ def _utilization(text: str) -> float:
 
 def _requests(text: str) -> list[tuple[int, int]]:
     """Parse `4096x40,16384`: the tokens of each request, and how many there are."""
-    read = whole_number("--admit", 1, 4096)
+    read = whole_number("--admit", 1, 4096, MOST)
     requests = []
     for part in text.split(","):
         tokens, times_given, times = part.partition("x")
@@ -38,7 +50,7 @@ def _requests(text: str) -> list[tuple[int, int]]:
 
 def _prompt_and_answer(text: str) -> tuple[int, int]:
     """Parse `3072:1024`."""
-    read = whole_number("--prefill-apart", 1, 3072)
+    read = whole_number("--prefill-apart", 1, 3072, MOST)
     prompt, colon, answer = text.partition(":")
     if not colon:
         raise ConfigError(
@@ -53,10 +65,10 @@ def _switch(flag: str, text: str) -> Option:
 
 
 WHAT_IS_ASKED = (
-    number_option("--context", "of each user, prompt and answer; default: 4096", metavar="TOKENS"),
-    number_option("--users", "do so many fit, and which context can each have?"),
+    _count("--context", "of each user, prompt and answer; default: 4096", metavar="TOKENS"),
+    _count("--users", "do so many fit, and which context can each have?"),
     Option("--admit", "do these fit at once? 4096x40,16384", _requests, "TOKENSxN,..."),
-    number_option("--gpus", "that many as replicas, or fewer replicas that share GPUs?"),
+    _gpu_count("--gpus", "that many as replicas, or fewer replicas that share GPUs?"),
     Option(
         "--prefill-apart",
         "requests of so many tokens: should some of --gpus only prefill?",
@@ -77,23 +89,27 @@ GPU_OPTIONS = (
         "FILE",
     ),
     _gb("--weights", "of all GPUs; default: the files beside --config, or computed"),
-    _gb("--reserve", "of each GPU, for neither weights nor KV cache; default: as start logs show"),
+    _gb(
+        "--reserve",
+        "of each GPU, for neither weights nor KV cache; default: as start logs show",
+        zero=True,
+    ),
     _gb("--kv-memory", "of each GPU, for the KV cache; default: what is left"),
 )
 DIVISION = (
-    number_option("--tensor-parallel", "GPUs that share a replica's layers", 1),
-    number_option("--pipeline-parallel", "stages of layers, each on GPUs of its own", 1),
-    number_option("--decode-context-parallel", "GPUs of these that share a context's tokens", 1),
-    number_option("--data-parallel", "engines with a KV cache each, that share experts", 1),
+    _gpu_count("--tensor-parallel", "GPUs that share a replica's layers", 1),
+    _gpu_count("--pipeline-parallel", "stages of layers, each on GPUs of its own", 1),
+    _gpu_count("--decode-context-parallel", "GPUs of these that share a context's tokens", 1),
+    _gpu_count("--data-parallel", "engines with a KV cache each, that share experts", 1),
     _switch("--enable-expert-parallel", "experts whole on a GPU, not a part of each on all"),
 )
 VLLM_OPTIONS = (
     Option("--gpu-memory-utilization", "default: 0.92", _utilization, "SHARE"),
-    number_option("--max-model-len", "default: the model's own limit", metavar="TOKENS"),
+    _count("--max-model-len", "default: the model's own limit", metavar="TOKENS"),
     Option("--kv-cache-dtype", "", str, None, AUTO, choices=KV_CACHE_DTYPES),
-    number_option("--block-size", "tokens per KV block", 16),
-    number_option("--max-num-batched-tokens", "of a step; default: vLLM's, by the GPU"),
-    number_option("--max-num-seqs", "requests that vLLM runs at once: its slots"),
+    _count("--block-size", "tokens per KV block", 16),
+    _count("--max-num-batched-tokens", "of a step; default: vLLM's, by the GPU"),
+    _count("--max-num-seqs", "requests that vLLM runs at once: its slots"),
     _switch("--no-async-scheduling", "one batch in flight, as on a CPU"),
 )
 

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 from harness.capacity.fit_answer import answer
 from harness.capacity.fit_layouts import prefill_apart, splits
 from harness.capacity.fit_question import question
-from harness.capacity.fit_words import sentence
+from harness.capacity.fit_words import gb, sentence
 from harness.cli.json_output import write_json
 from harness.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_SLO_MISSED, ConfigError
 from harness.report.templates import render
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
 
 # By whether it fits; None: not known.
 EXIT_CODES: Final = {True: EXIT_OK, False: EXIT_SLO_MISSED, None: EXIT_INCONCLUSIVE}
@@ -26,9 +25,9 @@ def fit(args: argparse.Namespace) -> int:
     _check(args)
     asked = question(args)
     facts: dict[str, Any] = answer(asked)
-    facts["splits"] = splits(args)
+    facts["splits"] = splits(args, asked)
     facts["prefill_apart"] = prefill_apart(args, asked)
-    page = render("fit.txt.j2", args=args, sentence=sentence(asked, facts), **facts)
+    page = render("fit.txt.j2", args=args, gb=gb, sentence=sentence(asked, facts), **facts)
     (sys.stderr if args.json == "-" else sys.stdout).write(page)
     if args.json:
         write_json(args.json, facts)
@@ -37,13 +36,15 @@ def fit(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> None:
     """Raise ConfigError for options that need others."""
-    needs_shape: dict[str, Callable[[], bool]] = {
-        "--gpus": lambda: bool(args.gpus),
-        "--prefill-apart": lambda: bool(args.prefill_apart),
+    needs_shape = {
+        "--gpus": args.gpus,
+        "--prefill-apart": args.prefill_apart,
+        "--draft": args.draft,
+        "--quantization": args.quantization,
     }
     for flag, given in needs_shape.items():
-        if given() and not args.config:
+        if given and not args.config:
             raise ConfigError(
-                f"{flag} is given without --config: expected a model's shape to split; try "
+                f"{flag} is given without --config: expected the model's shape, too; try "
                 "--config DIR."
             )

@@ -15,7 +15,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from random import Random
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import psutil
 
@@ -27,13 +27,14 @@ from harness.server.address import Address
 from harness.server.gpu import local_gpus
 from harness.server.http_exchange import MAX_QUOTED_CHARS, HttpConnection
 from harness.units import SECOND
-from harness.wire.openai import read_event, read_json
-from harness.wire.sse import SseDecoder
+from harness.wire.openai import NotACompletion, read_event, read_json
+from harness.wire.sse import EventTooLong, SseDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from harness.server.gpu import GpuReadings
+    from harness.server.http_exchange import HttpAnswer
 
     Figures = dict[str, Any]
 
@@ -192,7 +193,41 @@ def system_text() -> str:
 
 def timed_stream(line: HttpConnection, body: Figures) -> Figures:
     """One streamed request on an open connection. Raises ServerUnreachable."""
-    answer, decoder = line.fetch("/v1/completions", body), SseDecoder()
+    answer = line.fetch("/v1/completions", body)
+    try:
+        seen = _read_stream(answer)
+    except (NotACompletion, EventTooLong) as error:
+        raise ServerUnreachable(
+            f"a stream of /v1/completions cannot be read ({error}): expected OpenAI's chunks; see "
+            "the server's log."
+        ) from error
+    if not seen.first_ns:
+        said = one_line(answer.body.decode(errors="replace"), MAX_QUOTED_CHARS)
+        raise ServerUnreachable(
+            f"a request brought no token, but status {answer.status} ({said}): expected some; try "
+            "other --prompt-tokens."
+        )
+    return {
+        "ttft_s": (seen.first_ns - answer.sent_ns) / SECOND,
+        "came_at_once": seen.first_ns == seen.last_ns and body["max_tokens"] > 1,
+        "wall_s": (answer.pieces[-1][0] - answer.sent_ns) / SECOND,  # until its last byte
+        "total_tokens": seen.tokens,
+        "output_preview": seen.text[:PREVIEW_CHARS],
+    }
+
+
+class _Stream(NamedTuple):
+    """What a stream had, and when; 0: no token."""
+
+    text: str
+    tokens: int  # prompt and output
+    first_ns: int
+    last_ns: int
+
+
+def _read_stream(answer: HttpAnswer) -> _Stream:
+    """Raises NotACompletion, EventTooLong."""
+    decoder = SseDecoder()
     text, tokens, first_ns, last_ns = "", 0, 0, 0
     for at_ns, piece in answer.pieces:
         for event in decoder.feed(piece):
@@ -200,20 +235,8 @@ def timed_stream(line: HttpConnection, body: Figures) -> Figures:
             tokens = max(tokens, chunk.prompt_tokens + chunk.completion_tokens)
             if chunk.carries_token:
                 first_ns, last_ns = first_ns or at_ns, at_ns
-                text += read_json(event)["choices"][0]["text"]
-    if not first_ns:
-        said = one_line(answer.body.decode(errors="replace"), MAX_QUOTED_CHARS)
-        raise ServerUnreachable(
-            f"a request brought no token, but status {answer.status} ({said}): expected some; try "
-            "other --prompt-tokens."
-        )
-    return {
-        "ttft_s": (first_ns - answer.sent_ns) / SECOND,
-        "came_at_once": first_ns == last_ns and body["max_tokens"] > 1,
-        "wall_s": (answer.pieces[-1][0] - answer.sent_ns) / SECOND,  # until its last byte
-        "total_tokens": tokens,  # prompt and output
-        "output_preview": text[:PREVIEW_CHARS],
-    }
+                text += read_json(event)["choices"][0].get("text") or ""
+    return _Stream(text, tokens, first_ns, last_ns)
 
 
 def counters(session: int) -> dict[str, float]:

@@ -26,7 +26,7 @@ from harness.lifecycle.cold_start import timed_stream
 from harness.load.tokens import TOKEN_IDS
 from harness.server.http_exchange import HttpConnection
 from harness.server.probe import probe
-from harness.wire.vllm_metrics import server_sample
+from harness.server.scraping import read_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -105,6 +105,7 @@ class Asker:
     """Sends one request after another, each with a prompt of its own."""
 
     def __init__(self, access: TargetAccess, model: str, output_tokens: int) -> None:
+        self.access = access
         self.line = HttpConnection(access)
         self.random = Random(time.time_ns())  # noqa: S311 - text that no earlier run has cached
         self.body: dict[str, Any] = {
@@ -131,9 +132,11 @@ class Asker:
         return Returns(seen, len(prompts[0]), None if isnan(cached) else cached)
 
     def figure(self, name: str) -> float:
-        """One of the server's metrics; NaN where its page does not have it."""
+        """One of the model's metrics; NaN where the page lacks it. Raises ServerUnreachable."""
         answer = self.line.fetch("/metrics")
-        sample = server_sample(answer.body, 0) if answer.status == HTTPStatus.OK else None
+        if answer.status != HTTPStatus.OK:
+            return nan
+        sample = read_metrics(self.access, answer, 0, model=self.body["model"])
         return nan if sample is None else float(getattr(sample, name))
 
     def clear(self) -> bool:
@@ -145,7 +148,6 @@ def measure_idle_cost(access: TargetAccess, plan: IdlePlan, model: str | None) -
     """All of it, some 3 requests a session. Raises ConfigError, ServerUnreachable."""
     found = probe(access, "completions", model)
     check_length(plan, found.max_model_len)
-    blocks, block = found.cache.get("kv_blocks"), found.cache.get("block_size")
     asker = Asker(access, found.model, plan.output_tokens)
     with closing(asker.line):
         asker.ask([asker.tokens(plan.history_tokens) for _ in range(WARM_UP)])
@@ -162,7 +164,7 @@ def measure_idle_cost(access: TargetAccess, plan: IdlePlan, model: str | None) -
     return IdleCost(
         plan=plan,
         model=found.model,
-        kv_tokens=blocks * block if blocks and block else None,
+        kv_tokens=found.cache.get("kv_tokens"),
         kv_usage_idle=None if isnan(kv_usage) else kv_usage,
         first=first,
         kept=kept,
@@ -178,9 +180,10 @@ def check_length(plan: IdlePlan, limit: int | None) -> None:
     longest = plan.history_tokens + plan.message_tokens + plan.output_tokens
     if limit is not None and longest > limit:
         room = limit - plan.message_tokens - plan.output_tokens
+        less = f"--history-tokens {room}" if room > 0 else "fewer --message-tokens"
         raise ConfigError(
             f"the model's context is {limit:,} tokens, and a return needs {longest:,}: expected at "
-            f"most that; try --history-tokens {room}."
+            f"most that; try {less}."
         )
 
 

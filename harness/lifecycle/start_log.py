@@ -41,9 +41,9 @@ REPORTED: Final = {  # by vLLM itself
 }
 KV_TOKENS: Final = r"KV cache size: ([\d,]+) tokens"
 CONCURRENCY: Final = r"Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x"
-# the root cause comes first, "Engine core initialization failed" last; without its module
 # what Compose, and vLLM itself, write before a line
 _PREFIX: Final = r"^(?:[\w.-]+ +\| )?(?:\(\w+ pid=\d+\) )*(?:ERROR [^\]]*\] ?)?"
+# the root cause comes first, "Engine core initialization failed" last; without its module
 CAUSE: Final = re.compile(_PREFIX + r"(?:\w+\.)*(\w+(?:Error|Exception): .*)$", re.MULTILINE)
 # pydantic says only how many errors there are; what is wrong follows, with the input in brackets
 COUNT_OF_ERRORS: Final = re.compile(r"\d+ validation errors? for ")

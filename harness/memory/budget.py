@@ -55,5 +55,6 @@ class Budget:
     def overflows(self) -> bool:
         """Whether weights and the least of the rest leave no KV cache at all, or not the given."""
         if self.kv_given is not None:
-            return self.weights + self.kv_given > self.memory
+            known_weights = 0.0 if isnan(self.weights) else self.weights
+            return known_weights + self.kv_given + self.reserve.least > self.memory
         return self.kv.most <= 0

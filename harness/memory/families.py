@@ -27,6 +27,7 @@ class Family:
     always: Mapping[str, Any] = field(default_factory=dict)  # for fields that a file leaves out
     within: Mapping[str, Any] = field(default_factory=dict)  # the same, in a multimodal file only
     experts: bool = False  # the file has to name their number
+    latent: bool = False  # attention over one compressed vector of a token
     gated: bool = True  # a feed-forward layer has three matrices, not two
     query_bias: bool | None = None  # and of keys and values; None: by the file's own field
     output_bias: bool | None = None
@@ -118,7 +119,7 @@ GPT_OSS: Final = Family(
     output_bias=True,
     mlp_bias=True,
 )
-DEEPSEEK: Final = Family(experts=True)
+DEEPSEEK: Final = Family(experts=True, latent=True)
 COHERE: Final = Family(always={"tie_word_embeddings": True}, norms=1)
 GLM4: Final = Family(
     always={"head_dim": 128, "num_key_value_heads": 2, "attention_bias": True},

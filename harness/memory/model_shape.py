@@ -21,22 +21,12 @@ class ModelShape:
     context_limit: int | None = None
     quantization: str = ""  # quant_method; empty: none
     kv_cache_dtype: str = "auto"  # what vLLM takes for `auto`: "auto", "fp8" or "nvfp4"
-    dtype: str = ""  # of the file; empty: not said
     draft_layers: int = 0  # that the model brings for speculative decoding (multi-token prediction)
 
     @property
     def layers_by_window(self) -> dict[int, int]:
         """How many layers have which window."""
         return dict(Counter(self.windows))
-
-    def stage_windows(self, stages: int) -> list[tuple[int, ...]]:
-        """Return the windows of the layers on each pipeline stage."""
-        parts: list[tuple[int, ...]] = []
-        first = 0
-        for layers in stage_layers(self.layers, stages):
-            parts.append(self.windows[first : first + layers])
-            first += layers
-        return parts
 
 
 def stage_layers(layers: int, stages: int) -> list[int]:

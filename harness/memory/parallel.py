@@ -44,15 +44,21 @@ def check_parallel(parallel: Parallel, shape: ModelShape) -> None:
         _check_decode_context(parallel, shape)
 
 
-def _check_tensor(tensor: int, shape: ModelShape) -> None:
+def divides_heads(tensor: int, shape: ModelShape) -> bool:
+    """Whether so many GPUs can share the model's heads."""
     kv_heads = shape.kv_heads
-    divides = kv_heads % tensor == 0 or tensor % kv_heads == 0 or shape.latent_size > 0
-    if shape.heads % tensor == 0 and divides:
+    divides_kv = kv_heads % tensor == 0 or tensor % kv_heads == 0 or shape.latent_size > 0
+    return shape.heads % tensor == 0 and divides_kv
+
+
+def _check_tensor(tensor: int, shape: ModelShape) -> None:
+    if divides_heads(tensor, shape):
         return
-    fewer = max(n for n in (1, 2, 4, 8) if n < tensor and shape.heads % n == 0)
+    fewer = max(n for n in (1, 2, 4, 8) if n < tensor and divides_heads(n, shape))
     raise ConfigError(
-        f"--tensor-parallel is {tensor}, and the model has {shape.heads} attention and {kv_heads} "
-        f"KV heads: expected a number that divides them; try --tensor-parallel {fewer}."
+        f"--tensor-parallel is {tensor}, and the model has {shape.heads} attention and "
+        f"{shape.kv_heads} KV heads: expected a number that divides them; try --tensor-parallel "
+        f"{fewer}."
     )
 
 

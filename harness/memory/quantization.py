@@ -56,11 +56,6 @@ class Quantization:
     pads_experts: bool = False  # kernels want larger matrices of experts
     unknown: str = ""  # what the file does not say; then no figure can be given
 
-    @cached_property
-    def block(self) -> tuple[int, int] | None:
-        """The block of an FP8 weight (outputs, inputs), by which shards must be divisible."""
-        return next((one.block for _, one in self.formats if one.block), None)
-
     @property
     def names_modules(self) -> bool:
         """Whether equal layers may be stored in different formats."""

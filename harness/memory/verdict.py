@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from harness.memory.kv_layout import usable
 
@@ -21,6 +22,9 @@ class Why(Enum):
     RESERVE = "reserve"  # what vLLM keeps for itself would decide
 
 
+DO_NOT_START: Final = (Why.START, Why.SHAPE, Why.OVERFLOW)  # vLLM ends with an error
+
+
 @dataclass(frozen=True, slots=True)
 class Room:
     """Blocks of one engine's KV cache."""
@@ -28,11 +32,6 @@ class Room:
     least: int  # with the most that vLLM may keep for itself
     likely: int
     most: int
-
-    @property
-    def exact(self) -> bool:
-        """Whether there is no range."""
-        return self.least == self.most
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,10 +40,11 @@ class Undivided:
 
 def undivided(plan: WeightPlan, parallel: Parallel) -> Undivided | None:
     """Return the first matrix that vLLM refuses to divide so; None if there is none."""
-    seen = dict.fromkeys(plan.layers)  # equal layers once, in their order
-    numbers = {layer: plan.layers.index(layer) for layer in seen}
-    for layer, number in numbers.items():
-        for matrix in layer:
+    numbers = list(range(len(plan.layers)))
+    if not plan.quantization.names_modules:  # then equal layers are stored alike
+        numbers = [plan.layers.index(layer) for layer in dict.fromkeys(plan.layers)]
+    for number in numbers:
+        for matrix in plan.layers[number]:
             found = _check(plan, parallel, f"model.layers.{number}.{matrix.module}", matrix)
             if found:
                 return found

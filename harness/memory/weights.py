@@ -102,11 +102,6 @@ class Weights:
     active_parameters: float | None = None  # that multiply a token of text
     notes: tuple[str, ...] = ()
 
-    @property
-    def exact(self) -> bool:
-        """Whether nothing is left open."""
-        return self.all_gpus is not None and self.all_gpus == self.most_all_gpus
-
     def from_files(self, stored_bytes: float, parallel: Parallel) -> Weights:
         """Return what files of so many bytes take, divided and padded as the matrices are."""
         if not self.in_files or self.all_gpus is None:
@@ -142,7 +137,10 @@ class Weights:
         )
 
     def _choices(self) -> tuple[float, float]:
-        """Return the most by the least, of formats; what files hold is known with their size."""
+        """Return how many times the least the most is, of all GPUs and of the fullest one.
+
+        Only where formats leave a choice: the size of files has what the shape left out.
+        """
         most = (self.most_all_gpus, self.most_one_gpu)
         if self.notes or None in most or not self.all_gpus or not self.one_gpu:
             return 1.0, 1.0

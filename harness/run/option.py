@@ -179,13 +179,15 @@ def number_option(
     default: int | None = None,
     *,
     min_value: int = 1,
+    max_value: int | None = None,
     example: int = 1,
     metavar: str = "N",
     field: Field | None = None,
 ) -> Option:
     """An option that takes a whole number."""
     shown = None if default is None else str(default)
-    return Option(flag, text, whole_number(flag, min_value, example), metavar, shown, field=field)
+    read = whole_number(flag, min_value, example, max_value)
+    return Option(flag, text, read, metavar, shown, field=field)
 
 
 HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")

@@ -30,7 +30,16 @@ TEXT_FAMILIES: Final = {
 }
 NESTED: Final = "nested_text_config"  # a mark of ours: Transformers' sizes fill what is left out
 MODELOPT_FILE: Final = "hf_quant_config.json"
-CONTEXT: Final = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+CONTEXT: Final = (
+    "max_position_embeddings",
+    "n_positions",
+    "max_seq_len",
+    "seq_length",
+    "max_sequence_length",
+    "max_seq_length",
+    "seq_len",
+)
+OWN_CONTEXT: Final = "model_max_length"  # of Command R: counts before any of CONTEXT
 SIZES: Final = (
     ("hidden_size", "n_embd"),
     ("num_hidden_layers", "n_layer"),
@@ -50,7 +59,15 @@ NOT_READ: Final = (
     "linear_attn_config",
 )
 PATTERN: Final = ("sliding_window_pattern", "_sliding_window_pattern")
-UNSCALED_ROPE: Final = ("su", "longrope", "llama3")
+# Kinds whose factor is in the limit already.
+UNSCALED_ROPE: Final = (
+    "su",
+    "longrope",
+    "llama3",
+    "yarn",
+    "deepseek_yarn",
+    "deepseek_llama_scaling",
+)
 WITHOUT_CONFIG: Final = "try a running vLLM's URL without --config."
 
 
@@ -104,13 +121,13 @@ def context_limit(config: Config) -> int | None:
     family = FAMILIES.get(name, Family())
     within = family.within if config.get(NESTED) else {}
     values = ConfigValues(config, {**within, **family.always})
-    limit = values.whole(*CONTEXT, least=1)
-    rope = values.part("rope_parameters" if values.has("rope_parameters") else "rope_scaling")
+    named = [values.whole(field, least=1) for field in CONTEXT]
+    smallest = min((length for length in named if length is not None), default=None)
+    limit = values.whole(OWN_CONTEXT) or smallest
+    rope = values.part("rope_scaling" if values.value("rope_scaling") else "rope_parameters")
     kind = rope.word("rope_type", "type")
     if limit is None or kind in ("", "default", *UNSCALED_ROPE) or "gemma3" in name:
         return limit
-    if kind == "yarn":
-        limit = rope.whole("original_max_position_embeddings", least=1) or limit
     factor = rope.real("factor")
     return limit if factor is None else max(int(limit * factor), 1)
 
@@ -122,7 +139,8 @@ def model_shape(config: Config) -> ModelShape:
     rank = values.whole("kv_lora_rank") or 0
     sizes = [values.whole(*names, least=1) for names in SIZES]
     missing = [names[0] for names, size in zip(SIZES, sizes, strict=True) if size is None]
-    missing += [one for one in LATENT if rank and values.whole(one) is None]
+    if rank or family.latent:
+        missing += [one for one in LATENT if values.whole(one) is None]
     if missing:
         raise lacking(name, missing)
     hidden, layers, heads = (size or 0 for size in sizes)
@@ -146,7 +164,6 @@ def model_shape(config: Config) -> ModelShape:
         context_limit=context_limit(config),
         quantization=values.part("quantization_config").word("quant_method"),
         kv_cache_dtype=own_kv_cache_dtype(config),
-        dtype=values.word("dtype", "torch_dtype"),
         draft_layers=draft_layers,
     )
 

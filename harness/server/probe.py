@@ -97,7 +97,6 @@ def probe(
     chosen = choose_model(access, model, tuple(listed))
     with explained(access, api):
         tier, notes = _stream(access, api, chosen, fields)
-    limit = listed[chosen].get("max_model_len")
     version = version_of(access)
     addresses = addresses_of(access.address)
     pages, no_metrics = _read_pages(access, metrics_urls, addresses, chosen)
@@ -108,7 +107,7 @@ def probe(
         api=api,
         model=chosen,
         models=tuple(listed),
-        max_model_len=limit if isinstance(limit, int) else None,
+        max_model_len=_length(listed[chosen].get("max_model_len")),
         version=version,
         fixed_length=tier.fixed_length and api != "messages",  # which would ignore it
         continuous_usage=tier.continuous_usage,
@@ -169,6 +168,13 @@ def _models(access: TargetAccess) -> dict[str, dict[str, object]]:
             f"server; {TRY_PRINTED_PORT}"
         )
     return named
+
+
+def _length(said: object) -> int | None:
+    """A number of tokens; None for what is none."""
+    if isinstance(said, bool) or not isinstance(said, int):
+        return None
+    return said if said > 0 else None
 
 
 def choose_model(access: TargetAccess, model: str | None, listed: tuple[str, ...]) -> str:
@@ -262,7 +268,7 @@ def _quoted(text: str) -> str:
 
 
 def flags(access: TargetAccess) -> dict[str, Any]:
-    """Return those of FLAGS that the server shows; {} if it shows none."""
+    """Return those of KNEE_FLAGS that the server shows; {} if it shows none."""
     answer = _optional(access, SERVER_INFO)
     body = answer.json() if answer else None
     config = body.get("vllm_config") if isinstance(body, dict) else None

@@ -26,6 +26,7 @@ SEVERAL: Final = (
     "the size of the KV cache is unknown: the page has several models, and vLLM's line of the "
     "cache names none"
 )
+MOST_DIGITS: Final = 18  # of a count: any other is none
 RUST: Final = "vLLM's front end in Rust (VLLM_USE_RUST_FRONTEND=1) does not, nor do gateways"
 
 
@@ -71,7 +72,7 @@ def cache_summary(*replicas: Sequence[Mapping[str, str]]) -> dict[str, Any]:
         return {}
     return {
         "engines": len(engines),
-        "block_size": _whole_number(engines[0].get("block_size")),
+        "block_size": whole_number(engines[0].get("block_size")),
         "kv_blocks": _total([_blocks(replica) for replica in replicas]),
         "kv_tokens": _total([_tokens(replica) for replica in replicas]),
         "cache_config": dict(engines[0]),
@@ -80,17 +81,17 @@ def cache_summary(*replicas: Sequence[Mapping[str, str]]) -> dict[str, Any]:
 
 def _blocks(engines: Sequence[Mapping[str, str]]) -> int | None:
     """Of one replica. vLLM's front end adds up its engines and says the sum for each of them."""
-    blocks = [_whole_number(engine.get("num_gpu_blocks")) for engine in engines]
+    blocks = [whole_number(engine.get("num_gpu_blocks")) for engine in engines]
     same = len(set(blocks)) == 1
     return blocks[0] if same else _total(blocks)
 
 
 def _tokens(engines: Sequence[Mapping[str, str]]) -> int | None:
     """Of one replica: as vLLM says since 0.26, for layers may share blocks; else of all blocks."""
-    if len(engines) == 1 and (said := _whole_number(engines[0].get("kv_cache_size_tokens"))):
+    if len(engines) == 1 and (said := whole_number(engines[0].get("kv_cache_size_tokens"))):
         return said
     blocks = _blocks(engines)
-    size = _whole_number(engines[0].get("block_size")) if engines else None
+    size = whole_number(engines[0].get("block_size")) if engines else None
     return blocks * size if blocks is not None and size is not None else None
 
 
@@ -99,8 +100,11 @@ def _total(numbers: Sequence[int | None]) -> int | None:
     return sum(known) if known and len(known) == len(numbers) else None
 
 
-def _whole_number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdecimal() else None
+def whole_number(text: str | None) -> int | None:
+    """Return a label's count; None where it is none."""
+    if text is None or not text.isdecimal() or len(text) > MOST_DIGITS:
+        return None
+    return int(text)
 
 
 def lacking(text: bytes | str, cache: Mapping[str, Any]) -> tuple[str, ...]:
