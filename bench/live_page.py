@@ -27,6 +27,7 @@ from asking_cost import family_cpu_s
 from servers import Pace, paced
 
 from harness.measure.recent_latencies import RecentLatencies
+from harness.measure.run_latencies import RunLatencies
 
 TOP = Path(__file__).parents[1]
 POLLERS = 2
@@ -44,15 +45,22 @@ def main() -> None:
 
 
 def point_ms() -> float:
-    """The mean time that a second's point takes: values are handed over, quantiles looked up."""
-    recent, rng = RecentLatencies(), np.random.default_rng(1)
-    pieces = {"itl": rng.normal(2e7, 1e6, (50, 500)), "ttft": rng.normal(1e8, 1e7, (50, 4)),
-              "tpot": rng.normal(2e7, 1e5, (50, 4))}  # fmt: skip
+    """The mean time that a second takes: values are handed over and counted, a point is made."""
+    recent, whole, rng = RecentLatencies(), RunLatencies(), np.random.default_rng(1)
+    pieces = {
+        "itl": rng.normal(2e7, 1e6, (50, 500)),
+        "itl_per_token": rng.normal(2e7, 1e6, (50, 500)),
+        "ttft": rng.normal(1e8, 1e7, (50, 4)),
+        "ttfot": rng.normal(1e8, 1e7, (50, 4)),
+        "tpot": rng.normal(2e7, 1e5, (50, 4)),
+        "e2e": rng.normal(3e9, 1e8, (50, 4)),
+    }
     began = time.perf_counter()
     for _ in range(20):
         for key, values in pieces.items():
             for piece in values:
                 recent.take(key, piece)
+                whole.take(key, piece)
         recent.look()
     return (time.perf_counter() - began) / 20 * 1e3
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from harness.measure.metrics import LATENCIES
 from harness.measure.recent_latencies import LIVE_KEYS, LIVE_QUANTILES
+from harness.measure.search.statistics import QUANTILES
 from harness.measure.states import Status, Verdict
 from harness.units import MS
 
@@ -115,7 +116,8 @@ class LiveState:
             "whole": whole,
         }
         if had[2] != self._version:
-            update["facts"] = self.facts | {"columns": COLUMNS, "latencies": CHARTS}
+            names = {"columns": COLUMNS, "latencies": CHARTS, "quantiles": [*QUANTILES]}
+            update["facts"] = self.facts | names
         return update
 
 
