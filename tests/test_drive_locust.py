@@ -402,13 +402,13 @@ def test_the_web_ui_shows_true_percentiles(url: str, processes: int, tmp_path: P
     header, *lines = csv.splitlines()
     assert header == "key,metric,n,p50,p90,p95,p99,p999,max"
     rows = zip(LATENCIES.items(), tables["latencies"], lines, strict=True)
-    for (key, latency), (title, n, p50, *_, largest), line in rows:
+    for (key, latency), (name, n, p50, *_, largest), line in rows:
         values = latency.observe(whole).ns / 1e6
-        assert (title, n) == (latency.title, len(values))
+        assert (name, n) == (latency.name, len(values))
         median = float(np.percentile(values, 50, method="higher"))
         assert p50 == pytest.approx(median, rel=1e-3, abs=0.01), key
         assert largest == round(float(values.max()), 2), key
-        assert line.startswith(f"{key},{title},{n},{p50:.2f},"), key
+        assert line.startswith(f"{key},{latency.title},{n},{p50:.2f},"), key
         assert line.endswith(f",{values.max():.2f}"), key
     assert report["stats"][-1]["num_requests"] == len(run.table)
     assert "./harness/link.js" in page

@@ -236,8 +236,8 @@ def test_the_web_ui_of_a_session(url: str, processes: int) -> None:
     wait_ready(session)
     assert b"./harness/link.js" in fetch(f"http://127.0.0.1:{port}/")
     told = json.loads(fetch(f"http://127.0.0.1:{port}/harness/live.json"))
-    titles = [row[0] for row in told["tables"]["latencies"]]
-    assert titles == [latency.title for latency in LATENCIES.values()]
+    names = [row[0] for row in told["tables"]["latencies"]]
+    assert names == [latency.name for latency in LATENCIES.values()]
     post = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     with contextlib.suppress(OSError):  # the page may go away before it has answered
         post.request("POST", "/stop")

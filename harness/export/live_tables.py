@@ -39,7 +39,7 @@ class LiveTables:
         self.clear()
 
     def clear(self) -> None:
-        """Forget what has been counted (Locust's "Reset Stats")."""
+        """Forget what has been counted ("Reset" on Locust's own page)."""
         self._latencies.clear()
         self._observed_before = list(self._counts.observed)
         self._missed_before = list(self._counts.missed)
@@ -49,12 +49,12 @@ class LiveTables:
         self._latencies.take(key, ns)
 
     def rows(self) -> dict[str, Any]:
-        """Both tables: `latencies` with the cells of CSV_COLUMNS but the key, and `slos`.
+        """Both tables: `latencies` with name, n, QUANTILES and the largest value, and `slos`.
 
         Values are in ms; None: no value yet; "inf": too many requests failed.
         """
         latencies = [
-            [LATENCIES[key].title, bins.n, *map(_shown, _values_ms(bins))]
+            [LATENCIES[key].name, bins.n, *map(_shown, _values_ms(bins))]
             for key, bins in self._latencies.look().items()
         ]
         return {"latencies": latencies, "slos": self.slo_rows()}

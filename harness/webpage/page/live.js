@@ -162,7 +162,7 @@ function showWholeRun({ latencies, slos }) {
   $("whole").hidden = !slos.length && latencies.every(([, n]) => n === 0);
   const quantiles = page.facts.quantiles.map((name) => [name === "p999" ? "p99.9" : name]);
   const head = [["Latency, ms", "text"], ["Observations"], ...quantiles, ["Max"]];
-  const rows = latencies.map(([title, n, ...values]) => [[title, "text"], [number(n)], ...values.map((v) => [number(v)])]);
+  const rows = latencies.map(([name, n, ...values]) => [[name, "text"], [number(n)], ...values.map((v) => [number(v)])]);
   $("whole").querySelector(".wide").replaceChildren(table("Latencies of the whole run", head, rows));
   $("slos").hidden = $("slos-note").hidden = !slos.length;
   $("slos").replaceChildren(table("SLOs over the whole run",
