@@ -5,7 +5,7 @@
 Locust with locustfiles/chat.py holds the users against the paced server (128 tokens each 20 ms); in
 turn nobody looks, and two "pages" poll once a second as the real one does, from the same cursor on.
 CPU is that of all client processes, tokens are the run's own count; ratios are within a round. What
-is done each second whether or not anybody looks (one point) is measured by itself.
+is done each second whether or not anybody looks (values counted, one point) is measured by itself.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main() -> None:
     for name, default in (("users", 500), ("seconds", 12), ("rounds", 4), ("processes", 0)):
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
-    print(f"one point at 25,000 gaps and 200 requests a second: {point_ms():.2f} ms")
+    print(f"one second of 25,000 gaps and 200 requests: {point_ms():.2f} ms")
     with paced(Pace()) as server:
         measure(options, server.url)
 
