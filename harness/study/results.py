@@ -114,8 +114,11 @@ def search_plan(run: Run) -> SearchPlan:
 def logged_levels(run: Run) -> list[LoggedLevel]:
     """The windows in levels.jsonl; a line without one is counted as damage.
 
-    Of a test that Locust decided about they follow from the records, until they have been written.
+    Of a test that Locust decided about they always follow from the records: what was written may
+    be of a time when it was still going on.
     """
+    if (run.info.get("config") or {}).get("kind") == LOCUST:
+        return locust_levels(run.table, asked_users(read_json(run.path / names.ENDED) or {}))
     logged = []
     for row in run.levels:
         try:
@@ -131,25 +134,19 @@ def logged_levels(run: Run) -> list[LoggedLevel]:
         logged.append(
             LoggedLevel(window, invalid, decision, bool(row.get("audited", True)), reason)
         )
-    if not logged and (run.info.get("config") or {}).get("kind") == LOCUST:
-        asked = asked_users(read_json(run.path / names.ENDED) or {})
-        return locust_levels(run.table, asked)
     return logged
 
 
 def write_locust_levels(folder: RunFolder) -> None:
-    """Write levels.jsonl of a test that Locust decided about, from its records, if it lacks.
+    """Write levels.jsonl of a test that Locust decided about, from its records so far.
 
-    So its frames have levels and phases, and `compare` finds them.
+    So its frames have levels and phases.
     """
     info = read_json(folder.path / names.RUN) or {}
-    file = folder.path / names.LEVELS
-    written = file.exists() and file.stat().st_size > 0
-    if (info.get("config") or {}).get("kind") != LOCUST or written:
+    if (info.get("config") or {}).get("kind") != LOCUST:
         return
     lines = [dumps(level_line(level)) + b"\n" for level in logged_levels(read_run(folder.path))]
-    if lines:
-        folder.write(names.LEVELS, b"".join(lines))
+    folder.write(names.LEVELS, b"".join(lines))
 
 
 def compute(run: Run, compat: Sequence[str] = (), slos: Sequence[Slo] = ()) -> Results:
