@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 import pytest
 
-from harness.drive.session import say_lost
 from harness.measure.records.request_record import Outcome, RequestRecord
 from harness.reader.transport import (
     RESEND_S,
@@ -117,22 +116,6 @@ def test_what_a_dead_worker_did_not_send_is_counted() -> None:
     assert said.startswith("97 requests were begun whose records never arrived (97 of worker 1)")
     assert "either a load process died, which is said above, or one was too busy" in said
     assert say_missing({}) == ""
-
-
-@pytest.mark.parametrize(
-    ("lost", "want"),
-    [
-        ((), ""),
-        (("worker 0 ended",), "worker 0 ended; see its log, and run again."),
-        (("worker 0 ended", "b"), "worker 0 ended (1 more was lost); see its log, and run again."),
-        (("worker 0 ended", "b", "c"), "worker 0 ended (2 more were lost); see its log, and run"),
-    ],
-)
-def test_lost_workers(lost: tuple[str, ...], want: str) -> None:
-    """The first one is named, the others are counted."""
-    said = say_lost(lost)
-    assert said.startswith(want)
-    assert bool(said) == bool(lost)
 
 
 def test_a_workers_next_decoder_counts_its_batches_anew() -> None:

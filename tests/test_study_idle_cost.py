@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,8 +11,19 @@ from study_process import harness, load
 from harness.cli import main
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
+from harness.errors import ConfigError
 from harness.report.templates import render
-from harness.study.idle_cost import NEWCOMERS, NO_RESET, IdleCost, IdlePlan, Returns
+from harness.server.access import TargetAccess
+from harness.server.address import Address
+from harness.study import idle_cost
+from harness.study.idle_cost import (
+    NEWCOMERS,
+    NO_RESET,
+    IdleCost,
+    IdlePlan,
+    Returns,
+    check_length,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,6 +77,37 @@ def test_a_server_that_cannot_clear() -> None:
     assert "VLLM_SERVER_DEV_MODE=1" in page
     assert "The server does not say how large its KV cache is." in page
     assert "| return, kept | 544 | 50.0 | 50.0 to 50.0 | \u2013 |" in page
+
+
+@pytest.mark.parametrize(
+    ("limit", "want"), [(800, ""), (300, "try --history-tokens 264."), (36, "--message-tokens.")]
+)
+def test_a_history_that_is_too_long(limit: int, want: str) -> None:
+    """What is advised has room; where a message alone has none, another option is."""
+    said = ""
+    try:
+        check_length(PLAN, limit)
+    except ConfigError as error:
+        said = str(error)
+    assert said.endswith(want)
+    assert bool(said) == bool(want)
+
+
+def test_the_size_of_the_cache_is_the_servers_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers with a window share blocks: tokens are not blocks times their size."""
+    cache = {"kv_blocks": 100, "block_size": 16, "kv_tokens": 3200}
+    found = SimpleNamespace(cache=cache, max_model_len=None, model="m")
+    asker = SimpleNamespace(
+        line=SimpleNamespace(close=lambda: None),
+        tokens=lambda n: [1] * n,
+        ask=lambda prompts: Returns((0.05,) * len(prompts), len(prompts[0])),
+        figure=lambda _: 0.0,
+        clear=lambda: False,
+    )
+    monkeypatch.setattr(idle_cost, "probe", lambda *_: found)
+    monkeypatch.setattr(idle_cost, "Asker", lambda *_: asker)
+    access = TargetAccess(Address.parse("http://127.0.0.1:1"))
+    assert idle_cost.measure_idle_cost(access, PLAN, None).kv_tokens == 3200
 
 
 @pytest.mark.process

@@ -145,7 +145,6 @@ def measure_idle_cost(access: TargetAccess, plan: IdlePlan, model: str | None) -
     """All of it, some 3 requests a session. Raises ConfigError, ServerUnreachable."""
     found = probe(access, "completions", model)
     check_length(plan, found.max_model_len)
-    blocks, block = found.cache.get("kv_blocks"), found.cache.get("block_size")
     asker = Asker(access, found.model, plan.output_tokens)
     with closing(asker.line):
         asker.ask([asker.tokens(plan.history_tokens) for _ in range(WARM_UP)])
@@ -162,7 +161,7 @@ def measure_idle_cost(access: TargetAccess, plan: IdlePlan, model: str | None) -
     return IdleCost(
         plan=plan,
         model=found.model,
-        kv_tokens=blocks * block if blocks and block else None,
+        kv_tokens=found.cache.get("kv_tokens"),
         kv_usage_idle=None if isnan(kv_usage) else kv_usage,
         first=first,
         kept=kept,
@@ -178,9 +177,10 @@ def check_length(plan: IdlePlan, limit: int | None) -> None:
     longest = plan.history_tokens + plan.message_tokens + plan.output_tokens
     if limit is not None and longest > limit:
         room = limit - plan.message_tokens - plan.output_tokens
+        remedy = f"--history-tokens {room}" if room > 0 else "a smaller --message-tokens"
         raise ConfigError(
             f"the model's context is {limit:,} tokens, and a return needs {longest:,}: expected at "
-            f"most that; try --history-tokens {room}."
+            f"most that; try {remedy}."
         )
 
 
