@@ -34,7 +34,7 @@ SAID = "this machine is busy with other programs (CPU pressure 85%, load 7.0 on 
         # our own processes compete with each other: the cause is nobody else
         (replace(CALM, own=1.9, others=0.05, pressure=0.9), "no core was idle: this client"),
         (replace(CALM, own=1.2, others=0.05, pressure=0.3), MORE_PROCESSES),
-        # bound to two cores of many, as by `taskset`
+        # bound to two cores of many, as by the command taskset
         (replace(CALM, own=1.9, machine_cores=64), "no core was idle: this client and what it sta"),
         (replace(CALM, own=1.2, machine_cores=64), MORE_PROCESSES),
         # other programs use much of a machine with idle cores, for which nobody waits
