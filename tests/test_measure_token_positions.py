@@ -88,9 +88,9 @@ def test_too_little(requests: int, tokens: int) -> None:
 @pytest.mark.parametrize(
     ("later", "ci95", "want"),
     [
-        (1.2, (0.8, 1.6), "a gap is 1.20 ms (0.80 to 1.60) longer than around token 10 of the"),
-        (-1.2, (-1.6, -0.8), "a gap is 1.20 ms (0.80 to 1.60) shorter than around token 10 of"),
-        (0.1, (-0.3, 0.5), "a gap is neither longer nor shorter than around token 10 of the same"),
+        (1.2, (0.8, 1.6), "Late tokens are slower: {mean} 1.20 ms (0.80 to 1.60) longer than {of}."),
+        (-1.2, (-1.6, -0.8), "Late tokens are faster: {mean} 1.20 ms (0.80 to 1.60) shorter than {of}."),
+        (0.1, (-0.3, 0.5), "Late tokens are not shown to be slower: {mean} within 0.50 ms of that {of}."),
     ],
 )
 def test_the_sentence(later: float, ci95: tuple[float, float], want: str) -> None:
@@ -100,6 +100,26 @@ def test_the_sentence(later: float, ci95: tuple[float, float], want: str) -> Non
         PositionRow(500, 200, 11, 13, 40, later, ci95),
         PositionRow(1000, 20, 11, 13),
     )
-    said = position_sentence(PositionFigures(rows))
-    assert said.startswith("Around token 500 ")
-    assert want in said
+    mean, of = "around token 500 the mean ITL is", "around token 10 of the same 40 requests"
+    assert position_sentence(PositionFigures(rows)) == want.format(mean=mean, of=of)
+
+
+def test_too_few_requests_to_compare() -> None:
+    """Four answers are too few for an interval, which is said; five are enough."""
+    four, five = figures_of(answers(4, 1200)), figures_of(answers(5, 1200))
+    assert [row.requests for row in four.rows] == [4, 4, 4]  # 12 gaps around the 10th are too few
+    assert position_sentence(four) == (
+        "Whether late tokens are slower is not known: that takes 5 requests with measured tokens "
+        "around both token 10 and token 100 (there: 4)."
+    )
+    assert position_sentence(five).startswith("Late tokens are slower: around token 1,000 ")
+
+
+def test_the_interval_of_few_requests_is_students() -> None:
+    """Five requests whose late gaps are longer by 1 to 5 ms: 3 ± 2.776 x 1.58 / sqrt(5)."""
+    counter = PositionCounter(0, 2**60)
+    more_ns = np.arange(1, 6) * MS
+    counter.differences[2] = (5, more_ns.sum(), (more_ns**2).sum())
+    requests, later_ms, (low, high) = counter._later(2)
+    assert (requests, later_ms) == (5, 3)
+    assert (low, high) == pytest.approx((3 - 1.963, 3 + 1.963), abs=0.02)

@@ -171,15 +171,18 @@ def test_the_page() -> None:
     page = render("first_token_latency.md.j2", starts=told, rows=run_rows(start))
     for line in (
         "| model | qwen |",
-        "| system | Debian, Linux 6.1 |",
-        "| device | cuda NVIDIA H200 |",
+        "| OS and kernel | Debian, Linux 6.1 |",
+        "| device | cuda |",
+        "| GPU | NVIDIA H200 |",
         "| GPU memory in use before the requests, MiB | 130,000 |",
+        "| run | ttft_s | e2e_s | tokens | gpu_util_pct | server_cpu_pct | notes |",
         "| cold_1 | 2.0000 | 2.5000 | 100 |  | 80 | the first request after the start |",
         "Of the 5 warm runs: min 90.0 ms (run_4), median 100.0 ms (run_2), max 130.0 ms (run_3).",
         (
             "**Disk to host.** Until it was ready, the server read 3,100 MB from disk, and the "
             "page cache grew by 3,090 MB: the files came from disk."
         ),
+        "| disk reads, MB | 3,100 |",
         "| model loaded, GiB (vLLM's log) | 2.98 |",
         "| warm-up | 100.00 | 51.5% | 189 |",
         "The parts add up to 194.00 s; from the start of the process to the first token it was",
@@ -238,13 +241,15 @@ def test_slopes() -> None:
     page = render("kv_cache_scaling_notes.md.j2", rows=got, own=32_768)
     for line in (
         "A token costs **28,672 bytes** by the model's shape",
+        "## Largest safe length with N users",
+        "| Users (N) | Tokens |",
         "| 16 | 30,368 |",  # 540,000 x 0.9 / 16 = 30,375: 1,898 blocks of 16
         "| 4 | 32,768 (the model's own limit) |",
         "65536 tokens were not measured: above the model's own limit of 32,768 tokens.",
-        "pools differ by 0.0% between lengths: the number of requests is inversely linear in L,",
+        "The KV tokens differ by 0.0% between these lengths: twice the length, half as many requests,",
         "| 2,048 | 237 |",  # 540,000 x 0.9 / 2,048
-        "**A service that cares for latency:** set `--max-num-seqs` to at most the number",
-        "**A service that cares for throughput:** set `--max-num-seqs` above that number",
+        "**A latency-focused service:** set `--max-num-seqs` to at most the number",
+        "**A throughput-focused service:** set `--max-num-seqs` above that number",
     ):
         assert line in page
 

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from harness.report.report_data import ReportData
 
 LEAST_POINTS: Final = 4  # fewer make no curve
+HOW_TO_READ: Final = (
+    "n: gaps that end at a token within 10% of that position, of all requests. The last column "
+    "compares means within the requests that have tokens around both positions, with the 95% "
+    "interval of the difference, as answers that end early are in the first rows alone."
+)
 
 
 def positions_of(facts: ReportData) -> PositionFigures:
@@ -27,13 +32,13 @@ def position_rows(facts: ReportData) -> list[dict[str, str]]:
 
 def _row(one: PositionRow) -> dict[str, str]:
     low, high = one.later_ci95_ms
-    later = f"{one.later_ms:+.2f} ({low:+.2f} to {high:+.2f})" if one.requests else ""
+    later = f"{one.later_ms:+.2f} ({low:+.2f} to {high:+.2f})" if one.is_compared else ""
     return {
-        "Token": f"{one.position:,}",
+        "Around token": f"{one.position:,}",
         "n": f"{one.n:,}",
         "ITL p50, ms": format_number(one.p50_ms),
-        "p95": format_number(one.p95_ms),
-        "Mean against the 10th, ms": later,
+        "ITL p95, ms": format_number(one.p95_ms),
+        "Mean ITL above the 10th's, ms": later,
     }
 
 
@@ -47,7 +52,7 @@ def position_chart(facts: ReportData) -> str:
     curve = positions_of(facts).curve
     if len(curve) < LEAST_POINTS:
         return ""
-    title = "ITL by token position, ms: p95 and median"
+    title = "ITL by token position, ms: p95 (solid), median (dotted)"
     position = [(one.first * one.last) ** 0.5 for one in curve]
     with drawing(WIDTH, HEIGHT) as (figure, (axes,)):
         axes.set_title(title)

@@ -14,6 +14,7 @@ from harness.measure.search.statistics import mean_interval
 from harness.measure.states import Decision, Purpose
 from harness.report import tables
 from harness.report.numbers import Quantity, escape_markdown, format_number
+from harness.report.remarks import sweet_spot_sentence
 
 if TYPE_CHECKING:
     from harness.measure.result import Level
@@ -129,6 +130,7 @@ def findings(facts: ReportData) -> list[str]:
     knee = f"{power.users:,} ({power.ci95[0]:,} to {power.ci95[1]:,})"
     told = [f"Throughput {flat} at {plateau.users:,} users."]
     told.append(f"The knee, where throughput over latency peaks, is at {knee} users.")
+    told += filter(None, [sweet_spot_sentence(facts)])
     for low, high in pairwise(rows):
         late, more = (high[x] / (low[x] or inf) for x in ("p95_e2e_s", "output_tok_s"))
         if late > more:

@@ -43,6 +43,7 @@ from harness.runfolder import names
 from harness.runfolder.folder_reader import Run, check_folder, read_run
 from harness.runfolder.folder_writer import RunFolder
 from harness.runfolder.json_files import dumps, read_json
+from harness.server.api_versions import is_simulator
 from harness.server.max_num_seqs import max_num_seqs
 from harness.study.confirm import PROMISED, confirmed, searched
 from harness.study.drill_file import parse_drill
@@ -318,8 +319,7 @@ def target_of_run(run: Run) -> Target:
     versions = dict(run.info.get("versions") or {})
     if server.get("version"):
         versions["server"] = str(server["version"])
-    # `vllm-harness engine` behind a URL says so in its version
-    simulated = bool(server.get("embedded")) or versions.get("server", "").startswith("harness-")
+    simulated = bool(server.get("embedded")) or is_simulator(versions.get("server", ""))
     return Target(
         url=str(server.get("url") or ""),
         model=str(server.get("model") or ""),

@@ -9,13 +9,14 @@ within the requests that have both.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import nan, sqrt
+from math import isnan, nan, sqrt
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from harness.measure.log_histogram import LogHistogram
 from harness.measure.records.scan import EventChunk, within_window
+from harness.measure.search.statistics import t_quantile
 from harness.units import MS
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ REACH: Final = 0.1  # of a position, to either side
 PER_DECADE: Final = 10  # points of the curve
 FARTHEST: Final = 1_000_000  # tokens
 LEAST_GAPS: Final = 20  # a p95 of fewer is their largest
-Z95: Final = 1.96
+LEAST_REQUESTS: Final = 5  # whose differences have an interval that is of use
 
 EDGES: Final = np.unique(
     np.round(10 ** np.arange(np.log10(2), np.log10(FARTHEST), 1 / PER_DECADE)).astype(np.int64)
@@ -42,8 +43,13 @@ class PositionRow:
     p50_ms: float  # median gap, ms
     p95_ms: float  # p95 gap, ms
     requests: int = 0  # that also have tokens around the first position of the table
-    later_ms: float = nan  # in these, by how much the mean gap here exceeds that of the first
+    later_ms: float = nan  # in these, the mean gap here minus that around the first, ms
     later_ci95_ms: tuple[float, float] = (nan, nan)  # its 95% interval
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether enough requests have tokens around both positions."""
+        return not isnan(self.later_ms)
 
     @property
     def is_slower(self) -> bool:
@@ -123,11 +129,13 @@ class PositionCounter:
     def _later(self, number: int) -> tuple[int, float, tuple[float, float]]:
         """(requests, mean difference in ms, its 95% interval), against the first position."""
         n, total, squares = self.differences[number]
-        if number == 0 or n < LEAST_GAPS:
+        if number == 0:
             return (0, nan, (nan, nan))
+        if n < LEAST_REQUESTS:
+            return (int(n), nan, (nan, nan))
         mean = total / n
         deviation = sqrt(max(squares / n - mean**2, 0.0) * n / (n - 1))
-        half = Z95 * deviation / sqrt(n)
+        half = t_quantile(0.975, n - 1) * deviation / sqrt(n)
         return (int(n), mean / MS, ((mean - half) / MS, (mean + half) / MS))
 
 
@@ -157,18 +165,32 @@ def _quantiles(histogram: LogHistogram) -> dict[int, tuple[int, float, float]]:
 
 
 def position_sentence(figures: PositionFigures) -> str:
-    """Whether late tokens are slower, of the farthest position that can be compared; ""."""
-    compared = [row for row in figures.rows if row.requests]
-    if not compared:
-        return ""
-    last, first = compared[-1], figures.rows[0]
-    low, high = last.later_ci95_ms
-    where = f"Around token {last.position:,} a gap is"
-    among = f"than around token {first.position} of the same {last.requests:,} requests"
-    size = f"{abs(last.later_ms):.2f} ms"
-    span = f"({min(abs(low), abs(high)):.2f} to {max(abs(low), abs(high)):.2f})"
-    if last.is_slower:
-        return f"{where} {size} {span} longer {among}."
-    if last.is_faster:
-        return f"{where} {size} {span} shorter {among}."
-    return f"{where} neither longer nor shorter {among}, within {max(abs(low), abs(high)):.2f} ms."
+    """Whether late tokens are slower, by the farthest position that can be compared.
+
+    "" without late tokens.
+    """
+    later = [row for row in figures.rows if row.position != POSITIONS[0]]
+    compared = [row for row in later if row.is_compared]
+    if compared:
+        return _comparison(compared[-1])
+    if later:
+        most = max(later, key=lambda row: row.requests)
+        return (
+            f"Whether late tokens are slower is not known: that takes {LEAST_REQUESTS} requests "
+            f"with measured tokens around both token {POSITIONS[0]} and token {most.position:,} "
+            f"(there: {most.requests:,})."
+        )
+    return ""
+
+
+def _comparison(late: PositionRow) -> str:
+    low, high = late.later_ci95_ms
+    near_ms, far_ms = sorted((abs(low), abs(high)))
+    mean = f"around token {late.position:,} the mean ITL is"
+    size = f"{abs(late.later_ms):.2f} ms ({near_ms:.2f} to {far_ms:.2f})"
+    early = f"around token {POSITIONS[0]} of the same {late.requests:,} requests"
+    if late.is_slower:
+        return f"Late tokens are slower: {mean} {size} longer than {early}."
+    if late.is_faster:
+        return f"Late tokens are faster: {mean} {size} shorter than {early}."
+    return f"Late tokens are not shown to be slower: {mean} within {far_ms:.2f} ms of that {early}."
