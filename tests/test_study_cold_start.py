@@ -296,7 +296,7 @@ def test_slopes() -> None:
         "| Users (N) | Tokens |",
         "| 16 | 30,368 |",  # 540,000 x 0.9 / 16 = 30,375: 1,898 blocks of 16
         "| 4 | 32,768 (the model's own limit) |",
-        "65536 tokens were not measured: above the model's own limit of 32,768 tokens.",
+        "A length of 65,536 tokens was not measured: above the model's own limit of 32,768 tokens.",
         "The KV tokens differ by 0.0% between these lengths: twice the length, half as many requests,",
         "| 2,048 | 237 |",  # 540,000 x 0.9 / 2,048
         "**A latency-focused service:** set `--max-num-seqs` to at most the number",
@@ -306,10 +306,12 @@ def test_slopes() -> None:
 
 
 @pytest.mark.process
-def test_a_length_that_vllm_refuses(tmp_path: Path) -> None:
+def test_a_length_that_vllm_refuses(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """It is named with vLLM's reason, and the other lengths are measured all the same."""
     options = ["--start-command", LITTLE, "--start-args=--refuses=1024", "--out", str(tmp_path)]
     assert main(["kv-scaling", "--lengths", "1024,512", *options]) == 0
+    refused = "--max-model-len 1024: not measured (vLLM ended with exit code 1 (ValueError: no room "
+    assert f"\n{refused}" in capfd.readouterr().out
     assert (tmp_path / "kv_cache_scaling.csv").read_text().splitlines()[1:] == [
         "512,,,,no GPU: its columns are empty,,,,,",
         "1024,,,,vLLM ended with exit code 1 (ValueError: no room for 1024 tokens),,,,,",
