@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 from random_tables import Pieces
@@ -17,14 +19,21 @@ from harness.measure.records.token_positions import (
 )
 from harness.units import MS
 
+if TYPE_CHECKING:
+    from harness.measure.arrays import Ints
+
 GROWTH_NS = 1_000  # of a gap from token to token
 
 
 def answers(requests: int, tokens: int, per_event: int = 1) -> RecordTable:
     """Gap i of request r lasts 10 ms + r µs + i µs, where i is the token that ends it."""
-    events = tokens // per_event
-    number = np.arange(1, events + 1) * per_event
-    gap_ns = 10 * MS + GROWTH_NS * (np.arange(requests)[:, None] + number)
+    number = np.arange(1, tokens // per_event + 1) * per_event
+    return table_of(10 * MS + GROWTH_NS * (np.arange(requests)[:, None] + number), per_event)
+
+
+def table_of(gap_ns: Ints, per_event: int = 1) -> RecordTable:
+    """Requests that all begin at 0; a row of gaps for each, the first before its first event."""
+    requests, events = gap_ns.shape
     at_ns = np.cumsum(gap_ns, axis=1)
     columns = dict.fromkeys(NUMBER_COLUMNS, np.zeros(requests, np.int64))
     columns |= {
@@ -88,9 +97,21 @@ def test_too_little(requests: int, tokens: int) -> None:
 @pytest.mark.parametrize(
     ("later", "ci95", "want"),
     [
-        (1.2, (0.8, 1.6), "Late tokens are slower: {mean} 1.20 ms (0.80 to 1.60) longer than {of}."),
-        (-1.2, (-1.6, -0.8), "Late tokens are faster: {mean} 1.20 ms (0.80 to 1.60) shorter than {of}."),
-        (0.1, (-0.3, 0.5), "Late tokens are not shown to be slower: {mean} within 0.50 ms of that {of}."),
+        (
+            1.2,
+            (0.8, 1.6),
+            "Late tokens are slower: {mean} 1.20 ms (0.80 to 1.60) longer than {of}.",
+        ),
+        (
+            -1.2,
+            (-1.6, -0.8),
+            "Late tokens are faster: {mean} 1.20 ms (0.80 to 1.60) shorter than {of}.",
+        ),
+        (
+            0.1,
+            (-0.3, 0.5),
+            "Late tokens are not shown to be slower: {mean} within 0.50 ms of that {of}.",
+        ),
     ],
 )
 def test_the_sentence(later: float, ci95: tuple[float, float], want: str) -> None:
@@ -116,10 +137,9 @@ def test_too_few_requests_to_compare() -> None:
 
 
 def test_the_interval_of_few_requests_is_students() -> None:
-    """Five requests whose late gaps are longer by 1 to 5 ms: 3 ± 2.776 x 1.58 / sqrt(5)."""
-    counter = PositionCounter(0, 2**60)
-    more_ns = np.arange(1, 6) * MS
-    counter.differences[2] = (5, more_ns.sum(), (more_ns**2).sum())
-    requests, later_ms, (low, high) = counter._later(2)
-    assert (requests, later_ms) == (5, 3)
-    assert (low, high) == pytest.approx((3 - 1.963, 3 + 1.963), abs=0.02)
+    """Five requests whose late gaps are longer by 1 to 5 ms: 3 ± 2.776 x 1.581 / sqrt(5)."""
+    late_ms = np.arange(1, 6)[:, None] * (np.arange(1, 121) > 50)
+    found = figures_of(table_of((10 + late_ms) * MS))
+    (around_100,) = found.rows
+    assert (around_100.requests, around_100.later_ms) == (5, 3)
+    assert around_100.later_ci95_ms == pytest.approx((3 - 1.963, 3 + 1.963), abs=0.02)

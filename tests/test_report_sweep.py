@@ -79,7 +79,7 @@ GROWS = (100.0, 390.0, 760.0, 800.0)
     ],
 )
 def test_findings(facts: ReportData, want: list[str]) -> None:
-    """From the figures alone, the sweet spot beside the knee; nothing of a GPU that was not read."""
+    """From the figures alone, the sweet spot beside the knee; nothing of a GPU that is not read."""
     assert findings(facts) == [FLAT, KNEE, *want]
 
 

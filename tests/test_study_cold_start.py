@@ -215,10 +215,9 @@ def test_the_page() -> None:
             MOVED,
             4.0,
             (
-                "server read 3,100 MB from disk, and the page cache grew by 3,090 MB: the files came "
-                "from disk.",
-                "Loading the weights took 6.0 s, after which 3,000 MiB of GPU memory were in use. "
-                "That is reading the files and copying them, so the copy to the GPU took at most as ",
+                "3,100 MB from disk, and the page cache grew by 3,090 MB: the files came from disk.",
+                "Loading the weights took 6.0 s, after which 3,000 MiB of GPU memory were in use.",
+                "reading the files and copying them, so the copy to the GPU took at most as long.",
             ),
         ),
         (
@@ -226,8 +225,8 @@ def test_the_page() -> None:
             MOVED | {"disk reads, MB": 20.0, "growth of the page cache, MB": -355.0},
             4.0,
             (
-                "20 MB from disk, and the page cache shrank by 355 MB: the program's files (the "
-                "weights are random and in no file) were already in the page cache, or are small.",
+                "read 20 MB from disk, and the page cache shrank by 355 MB: the program's files ",
+                "files (the weights are random and in no file) were already in the page cache, or ",
                 "The weights are random and were made on the GPU, so none were copied to it.",
             ),
         ),
@@ -297,7 +296,7 @@ def test_slopes() -> None:
         "| 16 | 30,368 |",  # 540,000 x 0.9 / 16 = 30,375: 1,898 blocks of 16
         "| 4 | 32,768 (the model's own limit) |",
         "A length of 65,536 tokens was not measured: above the model's own limit of 32,768 tokens.",
-        "The KV tokens differ by 0.0% between these lengths: twice the length, half as many requests,",
+        "The KV tokens differ by 0.0% between these lengths: twice the length, half as many ",
         "| 2,048 | 237 |",  # 540,000 x 0.9 / 2,048
         "**A latency-focused service:** set `--max-num-seqs` to at most the number",
         "**A throughput-focused service:** set `--max-num-seqs` above that number",
@@ -310,7 +309,9 @@ def test_a_length_that_vllm_refuses(tmp_path: Path, capfd: pytest.CaptureFixture
     """It is named with vLLM's reason, and the other lengths are measured all the same."""
     options = ["--start-command", LITTLE, "--start-args=--refuses=1024", "--out", str(tmp_path)]
     assert main(["kv-scaling", "--lengths", "1024,512", *options]) == 0
-    refused = "--max-model-len 1024: not measured (vLLM ended with exit code 1 (ValueError: no room "
+    refused = (
+        "--max-model-len 1024: not measured (vLLM ended with exit code 1 (ValueError: no room "
+    )
     assert f"\n{refused}" in capfd.readouterr().out
     assert (tmp_path / "kv_cache_scaling.csv").read_text().splitlines()[1:] == [
         "512,,,,no GPU: its columns are empty,,,,,",

@@ -49,7 +49,7 @@ def test_what_follows() -> None:
         "No batch slot, because none of their requests is running. Their histories need 2,048 of ",
         "need 2,048 of 8,192 KV tokens, 25% of the cache; 16 such histories fit. Blocks of an idle",
         "running request that needs them, and reports 0.0% of the cache in use while all are idle.",
-        "after 55.0 ms with the history kept and after 275 ms once it was cleared: 220 ms of prefill",
+        "after 55.0 ms with the history kept and after 275 ms once it was cleared: 220 ms of",
         "of prefill that every return pays after clearing.\n\n**What clearing gives.**",
         "after 50.0 ms with nothing cached: clearing is not shown to help newcomers.\n\n**What a",
         "starts again with 32 tokens and has its first token after 50.0 ms",

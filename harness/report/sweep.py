@@ -197,10 +197,14 @@ def rules_of_thumb(facts: ReportData) -> list[str]:
     told = f"Send {row['concurrency']:,} at once: {row['n']:,} requests take {took} s in place of "
     told += f"{before} s one at a time ({faster} times as fast, within 10% of the most tokens/s)."
     in_flight = format_number(last["concurrent_in_flight"])
-    told += f"\nWith {last['concurrency']:,} at once, {in_flight} were in flight on average: fewer are "
+    told += (
+        f"\nWith {last['concurrency']:,} at once, {in_flight} were in flight on average: fewer are "
+    )
     told += "left at the end, so a larger batch gains more."
     if rows[0]["concurrency"] == 1:
-        told += f"\nWith 1 at once the batch repeats one at a time and was {again} times as fast: what "
+        told += (
+            f"\nWith 1 at once the batch repeats one at a time and was {again} times as fast: what "
+        )
         told += "differs there is noise."
     return told.splitlines()
 
