@@ -215,7 +215,7 @@ def test_the_page() -> None:
             MOVED,
             4.0,
             (
-                "3,100 MB from disk, and the page cache grew by 3,090 MB: the files came from disk.",
+                "MB from disk, and the page cache grew by 3,090 MB: the files came from disk.",
                 "Loading the weights took 6.0 s, after which 3,000 MiB of GPU memory were in use.",
                 "reading the files and copying them, so the copy to the GPU took at most as long.",
             ),
