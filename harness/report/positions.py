@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from harness.measure.records.token_positions import PositionFigures, PositionRow, position_sentence
+from harness.measure.records.token_positions import (
+    LEAST_REQUESTS,
+    POSITIONS,
+    PositionFigures,
+    PositionRow,
+)
 from harness.report.curves import HEIGHT, WIDTH, log_ticks
-from harness.report.numbers import format_number
+from harness.report.numbers import Quantity, decimal_places, format_number
 from harness.report.svg import BLUE, MUTED, drawing, to_svg
 
 if TYPE_CHECKING:
@@ -31,15 +36,21 @@ def position_rows(facts: ReportData) -> list[dict[str, str]]:
 
 
 def _row(one: PositionRow) -> dict[str, str]:
-    low, high = one.later_ci95_ms
-    later = f"{one.later_ms:+.2f} ({low:+.2f} to {high:+.2f})" if one.is_compared else ""
     return {
         "Around token": f"{one.position:,}",
         "n": f"{one.n:,}",
         "ITL p50, ms": format_number(one.p50_ms),
         "ITL p95, ms": format_number(one.p95_ms),
-        "Mean ITL above the 10th's, ms": later,
+        "Mean ITL above the 10th's, ms": _difference(one) if one.is_compared else "",
     }
+
+
+def _difference(one: PositionRow) -> str:
+    """`+1.50 (+1.05 to +1.95)`."""
+    low, high = one.later_ci95_ms
+    decimals = max(decimal_places(one.later_ms, low, high), 0)
+    mean, low_text, high_text = (f"{x:+,.{decimals}f}" for x in (one.later_ms, low, high))
+    return f"{mean} ({low_text} to {high_text})"
 
 
 def position_note(facts: ReportData) -> str:
@@ -63,3 +74,36 @@ def position_chart(facts: ReportData) -> str:
         axes.plot(position, [one.p50_ms for one in curve], color=MUTED, linestyle=":")
         axes.set_ylim(bottom=0)
         return to_svg(figure, "positions", title)
+
+
+def position_sentence(figures: PositionFigures) -> str:
+    """Whether late tokens are slower, by the farthest position that can be compared.
+
+    "" without late tokens.
+    """
+    later = [row for row in figures.rows if row.position != POSITIONS[0]]
+    compared = [row for row in later if row.is_compared]
+    if compared:
+        return _comparison(compared[-1])
+    if later:
+        most = max(later, key=lambda row: row.requests)
+        return (
+            f"Whether late tokens are slower is not known: that takes {LEAST_REQUESTS} requests "
+            f"with measured tokens around both token {POSITIONS[0]} and token {most.position:,} "
+            f"(there: {most.requests:,})."
+        )
+    return ""
+
+
+def _comparison(late: PositionRow) -> str:
+    low, high = late.later_ci95_ms
+    near_ms, far_ms = sorted((abs(low), abs(high)))
+    mean = f"around token {late.position:,} the mean ITL is"
+    size = Quantity(abs(late.later_ms), near_ms, far_ms, "ms")
+    early = f"around token {POSITIONS[0]} of the same {late.requests:,} requests"
+    if late.is_slower:
+        return f"Late tokens are slower: {mean} {size} longer than {early}."
+    if late.is_faster:
+        return f"Late tokens are faster: {mean} {size} shorter than {early}."
+    most = Quantity(far_ms, unit="ms")
+    return f"Late tokens are not shown to be slower: {mean} within {most} of that {early}."

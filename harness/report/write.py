@@ -71,7 +71,8 @@ def markdown(facts: ReportData, found: Answer) -> str:
         lines += ["", "<details><summary>Mean TTFT by where it is spent, ms</summary>", ""]
         lines += [*tables.markdown(split, "Exact"), "", tables.ttft_split_note(facts)]
         lines += ["", "</details>"]
-    if positions := position_rows(facts):
+    positions = position_rows(facts)
+    if len(positions) > 1:  # the first alone compares nothing
         lines += ["", "<details><summary>ITL by token position</summary>", ""]
         lines += tables.markdown(positions)
         if note := position_note(facts):

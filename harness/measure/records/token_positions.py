@@ -128,7 +128,7 @@ class PositionCounter:
 
     def _later(self, number: int) -> tuple[int, float, tuple[float, float]]:
         """(requests, mean difference in ms, its 95% interval), against the first position."""
-        n, total, squares = self.differences[number]
+        n, total, squares = self.differences[number].tolist()
         if number == 0:
             return (0, nan, (nan, nan))
         if n < LEAST_REQUESTS:
@@ -162,35 +162,3 @@ def _quantiles(histogram: LogHistogram) -> dict[int, tuple[int, float, float]]:
             p50, p95 = (float(values[np.searchsorted(below, q * n)]) for q in (0.5, 0.95))
             found[int(number)] = (n, p50 / MS, p95 / MS)
     return found
-
-
-def position_sentence(figures: PositionFigures) -> str:
-    """Whether late tokens are slower, by the farthest position that can be compared.
-
-    "" without late tokens.
-    """
-    later = [row for row in figures.rows if row.position != POSITIONS[0]]
-    compared = [row for row in later if row.is_compared]
-    if compared:
-        return _comparison(compared[-1])
-    if later:
-        most = max(later, key=lambda row: row.requests)
-        return (
-            f"Whether late tokens are slower is not known: that takes {LEAST_REQUESTS} requests "
-            f"with measured tokens around both token {POSITIONS[0]} and token {most.position:,} "
-            f"(there: {most.requests:,})."
-        )
-    return ""
-
-
-def _comparison(late: PositionRow) -> str:
-    low, high = late.later_ci95_ms
-    near_ms, far_ms = sorted((abs(low), abs(high)))
-    mean = f"around token {late.position:,} the mean ITL is"
-    size = f"{abs(late.later_ms):.2f} ms ({near_ms:.2f} to {far_ms:.2f})"
-    early = f"around token {POSITIONS[0]} of the same {late.requests:,} requests"
-    if late.is_slower:
-        return f"Late tokens are slower: {mean} {size} longer than {early}."
-    if late.is_faster:
-        return f"Late tokens are faster: {mean} {size} shorter than {early}."
-    return f"Late tokens are not shown to be slower: {mean} within {far_ms:.2f} ms of that {early}."
