@@ -99,6 +99,12 @@ def test_the_answer_comes_first(found: Page) -> None:
     assert (len(ids) - len(set(ids)), linked - set(ids)) == (0, set())
 
 
+def test_the_sweet_spot_is_beside_the_knee(found: Page) -> None:
+    """The sentence under the headline: what a level costs is read with the knee."""
+    _, first, *_ = found.words["p"]  # behind the target
+    assert first.startswith("Sweet spot, regardless of the SLO: ")
+
+
 def test_hostile_text_is_text(tmp_path: Path, found: Page) -> None:
     """Names, a step's reason, the run's, a verdict: shown to the letter, and no element more."""
     path = tmp_path / "run"
