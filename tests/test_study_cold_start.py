@@ -92,7 +92,10 @@ def test_the_table_of_runs() -> None:
     ]
     assert [(row["run"], row["notes"]) for row in rows[2:] if row["notes"]] == [
         ("run_3", "outlier: TTFT 30% below the median"),
-        ("run_4", "outlier: TTFT 200% above the median; more than any other run: major faults"),
+        (
+            "run_4",
+            "outlier: TTFT 200% above the median; higher than in every other run: major faults",
+        ),
     ]
     assert start["warm_runs"] == {
         "min": {"name": "run_3", "ttft_s": 0.07},
@@ -190,7 +193,7 @@ def test_the_page() -> None:
         "| warm-up | 100.00 | 51.5% | 189 |",
         "The parts add up to 194.00 s; from the start of the process to the first token it was",
         "| cold_1 | 2,000.0 | 2,500.0 | 100 | 0 | 0 |",
-        "- run_3 is 30% slower, and nothing that was recorded tells why.",
+        "- run_3 is 30% slower; nothing that was recorded tells why.",
         "| the parts add up within 10% | yes |",
         "| page cache and compiled kernels pre-warmed by the start before | 192.0 | 2,000.0 |",
         (
@@ -244,6 +247,21 @@ def test_what_came_from_disk_and_what_went_to_the_gpu(
     }  # fmt: skip
     page = render("first_token_latency.md.j2", starts=[to_json(start)], rows=run_rows(start))
     assert [sentence for sentence in want if sentence not in page] == []
+
+
+def test_what_made_a_run_slow() -> None:
+    """Its share and what was higher; of a faster one, its share alone."""
+    ttfts = (2.0, 0.12, 0.1, 0.1, 0.07, 0.3, 0.1)
+    start = figures(requests(ttfts, (0, 0, 0, 0, 0, 9, 0)), {}, 2.0) | {
+        "ready_s": 1.0, "notes": (), "start_log": read_start_log("", 1.0), "gpus": [],
+        "by_start": MOVED, "caches": "", "model": "m", "system": "Linux", "gpu_memory_mib": NO_GPU,
+    }  # fmt: skip
+    page = render("first_token_latency.md.j2", starts=[to_json(start)], rows=run_rows(start))
+    want = (
+        "\n- run_3 is 30% faster.\n"
+        "- run_4 is 200% slower; higher than in every other run: major faults 9.\n"
+    )
+    assert want in page
 
 
 def test_a_busy_machine() -> None:

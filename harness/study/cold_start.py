@@ -183,7 +183,7 @@ def _notes(start: Figures, request: Figures) -> Iterator[str]:
         off = request["ttft_s"] / start["warm_ttft_s"] - 1
         yield f"outlier: TTFT {abs(off):.0%} {'above' if off > 0 else 'below'} the median"
         if more := ", ".join(start["outliers"][request["name"]]):
-            yield f"more than any other run: {more}"
+            yield f"higher than in every other run: {more}"
 
 
 def memory_used_mib(gpus: GpuReadings) -> float | None:
