@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 from random_tables import Pieces
@@ -12,19 +14,26 @@ from harness.metrics.token_positions import (
     PositionCounter,
     PositionFigures,
     PositionRow,
-    position_sentence,
 )
 from harness.records.record_table import NUMBER_COLUMNS, OK, RecordTable
+from harness.report.positions import position_sentence
 from harness.units import MS
+
+if TYPE_CHECKING:
+    from harness.core.arrays import Ints
 
 GROWTH_NS = 1_000  # of a gap from token to token
 
 
 def answers(requests: int, tokens: int, per_event: int = 1) -> RecordTable:
     """Gap i of request r lasts 10 ms + r µs + i µs, where i is the token that ends it."""
-    events = tokens // per_event
-    number = np.arange(1, events + 1) * per_event
-    gap_ns = 10 * MS + GROWTH_NS * (np.arange(requests)[:, None] + number)
+    number = np.arange(1, tokens // per_event + 1) * per_event
+    return table_of(10 * MS + GROWTH_NS * (np.arange(requests)[:, None] + number), per_event)
+
+
+def table_of(gap_ns: Ints, per_event: int = 1) -> RecordTable:
+    """Requests that all begin at 0; a row of gaps for each, the first before its first event."""
+    requests, events = gap_ns.shape
     at_ns = np.cumsum(gap_ns, axis=1)
     columns = dict.fromkeys(NUMBER_COLUMNS, np.zeros(requests, np.int64))
     columns |= {
@@ -98,9 +107,21 @@ def test_too_little(requests: int, tokens: int) -> None:
 @pytest.mark.parametrize(
     ("later", "ci95", "want"),
     [
-        (1.2, (0.8, 1.6), "a gap is 1.20 ms (0.80 to 1.60) longer than around token 10 of the"),
-        (-1.2, (-1.6, -0.8), "a gap is 1.20 ms (0.80 to 1.60) shorter than around token 10 of"),
-        (0.1, (-0.3, 0.5), "a gap is neither longer nor shorter than around token 10 of the same"),
+        (
+            1.2,
+            (0.8, 1.6),
+            "Late tokens are slower: {mean} 1.2 ms (0.8 to 1.6) longer than {of}.",
+        ),
+        (
+            -1.2,
+            (-1.6, -0.8),
+            "Late tokens are faster: {mean} 1.2 ms (0.8 to 1.6) shorter than {of}.",
+        ),
+        (
+            0.1,
+            (-31.76, 20.87),
+            "Late tokens are not shown to be slower: {mean} within 31.8 ms of that {of}.",
+        ),
     ],
 )
 def test_the_sentence(later: float, ci95: tuple[float, float], want: str) -> None:
@@ -110,6 +131,25 @@ def test_the_sentence(later: float, ci95: tuple[float, float], want: str) -> Non
         PositionRow(500, 200, 11, 13, 40, later, ci95),
         PositionRow(1000, 20, 11, 13),
     )
-    said = position_sentence(PositionFigures(rows))
-    assert said.startswith("Around token 500 ")
-    assert want in said
+    mean, of = "around token 500 the mean ITL is", "around token 10 of the same 40 requests"
+    assert position_sentence(PositionFigures(rows)) == want.format(mean=mean, of=of)
+
+
+def test_too_few_requests_to_compare() -> None:
+    """Four answers are too few for an interval, which is said; five are enough."""
+    four, five = figures_of(answers(4, 1200)), figures_of(answers(5, 1200))
+    assert [row.requests for row in four.rows] == [4, 4, 4]  # 12 gaps around the 10th are too few
+    assert position_sentence(four) == (
+        "Whether late tokens are slower is not known: that takes 5 requests with measured tokens "
+        "around both token 10 and token 100 (there: 4)."
+    )
+    assert position_sentence(five).startswith("Late tokens are slower: around token 1,000 ")
+
+
+def test_the_interval_of_few_requests_is_students() -> None:
+    """Five requests whose late gaps are longer by 1 to 5 ms: 3 ± 2.776 x 1.581 / sqrt(5)."""
+    late_ms = np.arange(1, 6)[:, None] * (np.arange(1, 121) > 50)
+    found = figures_of(table_of((10 + late_ms) * MS))
+    (around_100,) = found.rows
+    assert (around_100.requests, around_100.later_ms) == (5, 3)
+    assert around_100.later_ci95_ms == pytest.approx((3 - 1.963, 3 + 1.963), abs=0.02)

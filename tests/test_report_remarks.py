@@ -27,6 +27,7 @@ CURVE = [level(4, 400, 1000), level(8, 780, 1020), level(12, 900, 1200), level(1
     [
         (CURVE, SweetSpot(8, 12, 8)),  # 0.4, 0.76, 0.75, 0.56 tokens/s for a ms
         ([*CURVE[:2], CURVE[3]], SweetSpot(8, 8, 8)),
+        (CURVE[:3], SweetSpot(8, 12, 8, is_highest=True)),
         (CURVE[::-1], SweetSpot(8, 12, 8)),  # in the order in which they were held
         ([*CURVE, level(8, 100, 1020)], SweetSpot(12, 12, 12)),  # held twice: 0.43 on average
         (CURVE[:2], None),
@@ -42,7 +43,8 @@ def test_sweet_spot(levels: list[Level], want: SweetSpot | None) -> None:
     ("levels", "command", "is_rate", "want"),
     [
         (CURVE, "sweep", False, "Sweet spot: 8 to 12 users; each level there has at least 90% of"),
-        (CURVE[1::2] + CURVE[:1], "knee", False, "Sweet spot: 8 users; the levels beside it have"),
+        (CURVE[:3], "sweep", False, "Sweet spot: 8 to 12 users (the highest level held, so it may"),
+        (CURVE[1::2] + CURVE[:1], "knee", False, "Sweet spot: 8 requests; the levels next to it "),
         (CURVE, "sweep", True, ""),
         (CURVE, "drill", False, ""),  # whose phases differ in more than their load
     ],
@@ -53,11 +55,15 @@ def test_sweet_spot_sentence(levels: list[Level], command: str, is_rate: bool, w
         used=levels,
         is_rate=is_rate,
         result=SimpleNamespace(command=command),
-        level_text=lambda load: f"{load} users",
+        who="user",
+        slos=(),
+        level_text=lambda load, one: f"{load} {one or 'request'}s",
     )
     said = sweet_spot_sentence(facts)
     assert said[: len(want)] == want
     assert bool(said) == bool(want)
+    facts.slos = ("ttft_p95=500ms",)
+    assert sweet_spot_sentence(facts) == said.replace("spot", "spot, regardless of the SLO")
 
 
 @pytest.mark.parametrize(
@@ -69,6 +75,7 @@ def test_sweet_spot_sentence(levels: list[Level], command: str, is_rate: bool, w
         (812, (90, 0, 0, 0), 500, 0.0, False),  # the server uses one GPU of four
         (812, (float("nan"),), 500, 0.0, False),  # it does not say
         (812, (), 500, 0.0, False),  # no GPU was read
+        (float("inf"), (23,), 500, 0.0, False),  # requests failed: that is not waiting
         (412, (23,), 500, 0.0, False),
         (812, (23,), float("nan"), 0.0, False),  # no SLO on it
         (812, (23,), 500, 0.9, False),  # a proxy collects answers: TTFT is e2e by another name

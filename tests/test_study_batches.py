@@ -171,9 +171,12 @@ def test_known_batches(tmp_path: Path) -> None:
     for sentence in (
         "# 24 requests as one batch\n",
         "Send 8 at once: 24 requests take 3.75 s in place of 30.0 s one at a time (8.00 times as",
-        "Of 16, 13.3 were in flight on average",
-        "1 at once repeats one at a time and was 1.00 times as fast",
+        "With 16 at once, 13.3 were in flight on average: fewer are left at the end",
+        "With 1 at once the batch repeats one at a time and was 1.00 times as fast: what differs",
+        "| Tokens/s | Output tokens/s | p95 e2e, s | In flight | Failed |",
+        "| 1 | 30 (0 to 106) | 30 (0 to 106) | 1.00 |",  # 30 - 12.7 x 6 is below zero
         "Throughput levels off, within 10% of its peak, at 8 users.",
+        "Sweet spot: 8 users; the levels next to it have less than 90% of the best throughput",
         "Latency blows up from 8 to 16 users: 2.00 times the p95 end-to-end latency",
         "Student's t over the repeats",
     ):

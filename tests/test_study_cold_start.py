@@ -26,7 +26,7 @@ from harness.lifecycle.cold_start import (
     run_rows,
 )
 from harness.lifecycle.kv_scaling import COLUMNS, bytes_per_token, with_slopes
-from harness.lifecycle.start_log import read_start_log
+from harness.lifecycle.start_log import StartLog, read_start_log
 from harness.lifecycle.vllm_start import StartOptions
 from harness.report.templates import render
 from harness.report.write import as_csv
@@ -69,7 +69,7 @@ def test_figures() -> None:
     ("ttfts", "faults", "outliers"),
     [
         ((0.1, 0.1, 0.1, 0.121), (0, 0, 0, 9), {"run_5": {"major faults": 9}}),  # 21% over
-        ((0.1, 0.1, 0.1, 0.079), (0, 0, 0, 0), {"run_5": {}}),  # 21% under, nothing coincided
+        ((0.1, 0.1, 0.1, 0.079), (0, 0, 0, 9), {"run_5": {}}),  # 21% under: faults make none faster
         ((0.1, 0.1, 0.119, 0.081), (0, 0, 9, 0), {}),  # within 20%
     ],
 )
@@ -83,7 +83,8 @@ def test_outliers(
 
 def test_the_table_of_runs() -> None:
     """A row for each request by these names, and the five warm runs by their lowest and highest."""
-    start = figures(requests((2.0, 0.12, 0.1, 0.1, 0.11, 0.3, 0.1)), {}, 2.0)
+    ttfts = (2.0, 0.12, 0.1, 0.1, 0.07, 0.3, 0.1)
+    start = figures(requests(ttfts, (0, 0, 0, 0, 0, 9, 0)), {}, 2.0)
     rows = run_rows(start)
     assert as_csv(rows, RUN_COLUMNS).splitlines()[:3] == [
         "run,ttft_s,e2e_s,tokens,gpu_util_pct,server_cpu_pct,notes",
@@ -91,11 +92,15 @@ def test_the_table_of_runs() -> None:
         "warm_1,0.12,0.62,100,,80,",
     ]
     assert [(row["run"], row["notes"]) for row in rows[2:] if row["notes"]] == [
-        ("run_4", "an outlier")
+        ("run_3", "outlier: TTFT 30% below the median"),
+        (
+            "run_4",
+            "outlier: TTFT 200% above the median; higher than in every other run: major faults",
+        ),
     ]
     assert start["warm_runs"] == {
-        "min": {"name": "run_1", "ttft_s": 0.1},
-        "median": {"name": "run_5", "ttft_s": 0.1},
+        "min": {"name": "run_3", "ttft_s": 0.07},
+        "median": {"name": "run_2", "ttft_s": 0.1},
         "max": {"name": "run_4", "ttft_s": 0.3},
     }
 
@@ -197,20 +202,24 @@ def test_the_page() -> None:
     page = render("first_token_latency.md.j2", starts=told, rows=run_rows(start))
     for line in (
         "| model | qwen |",
-        "| system | Debian, Linux 6.1 |",
-        "| device | cuda NVIDIA H200 |",
+        "| OS and kernel | Debian, Linux 6.1 |",
+        "| device | cuda |",
+        "| GPU | NVIDIA H200 |",
         "| GPU memory in use before the requests, MiB | 130,000 |",
+        "| run | ttft_s | e2e_s | tokens | gpu_util_pct | server_cpu_pct | notes |",
         "| cold_1 | 2.0000 | 2.5000 | 100 |  | 80 | the first request after the start |",
         "Of the 5 warm runs: min 90.0 ms (run_4), median 100.0 ms (run_2), max 130.0 ms (run_3).",
         (
             "**Disk to host.** Until it was ready, the server read 3,100 MB from disk, and the "
-            "page cache grew by 3,090 MB: the files came from disk."
+            "page cache grew by 3,090 MB: the program's files (the weights are random and in no "
+            "file) came from disk."
         ),
+        "| disk reads, MB | 3,100 |",
         "| model loaded, GiB (vLLM's log) | 2.98 |",
         "| warm-up | 100.00 | 51.5% | 189 |",
         "The parts add up to 194.00 s; from the start of the process to the first token it was",
         "| cold_1 | 2,000.0 | 2,500.0 | 100 | 0 | 0 |",
-        "- run_3: nothing that was recorded",
+        "- run_3 is 30% slower; nothing that was recorded tells why.",
         "| the parts add up within 10% | yes |",
         "| page cache and compiled kernels pre-warmed by the start before | 192.0 | 2,000.0 |",
         (
@@ -225,6 +234,68 @@ def test_the_page() -> None:
         "## Single run (cold_1, warm_1)", "## Warm variance (5 runs)", "## Sanity metrics",
         "## Pre-warmed against cold", "## How to explain it to an SRE",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("flags", "moved", "before_mib", "want"),
+    [
+        (
+            {},
+            MOVED,
+            4.0,
+            (
+                "MB from disk, and the page cache grew by 3,090 MB: the files came from disk.",
+                "Loading the weights took 6.0 s, after which 3,000 MiB of GPU memory were in use.",
+                "reading the files and copying them, so the copy to the GPU took at most as long.",
+            ),
+        ),
+        (
+            {"load_format": "dummy"},
+            MOVED | {"disk reads, MB": 20.0, "growth of the page cache, MB": -355.0},
+            4.0,
+            (
+                "read 20 MB from disk, and the page cache shrank by 355 MB: the program's files ",
+                "files (the weights are random and in no file) were already in the page cache, or ",
+                "The weights are random and were made on the GPU, so none were copied to it.",
+            ),
+        ),
+        ({}, MOVED, None, ("No GPU was read here, so it is not known what was copied to one.",)),
+    ],
+)
+def test_what_came_from_disk_and_what_went_to_the_gpu(
+    flags: dict[str, str], moved: dict[str, float], before_mib: float | None, want: tuple[str, ...]
+) -> None:
+    """A sentence for each of the two ways; random weights go neither."""
+    log = StartLog(flags=flags, phases_s={"weights": 6.0}, gpu_mib={"weights": 3000.0})
+    start = figures(requests(TTFTS), log.phases_s, 8.0) | {
+        "ready_s": 7.0, "notes": (), "start_log": log, "gpus": [], "by_start": moved, "caches": "",
+        "model": "m", "system": "Linux", "gpu_memory_mib": {"before the start": before_mib},
+    }  # fmt: skip
+    page = render("first_token_latency.md.j2", starts=[to_json(start)], rows=run_rows(start))
+    assert [sentence for sentence in want if sentence not in page] == []
+
+
+def test_what_made_a_run_slow() -> None:
+    """Its share and what was higher; of a faster one, its share alone."""
+    ttfts = (2.0, 0.12, 0.1, 0.1, 0.07, 0.3, 0.1)
+    start = figures(requests(ttfts, (0, 0, 0, 0, 0, 9, 0)), {}, 2.0) | {
+        "ready_s": 1.0, "notes": (), "start_log": read_start_log("", 1.0), "gpus": [],
+        "by_start": MOVED, "caches": "", "model": "m", "system": "Linux", "gpu_memory_mib": NO_GPU,
+    }  # fmt: skip
+    page = render("first_token_latency.md.j2", starts=[to_json(start)], rows=run_rows(start))
+    want = (
+        "\n- run_3 is 30% faster.\n"
+        "- run_4 is 200% slower; higher than in every other run: major faults 9.\n"
+    )
+    assert want in page
+
+
+def test_a_busy_machine() -> None:
+    """Others used 3.1 s of CPU in the 6.2 s of all requests: half a core, which is said."""
+    busy = requests(TTFTS)
+    busy[0]["meanwhile"]["CPU of others, s"] = sum(one["wall_s"] for one in busy) / 2
+    got = [figures(each, {}, 2.0)["others_cores"] for each in (busy, requests(TTFTS))]
+    assert got == [0.5, 0.0]
 
 
 def test_drop_caches(tmp_path: Path) -> None:
@@ -264,22 +335,28 @@ def test_slopes() -> None:
     page = render("kv_cache_scaling_notes.md.j2", rows=got, own=32_768)
     for line in (
         "A token costs **28,672 bytes** by the model's shape",
+        "## Largest safe length with N users",
+        "| Users (N) | Tokens |",
         "| 16 | 30,368 |",  # 540,000 x 0.9 / 16 = 30,375: 1,898 blocks of 16
         "| 4 | 32,768 (the model's own limit) |",
-        "65536 tokens were not measured: above the model's own limit of 32,768 tokens.",
-        "pools differ by 0.0% between lengths: the number of requests is inversely linear in L,",
+        "A length of 65,536 tokens was not measured: above the model's own limit of 32,768 tokens.",
+        "The KV tokens differ by 0.0% between these lengths: twice the length, half as many ",
         "| 2,048 | 237 |",  # 540,000 x 0.9 / 2,048
-        "**A service that cares for latency:** set `--max-num-seqs` to at most the number",
-        "**A service that cares for throughput:** set `--max-num-seqs` above that number",
+        "**A latency-focused service:** set `--max-num-seqs` to at most the number",
+        "**A throughput-focused service:** set `--max-num-seqs` above that number",
     ):
         assert line in page
 
 
 @pytest.mark.process
-def test_a_length_that_vllm_refuses(tmp_path: Path) -> None:
+def test_a_length_that_vllm_refuses(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """It is named with vLLM's reason, and the other lengths are measured all the same."""
     options = ["--start-command", LITTLE, "--start-args=--refuses=1024", "--out", str(tmp_path)]
     assert main(["kv-scaling", "--lengths", "1024,512", *options]) == 0
+    refused = (
+        "--max-model-len 1024: not measured (vLLM ended with exit code 1 (ValueError: no room "
+    )
+    assert f"\n{refused}" in capfd.readouterr().out
     assert (tmp_path / "kv_cache_scaling.csv").read_text().splitlines()[1:] == [
         "512,,,,no GPU: its columns are empty,,,,,",
         "1024,,,,vLLM ended with exit code 1 (ValueError: no room for 1024 tokens),,,,,",

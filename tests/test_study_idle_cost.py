@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from study_process import harness, load
@@ -27,6 +28,7 @@ NEW = Returns((0.04, 0.05, 0.06), 32, 0.0)
 FOUND = IdleCost(
     plan=PLAN,
     model="m",
+    simulated="",
     kv_tokens=8192,
     kv_usage_idle=0.0,
     first=Returns((0.2, 0.3, 0.25, 0.22), 512, 0.0),
@@ -48,26 +50,54 @@ def test_what_follows() -> None:
     "said",
     [
         "4 sessions with a history of 512 tokens each were idle for 0 s",
-        "| return, kept | 544 | 55.0 | 40.0 to 70.0 | 94% | the history is in the prefix cache |",
-        "| return, cleared | 544 | 275.0 | 200.0 to 350.0 | 0% | after `/reset_prefix_cache` |",
-        "need 2,048 of 8,192 KV tokens, 25% of the cache.",
-        "after 55 ms with the history cached and after 275 ms without: 220 ms of prefill",
-        "The ranges overlap: clearing gives a newcomer nothing that shows here.",
-        "starts again with 32 tokens and has its first token after 50 ms",
+        "| return, kept | 544 | 55.0 | 40.0 to 70.0 | 94% | comes back to a history that nobody c",
+        "| return, cleared | 544 | 275.0 | 200.0 to 350.0 | 0% | comes back after `/reset_prefix_",
+        "No batch slot, because none of their requests is running. Their histories need 2,048 of ",
+        "need 2,048 of 8,192 KV tokens, 25% of the cache; 16 such histories fit. Blocks of an idle",
+        "running request that needs them, and reports 0.0% of the cache in use while all are idle.",
+        "after 55.0 ms with the history kept and after 275 ms once it was cleared: 220 ms of",
+        "of prefill that every return pays after clearing.\n\n**What clearing gives.**",
+        "after 50.0 ms with nothing cached: clearing is not shown to help newcomers.\n\n**What a",
+        "starts again with 32 tokens and has its first token after 50.0 ms",
     ],
 )
 def test_the_page(said: str) -> None:
     """One row per kind of request, and a sentence per question."""
-    assert said in render("idle_cost.md.j2", found=FOUND)
+    page = render("idle_cost.md.j2", found=FOUND)
+    assert said in page
+    assert "Simulated" not in page
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"simulated": "m on h100"}, "# What idle sessions cost\n\nSimulated: m on h100, no real"),
+        # one of four returns was as slow as after clearing
+        (
+            {"kept": Returns((0.05, 0.04, 0.06, 0.3), 544, 2048.0)},
+            "after 55.0 ms with the history kept and after 275 ms once it was cleared; the two are",
+        ),
+        (
+            {"kept": Returns((0.3, 0.2, 0.25, 0.3), 544, 0.0)},
+            "Only 0% of the kept prompts were still in the cache: other requests had taken the ",
+        ),
+        ({"newcomer_beside": Returns((0.2,) * 5, 32)}, "after 50.0 ms with nothing cached.\n\n"),
+        ({"kv_tokens": 1024}, "200% of the cache, so not all of them can stay; 2 such histories"),
+    ],
+)
+def test_the_page_of_others(changed: dict[str, Any], said: str) -> None:
+    """A simulated server, differences that are not shown, histories that do not fit."""
+    assert said in render("idle_cost.md.j2", found=replace(FOUND, **changed))
 
 
 def test_a_server_that_cannot_clear() -> None:
     """The rows are missing, and the note says how to get them."""
     without = IdleCost(
-        PLAN, "m", None, None, FOUND.first, Returns((0.05,), 544), NEW, None, None, (NO_RESET,)
+        PLAN, "m", "", None, None, FOUND.first, Returns((0.05,), 544), NEW, None, None, (NO_RESET,)
     )
     page = render("idle_cost.md.j2", found=without)
-    assert "cleared" not in page
+    assert "return, cleared" not in page
+    assert "What clearing gives" not in page
     assert "VLLM_SERVER_DEV_MODE=1" in page
     assert "The server does not say how large its KV cache is." in page
     assert "| return, kept | 544 | 50.0 | 50.0 to 50.0 | \u2013 |" in page
@@ -104,6 +134,8 @@ def test_on_the_embedded_engine(tmp_path: Path) -> None:
     found = load(out / "idle_cost.json")
     cached = [found[name]["cached_tokens"] for name in ("first", "kept", "cleared")]
     assert cached == [0, 3 * 512, 0]
+    assert found["simulated"] == "llama-3.1-8b"
+    assert "\nSimulated: llama-3.1-8b, no real server.\n" in done.stdout
     assert len(found["newcomer_after"]["ttft_s"]) == NEWCOMERS
     assert (out / "idle_cost.md").read_text() in done.stdout
     assert (again.returncode, again.stdout) == (2, "")

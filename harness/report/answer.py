@@ -69,17 +69,25 @@ def build_answer(facts: ReportData) -> Answer:
             *left_out_sentences(facts),
             *gates,
             *facts.asked_later,
+            *_beside_the_knee(facts),
             *found.sentences,
             *at_once_sentences(facts),
             *silent_sentences(facts),
             *delivery_sentences(facts),
             *replica_sentences(facts),
             *loop,
-            *filter(None, [idle_gpu_sentence(facts), sweet_spot_sentence(facts)]),
+            *filter(None, [idle_gpu_sentence(facts)]),
         ],
         tables=tools_as_text(tool_comparisons(facts)),
         simulated=f"{label.removeprefix('simulated ')}, no real server" if label else "",
     )
+
+
+def _beside_the_knee(facts: ReportData) -> list[str]:
+    """The sweet spot of a search, whose headline is the knee; a sweep has it in `findings`."""
+    if facts.result.command != "knee" or facts.status == Status.invalid:
+        return []
+    return list(filter(None, [sweet_spot_sentence(facts)]))
 
 
 def _found(facts: ReportData) -> Answer:

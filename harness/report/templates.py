@@ -6,7 +6,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from harness.metrics.numbers import as_sentence
+from harness.metrics.numbers import as_sentence, format_number
 
 
 def render(name: str, **data: Any) -> str:
@@ -17,4 +17,5 @@ def render(name: str, **data: Any) -> str:
         trim_blocks=text, lstrip_blocks=text, keep_trailing_newline=text,
     )  # fmt: skip
     pages.filters["sentence"] = as_sentence
+    pages.filters["number"] = format_number
     return pages.get_template(name).render(**data)

@@ -22,7 +22,7 @@ from harness.report.answer import Answer, build_answer, slo_sentence
 from harness.report.bounds import bounds_chart, bounds_sentence
 from harness.report.curves import curve_charts, knee_charts
 from harness.report.distributions import distribution_charts, turn_chart, turn_rows
-from harness.report.positions import position_chart, position_note, position_rows
+from harness.report.positions import HOW_TO_READ, position_chart, position_note, position_rows
 from harness.report.report_data import ReportData, as_mapping
 from harness.report.small_print import configuration_rows, instrument_rows, limitations, target_text
 from harness.report.templates import render
@@ -72,6 +72,13 @@ def markdown(facts: ReportData, found: Answer) -> str:
         lines += ["", "<details><summary>Mean TTFT by where it is spent, ms</summary>", ""]
         lines += [*tables.markdown(split, "Exact"), "", tables.ttft_split_note(facts)]
         lines += ["", "</details>"]
+    positions = position_rows(facts)
+    if len(positions) > 1:  # the first alone compares nothing
+        lines += ["", "<details><summary>ITL by token position</summary>", ""]
+        lines += tables.markdown(positions)
+        if note := position_note(facts):
+            lines += ["", note]
+        lines += ["", HOW_TO_READ, "", "</details>"]
     each = {"Replica": tables.replica_rows(facts), "Workload": tables.mix_rows(facts)}
     for name, rows in each.items():
         if rows:
@@ -131,6 +138,7 @@ def html(facts: ReportData, answer: Answer) -> str:
         positions=position_rows(facts),
         position_chart=position_chart(facts),
         position_note=position_note(facts),
+        position_help=HOW_TO_READ,
         repeats=sweep.WHAT_REPEATS_SHOW,
         timeline=timeline_chart(facts),
         confirmed=any(level.result == "measured" for level in facts.used),

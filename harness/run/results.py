@@ -64,6 +64,7 @@ from harness.search.next_level import Done, SearchPlan
 from harness.search.power import plateau_knee, power_knee
 from harness.search.recorded_plan import level_unit, levels_unit, logged_levels, search_plan
 from harness.search.replay import Replay, RunTokenStats, replay
+from harness.server.api_versions import is_simulator
 from harness.server.max_num_seqs import max_num_seqs
 
 if TYPE_CHECKING:
@@ -261,8 +262,7 @@ def target_of_run(run: Run) -> Target:
     versions = dict(run.info.get("versions") or {})
     if server.get("version"):
         versions["server"] = str(server["version"])
-    # `vllm-harness engine` behind a URL says so in its version
-    simulated = bool(server.get("embedded")) or versions.get("server", "").startswith("harness-")
+    simulated = bool(server.get("embedded")) or is_simulator(versions.get("server", ""))
     return Target(
         url=str(server.get("url") or ""),
         model=str(server.get("model") or ""),
