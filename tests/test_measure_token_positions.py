@@ -76,16 +76,6 @@ def test_positions(per_event: int) -> None:
     assert sum(point.n for point in found.curve) <= 30 * (1200 // per_event - 1)
 
 
-@pytest.mark.parametrize(("requests", "compared"), [(4, 0), (5, 5), (16, 16)])
-def test_few_requests_are_compared(requests: int, compared: int) -> None:
-    """Each has some 200 gaps around the 1,000th token, and its own growth to tell."""
-    rows = figures_of(answers(requests, 1200)).rows
-    assert [row.requests for row in rows if row.position == 1000] == [compared]
-    growth = "Around token 1,000 a gap is 0.99 ms (0.99 to 0.99) longer than around token 10"
-    want = f"{growth} of the same {requests} requests." if compared else ""
-    assert position_sentence(figures_of(answers(requests, 1200))) == want
-
-
 def test_a_window_counts_its_own_gaps_alone() -> None:
     """Positions are those of the whole answer, also where its beginning lies before the window."""
     table = answers(30, 600)

@@ -44,7 +44,7 @@ def level(
 
 def facts(*levels: Level, knee: Knee | None = None) -> ReportData:
     """A run of these levels, with an SLO on the p95 TTFT."""
-    run = Run(Path(), {}, concat_tables([]), [], [], [], [], [], [], Damage())
+    run = Run(Path(), {}, concat_tables([]), [], [], [], [], [], Damage())
     return ReportData(run, Result(levels=levels, knee=knee, slos=(SLO,)))
 
 

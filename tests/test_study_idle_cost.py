@@ -113,7 +113,9 @@ def test_no_room_for_a_return(limit: int, said: str) -> None:
 def test_the_size_of_a_kv_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """Layers with windows share blocks: vLLM's own figure counts, not that of all blocks."""
     labels = {"block_size": "16", "num_gpu_blocks": "65536", "kv_cache_size_tokens": "1322342"}
-    found = SimpleNamespace(model="m", max_model_len=8192, cache=cache_summary([labels]))
+    found = SimpleNamespace(
+        model="m", version="0.32.0", max_model_len=8192, cache=cache_summary([labels])
+    )
     monkeypatch.setattr(idle_cost, "probe", lambda *_: found)
     monkeypatch.setattr(idle_cost.Asker, "ask", lambda *_: NEW)
     monkeypatch.setattr(idle_cost.Asker, "figure", lambda *_: float("nan"))
