@@ -73,9 +73,15 @@ def browser() -> Iterator[Browser]:
 
 @contextlib.contextmanager
 def locust(
-    *arguments: object, file: str = "knee", env: dict[str, str] | None = None
+    *arguments: object,
+    file: str = "knee",
+    env: dict[str, str] | None = None,
+    codes: tuple[int, ...] = (0, 1),
 ) -> Iterator[str]:
-    """Locust with its web UI, its URL; ended in order (1: Locust's code where requests failed)."""
+    """Locust with its web UI, its URL; ended in order with one of `codes`.
+
+    1 is Locust's where requests failed.
+    """
     web, bind = free_port(), free_port()
     path = file if file.endswith(".py") else f"locustfiles/{file}.py"
     command = [
@@ -97,7 +103,7 @@ def locust(
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise
-        assert process.returncode in (0, 1), out
+        assert process.returncode in codes, out
         assert "Traceback" not in out, out
 
 

@@ -31,7 +31,7 @@ from harness.reader.fast_path import (
 )
 from harness.reader.raw_batch import BYTES, EXACT, TOKEN
 from harness.wire.openai import NotACompletion, read_event
-from harness.wire.sse import DATA, EVENT_END, is_special
+from harness.wire.sse import ABORT, CHOICES_KEY, DATA, DELTA_KEY, DONE, ERROR_KEY, EVENT_END
 from harness.wire.token_template import NO_MATCH, TokenTemplate, template_of
 
 if TYPE_CHECKING:
@@ -198,6 +198,16 @@ def events_of(data: bytes) -> Iterator[bytes | None]:
             return
         yield body[len(DATA) : -len(EVENT_END)]
         data = data[2:]
+
+
+def is_special(data: bytes) -> bool:
+    """Whether an event, or a read of several, says more than a token: the rule of C.
+
+    How a stream ends, an error, or an object that is no part of an answer.
+    """
+    if DELTA_KEY not in data and CHOICES_KEY not in data:
+        return True
+    return DONE in data or ERROR_KEY in data or ABORT in data
 
 
 def rows_in_python(one: Generated) -> tuple[list[tuple[int, ...]], bytes]:

@@ -382,7 +382,7 @@ def test_a_missed_slo_sets_the_exit_code(url: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_the_web_ui_shows_true_percentiles(url: str, processes: int, tmp_path: Path) -> None:
-    """The table and the metrics over HTTP hold exactly the records of the run folder."""
+    """The page's tables, the CSV and the metrics over HTTP hold the records of the run folder."""
     folder, web, port = tmp_path / "run", free_port(), free_port()
     more = ("--processes", 2, "--master-bind-port", port, "--master-port", port)
     process = locust(
@@ -392,24 +392,26 @@ def test_the_web_ui_shows_true_percentiles(url: str, processes: int, tmp_path: P
     )  # fmt: skip
     report = stopped_report(web, folder)
     page = get(web, "/").decode()
-    csv = get(web, "/latencies/requests.csv").decode()
+    tables = json.loads(get(web, "/harness/live.json"))["tables"]
+    csv = get(web, "/harness/latencies.csv").decode()
     metrics = lines_of(get(web, "/harness/metrics"))
     process.send_signal(signal.SIGTERM)
     ended(process)
     run = read_run(folder)
     whole = concat_tables(list(run.chunks()))
-    rows = {row["key"]: row for row in report["extended_stats"][0]["data"]}
-    assert set(rows) == LATENCIES.keys()
-    for key, row in rows.items():
-        observe = LATENCIES[key].observe
-        assert observe is not None
-        values = observe(whole).ns / 1e6
-        assert row["n"] == len(values), key
-        assert row["p50"] == f"{np.percentile(values, 50, method='higher'):.2f}", key
-        assert row["max"] == f"{values.max():.2f}", key
+    header, *lines = csv.splitlines()
+    assert header == "key,metric,n,p50,p90,p95,p99,p999,max"
+    rows = zip(LATENCIES.items(), tables["latencies"], lines, strict=True)
+    for (key, latency), (name, n, p50, *_, largest), line in rows:
+        values = latency.observe(whole).ns / 1e6
+        assert (name, n) == (latency.name, len(values))
+        median = float(np.percentile(values, 50, method="higher"))
+        assert p50 == pytest.approx(median, rel=1e-3, abs=0.01), key
+        assert largest == round(float(values.max()), 2), key
+        assert line.startswith(f"{key},{latency.title},{n},{p50:.2f},"), key
+        assert line.endswith(f",{values.max():.2f}"), key
     assert report["stats"][-1]["num_requests"] == len(run.table)
-    assert "Token latencies" in page
-    assert csv.startswith("key,metric,n,p50,p90,p95,p99,p999,max")
+    assert "./harness/link.js" in page
     want = exposed(expected(whole, ()), ())
     assert {series: metrics[series] for series in want} == want
     assert metrics["harness_users_target", ()] == 0  # the test is over

@@ -229,15 +229,15 @@ def test_what_outlasts_the_drain_is_cancelled(url: str) -> None:
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_the_web_ui_of_a_session(url: str, processes: int) -> None:
-    """With `ui_port` Locust's page shows the table; its Stop button ends the run as Ctrl-C does."""
+    """With `ui_port` Locust's page leads to ours; its Stop button ends the run as Ctrl-C does."""
     with socket.create_server(("127.0.0.1", 0)) as sock:
         port = sock.getsockname()[1]
     session = start(url, processes, [2] * 60, ui_port=port)
     wait_ready(session)
-    assert b"Token latencies" in fetch(f"http://127.0.0.1:{port}/")
-    report = json.loads(fetch(f"http://127.0.0.1:{port}/stats/requests"))
-    rows = report["extended_stats"][0]["data"]
-    assert [row["key"] for row in rows] == [*LATENCIES]
+    assert b"./harness/link.js" in fetch(f"http://127.0.0.1:{port}/")
+    told = json.loads(fetch(f"http://127.0.0.1:{port}/harness/live.json"))
+    names = [row[0] for row in told["tables"]["latencies"]]
+    assert names == [latency.name for latency in LATENCIES.values()]
     post = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     with contextlib.suppress(OSError):  # the page may go away before it has answered
         post.request("POST", "/stop")

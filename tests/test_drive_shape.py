@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.senders.session import say_lost
+
 os.environ["LOCUST_SKIP_MONKEY_PATCH"] = "1"  # only the class is used here, not the loop
 
 from harness.load.arrivals import LoadTarget
@@ -127,3 +129,19 @@ def test_an_error_of_the_controller_ends_the_run() -> None:
 def test_spawn_rates_are_ones_that_locust_accepts(asked: float, given: float) -> None:
     """Finite and above zero."""
     assert spawn_rate(asked) == given
+
+
+@pytest.mark.parametrize(
+    ("lost", "want"),
+    [
+        ((), ""),
+        (("worker 0 ended",), "worker 0 ended; see its log, and run again."),
+        (("worker 0 ended", "b"), "worker 0 ended (1 more was lost); see its log, and run again."),
+        (("worker 0 ended", "b", "c"), "worker 0 ended (2 more were lost); see its log, and run"),
+    ],
+)
+def test_lost_workers(lost: tuple[str, ...], want: str) -> None:
+    """The first one is named, the others are counted."""
+    said = say_lost(lost)
+    assert said.startswith(want)
+    assert bool(said) == bool(lost)

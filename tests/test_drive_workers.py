@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from argparse import Namespace
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import gevent
 import pytest
@@ -16,13 +17,14 @@ from locust.event import Events
 from locust.exception import StopUser
 from locust.runners import STATE_MISSING, STATE_RUNNING, WorkerNode
 
+from harness.load.plan import RequestSpec
 from harness.load.workloads import WORKLOADS
 from harness.reader.transport import BEAT
 from harness.senders import relay
 from harness.senders.drive_options import DriveOptions
 from harness.senders.driver import Driver
 from harness.senders.load_runner import Dispatcher, LoadRunner
-from harness.senders.users import ChatUser, StreamingUser, register
+from harness.senders.users import ChatUser, LlmClient, StreamingUser, register
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -191,3 +193,24 @@ def test_who_was_lost() -> None:
     assert named == ["worker 0 (host)", "worker 1 (host)"]
     master.begin("the next run")
     assert master.lost() == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "want"),
+    [
+        ({}, 20),
+        ({"output_tokens": 3}, 20),
+        ({"prompt": "a b"}, -1),
+        ({"messages": [{"role": "user", "content": "a"}]}, -1),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, -1),
+    ],
+)
+def test_what_an_own_request_plans_of_its_prompt(given: dict[str, Any], want: int) -> None:
+    """Only the workload's own prompt has a planned length: no other is compared with it."""
+    user: Any = SimpleNamespace(
+        api="chat",
+        next_spec=lambda: RequestSpec("words", 20, 9),
+        send_spec=lambda spec, _: spec,
+    )
+    sent: Any = LlmClient(user).send(**given)
+    assert sent.prompt_tokens == want

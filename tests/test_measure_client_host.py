@@ -34,6 +34,9 @@ SAID = "this machine is busy with other programs (CPU pressure 85%, load 7.0 on 
         # our own processes compete with each other: the cause is nobody else
         (replace(CALM, own=1.9, others=0.05, pressure=0.9), "no core was idle: this client"),
         (replace(CALM, own=1.2, others=0.05, pressure=0.3), MORE_PROCESSES),
+        # bound to two cores of many, as by the command taskset
+        (replace(CALM, own=1.9, machine_cores=64), "no core was idle: this client and what it sta"),
+        (replace(CALM, own=1.2, machine_cores=64), MORE_PROCESSES),
         # other programs use much of a machine with idle cores, for which nobody waits
         (replace(BUSY, machine_cores=64, others=20, pressure=0.01), MORE_PROCESSES),
         (replace(BUSY, machine_cores=64, others=60, pressure=0.5), "this machine is busy with"),
@@ -42,7 +45,7 @@ SAID = "this machine is busy with other programs (CPU pressure 85%, load 7.0 on 
         (replace(BUSY, pressure=nan, load_1m=1.0, others=0.6), MORE_PROCESSES),
         # a container's own limit, whatever else the machine does
         (replace(BUSY, cores=0.5, stopped=0.3), "the limit of this container, 0.5 cores, stopped"),
-        (replace(CALM, cores=0.5, stopped=0.01), MORE_PROCESSES),
+        (replace(CALM, cores=1, stopped=0.01), MORE_PROCESSES),
         # 30 ms of work each second, of which a limit of 13 ms in 100 ms makes 204 ms: far below
         # the limit on average, and stopped for 174 ms all the same
         (replace(CALM, cores=0.13, own=0.03, stopped=0.174), "the limit of this container, 0.13"),
@@ -71,6 +74,13 @@ def test_the_window_of_a_level() -> None:
     want = HostFigures(2, 2, own=0.25, others=1.5, pressure=0.75, stopped=nan, load_1m=7.0)
     assert repr(got) == repr(want)  # NaN differs from itself
     assert repr(host_figures(readings[:1], 0, SECOND)) == repr(HostFigures())
+
+
+@pytest.mark.parametrize(("stopped_s", "want"), [(nan, nan), (0.5, 0.25), (6.0, 1.0)])
+def test_the_time_of_a_limit(stopped_s: float, want: float) -> None:
+    """Of 2 s; three cores that were denied for all of it count 6 s, and are 100% of the time."""
+    readings = [HostSample(at_ns=0, stopped_s=0.0), HostSample(2 * SECOND, stopped_s=stopped_s)]
+    assert host_figures(readings, 0, 2 * SECOND).stopped == pytest.approx(want, nan_ok=True)
 
 
 PRESSURE = """some avg10=73.66 avg60=76.78 avg300=43.31 total=211102507

@@ -35,7 +35,7 @@ def compared(*records: RequestRecord, exact: bool = True, finish: str = "stop") 
 
 
 FEWER = "answers had fewer tokens than asked for"
-MEAN = "where 8 were asked for, in the mean; finish_reason stop"
+MEAN = "where 8 were asked for, on average; finish_reason stop"
 TAKES_NONE = "the server does not take ignore_eos and min_tokens"
 
 
@@ -83,7 +83,7 @@ def test_what_is_compared() -> None:
 def test_prompts_other_than_planned(asked: int, came: int, differs: bool) -> None:
     """A calibration is off by some percent, a template adds some tokens; no more than that."""
     got = compared(answered(0, 8, planned_prompt=asked, prompt_tokens=came))
-    want = f"prompts had {came:,} tokens where {asked:,} were planned, in the mean of 1, as the"
+    want = f"prompts had {came:,} tokens where {asked:,} were planned, on average over 1, as the"
     assert [text[: len(want)] for text in got.sentences] == [want] * differs
 
 
@@ -106,7 +106,7 @@ def test_the_report_says_it_of_the_level_that_differs_most() -> None:
         Level(2, 16, delivery=most, decision=Decision.invalid),
     ]
     what = "500 of 1,000 answers had more tokens than asked for"
-    means = "12 where 8 were asked for, in the mean"
+    means = "12 where 8 were asked for, on average"
     others = "Others differ too: 1 more of 3 levels."
     assert said(*levels) == [f"At 16 concurrent requests, {what} ({means}). {others}"]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from harness.metrics.level_figures import GpuFigures
 from harness.metrics.result import Latency, Level
+from harness.records.samples import GpuSample
 from harness.report.remarks import idle_gpu_sentence, sweet_spot_sentence
 from harness.search.sweet_spot import SweetSpot, sweet_spot
 
@@ -61,23 +61,36 @@ def test_sweet_spot_sentence(levels: list[Level], command: str, is_rate: bool, w
 
 
 @pytest.mark.parametrize(
-    ("ttft_ms", "busy_pct", "limit_ms", "said"),
+    ("ttft_ms", "busy_pct", "limit_ms", "at_once", "said"),
     [
-        (812, 23, 500, True),
-        (812, 90, 500, False),
-        (812, float("nan"), 500, False),  # no GPU was read
-        (412, 23, 500, False),
-        (812, 23, float("nan"), False),  # no SLO on it
+        (812, (23,), 500, 0.0, True),
+        (812, (23, 2, 0), 500, 0.0, True),
+        (812, (90,), 500, 0.0, False),
+        (812, (90, 0, 0, 0), 500, 0.0, False),  # the server uses one GPU of four
+        (812, (float("nan"),), 500, 0.0, False),  # it does not say
+        (812, (), 500, 0.0, False),  # no GPU was read
+        (412, (23,), 500, 0.0, False),
+        (812, (23,), float("nan"), 0.0, False),  # no SLO on it
+        (812, (23,), 500, 0.9, False),  # a proxy collects answers: TTFT is e2e by another name
     ],
 )
-def test_idle_gpu(ttft_ms: float, busy_pct: float, limit_ms: float, said: bool) -> None:
-    """TTFT over its limit while GPUs are busy less than half of the time."""
-    high = level(64, ttft_ms=Latency(p95=ttft_ms), gpu=GpuFigures(util_pct_mean=busy_pct))
+def test_idle_gpu(
+    ttft_ms: float, busy_pct: tuple[float, ...], limit_ms: float, at_once: float, said: bool
+) -> None:
+    """TTFT over its limit while no GPU is busy half of the time."""
+    window = {"settled_ns": 10, "end_ns": 20, "came_at_once": at_once}
+    high = level(64, ttft_ms=Latency(p95=ttft_ms), **window)
+    inside = [
+        GpuSample(at_ns, gpu, pct + off)
+        for gpu, pct in enumerate(busy_pct)
+        for at_ns, off in ((12, -2), (18, 2))
+    ]
     facts = SimpleNamespace(
+        run=SimpleNamespace(gpu=[GpuSample(5, 0, 100.0), *inside, GpuSample(25, 0, 100.0)]),
         used=[level(128, ttft_ms=Latency(p95=9e9)), high],
         limit_ms=lambda _: limit_ms,
         level_text=lambda load: f"{load} concurrent requests",
     )
-    want = "p95 TTFT is 812 ms at 64 concurrent requests while the GPUs are busy 23% of the time"
+    want = "p95 TTFT is 812 ms at 64 concurrent requests while the GPUs are busy at most 23% of the"
     assert idle_gpu_sentence(facts).startswith(want if said else "")
     assert bool(idle_gpu_sentence(facts)) == said

@@ -98,6 +98,12 @@ def windows(table: RecordTable, of: list[AskedUsers]) -> list[tuple[int, float, 
             [(2, 0.2, 5.0), (1, 12.3, 16.9)],
             "asked for 2, 6, 1 users, and only 2 of these 3 numbers were held",
         ),
+        (
+            SHAPE,
+            asked((2, 0, 5, 1), (6, 5, 12, None), (1, 12, 17, None)),
+            [(2, 0.2, 5.0)],
+            "only 1 of these 3 numbers was held",
+        ),
         # a ramp of a user each tenth of a second
         (
             load(*((n, n / 10, (n + 1) / 10) for n in range(1, 11))),
@@ -231,6 +237,21 @@ def test_the_folder_of_a_locust_test(tmp_path: Path) -> None:
     assert (phases[0, "measured"], phases[1, "measured"]) > (60, 200)
     found = compare_folders(folders[0], folders[1], 0.05)
     assert {one.users for one in found.differences} == {2, 6}
+
+
+def test_a_report_amid_a_locust_test(tmp_path: Path) -> None:
+    """What it writes is of the records so far; the report at the end is of all."""
+    made = requests((2, 0, 20), (6, 20, 40))
+    path = locust_folder(tmp_path / "run", made[: len(made) // 4], [])
+    (path / names.ENDED).unlink()
+    assert [level.users for level in write_results(path).result.levels] == [2]
+    writer = RecordWriter(RunFolder(path), 0)
+    writer.put(made[len(made) // 4 :])
+    writer.close()
+    rows = [asdict(one) for one in asked((2, 0, 20, 1), (6, 20, 40, 21))]
+    RunFolder(path).write_json(names.ENDED, {"interrupted": False, "invalid": "", ASKED: rows})
+    assert [level.users for level in write_results(path).result.levels] == [2, 6]
+    assert open_run(path).levels.users.tolist() == [2, 6]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from study_process import send
 
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
+from harness.metrics.metrics import LATENCIES
 from harness.records.folder_reader import read_run
 
 if TYPE_CHECKING:
@@ -129,6 +130,8 @@ def test_a_search_from_the_form_to_the_report(day: Day, figure) -> None:
     assert f"95% CI: {low} to {high}" in tiles["Best estimate"].inner_text()
     assert f"Holds {holds} concurrent requests" in page.locator("#sentence").inner_text()
     assert page.locator("#levels tbody tr").count() == len(knee["levels"])
+    assert page.locator("#whole .wide >> nth=0").locator("tbody tr").count() == len(LATENCIES)
+    assert not page.locator("#slos").is_visible()  # each level was judged by itself
     assert knee["damage"] == []
     headline = page.locator("#sentence").inner_text()
     page.get_by_role("link", name="Open the report").click()
@@ -211,6 +214,30 @@ def test_the_server_dies(day: Day) -> None:
     wait_for_badge(page, "refused")
     assert "nothing listens at" in page.locator("#sentence").inner_text()
     page.close()
+
+
+def test_a_plain_test_has_its_figures(day: Day, tmp_path: Path) -> None:
+    """Every latency's quantiles and the share over an SLO; "Reset" in Locust empties both."""
+    asked = ("--autostart", "-u", 8, "-r", 8, "--slo", "ttft_p95=1ms", "--output-tokens", 8,
+             "--run-folder", tmp_path / "run")  # fmt: skip
+    with (
+        start_engine(EngineConfig()) as engine,
+        locust("--host", engine.url, *asked, file="chat", codes=(130,)) as url,  # it goes on
+    ):
+        visit = Visit(day.opened, url)
+        page = visit.open("/harness")
+        until(page, "document.querySelector('#slos .bad')")  # over so far
+        latencies, slos = page.locator("#whole table").all()
+        assert latencies.locator("tbody tr").count() == len(LATENCIES)
+        assert "ttft_p95=1ms\tover so far\t100.00%\t5.00%" in slos.inner_text()
+        page.request.post(f"{url}/stats/reset")
+        until(page, "document.querySelector('#slos').textContent.includes('too few requests')")
+        with page.expect_download() as loading:
+            page.get_by_role("link", name="Latencies as CSV").click()
+        lines = loading.value.path().read_text().splitlines()
+        assert len(lines) == 1 + len(LATENCIES)
+        assert visit.errors == []
+        assert visit.elsewhere() == []
 
 
 def test_nothing_was_asked_for_elsewhere(day: Day) -> None:

@@ -509,7 +509,7 @@ def test_a_login_guards_every_page(guarded: str) -> None:
     rules: list[tuple[str, list[str]]] = json.loads(get(f"{guarded}/rules")[1])
     paths = [rule for rule, methods in rules if "GET" in methods and rule not in OPEN | {"/rules"}]
     assert {"/", "/harness", "/harness/live.json", "/harness/metrics", "/stats/requests",
-            "/harness/files/<name>", "/latencies/requests.csv"} <= set(paths)  # fmt: skip
+            "/harness/files/<name>", "/harness/latencies.csv"} <= set(paths)  # fmt: skip
     for path in paths:
         status, _ = get(guarded + path.replace("<name>", "run.json").split("<")[0])
         assert status in (302, 404), path  # 404: a path with a converter, cut off

@@ -110,6 +110,9 @@ def block(**delta: str) -> dict[str, Any]:
         ({"code": 503}, Chunk(error="code 503")),
         ({"error": {"code": 500}}, Chunk(error="code 500")),
         ({"error": {"type": "server_error", "param": None}}, Chunk(error="type server_error")),
+        ({"error": {"type": "x", "code": ""}}, Chunk(error="type x")),
+        ({"type": None, "message": "no room"}, Chunk(error="no room")),
+        ({"type": 7, "some": 1}, Chunk(stranger=True)),
         ({"error": [[]]}, Chunk(error="the server sent an error without a word about it")),
         ({"object": "error", "message": "no room"}, Chunk(error="no room")),
         (

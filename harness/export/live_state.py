@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from harness.core.states import Status, Verdict
 from harness.metrics.metrics import LATENCIES
 from harness.metrics.recent_latencies import LIVE_KEYS, LIVE_QUANTILES
+from harness.metrics.statistics import QUANTILES
 from harness.units import MS
 
 if TYPE_CHECKING:
@@ -115,7 +116,8 @@ class LiveState:
             "whole": whole,
         }
         if had[2] != self._version:
-            update["facts"] = self.facts | {"columns": COLUMNS, "latencies": CHARTS}
+            names = {"columns": COLUMNS, "latencies": CHARTS, "quantiles": [*QUANTILES]}
+            update["facts"] = self.facts | names
         return update
 
 

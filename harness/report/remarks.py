@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from math import isnan, nan
+from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
 from harness.metrics.numbers import format_number
+from harness.records.samples import samples_within
 from harness.search.sweet_spot import SHARE, sweet_spot
 
 if TYPE_CHECKING:
@@ -33,19 +37,32 @@ def idle_gpu_sentence(facts: ReportData) -> str:
     """At the lowest level whose p95 TTFT is over its limit; "" where the GPUs are busy, too."""
     limit_ms = facts.limit_ms("ttft")
     for level in sorted(facts.used, key=lambda level: level.load):
-        if level.ttft_ms.p95 > limit_ms:  # NaN, without an SLO on it, is below nothing
+        # NaN, without an SLO on it or where TTFT cannot be told, is above nothing.
+        if level.latency("ttft").p95 > limit_ms:
             return _idle(facts, level)
     return ""
 
 
 def _idle(facts: ReportData, level: Level) -> str:
-    busy_pct = level.gpu.util_pct_mean
+    busy_pct = _busiest_pct(facts, level)
     # NaN, where no GPU was read, is not below.
     if not busy_pct < IDLE_PCT:
         return ""
     return (
         f"p95 TTFT is {format_number(level.ttft_ms.p95)} ms at {facts.level_text(level.load)} "
-        f"while the GPUs are busy {busy_pct:.0f}% of the time: requests wait in front of them, for "
-        "an API server, the tokenizer, the scheduler or the network, and a faster GPU would not "
-        "help."
+        f"while the GPUs are busy at most {busy_pct:.0f}% of the time: requests wait in front of "
+        "them, for an API server, the tokenizer, the scheduler or the network, and a faster GPU "
+        "would not help."
     )
+
+
+def _busiest_pct(facts: ReportData, level: Level) -> float:
+    """How much of the time the busiest GPU was busy; NaN where none was read.
+
+    Not the mean of all: a machine may have GPUs that the server does not use.
+    """
+    of_each: defaultdict[int, list[float]] = defaultdict(list)
+    for sample in samples_within(facts.run.gpu, level.settled_ns, level.end_ns):
+        if not isnan(sample.util_pct):
+            of_each[sample.gpu].append(sample.util_pct)
+    return max(map(fmean, of_each.values()), default=nan)

@@ -99,18 +99,15 @@ class Results(NamedTuple):
 
 
 def write_locust_levels(folder: RunFolder) -> None:
-    """Write levels.jsonl of a test that Locust decided about, from its records, if it lacks.
+    """Write levels.jsonl of a test that Locust decided about, from its records so far.
 
-    So its frames have levels and phases, and `compare` finds them.
+    So its frames have levels and phases.
     """
     info = read_json(folder.path / names.RUN) or {}
-    file = folder.path / names.LEVELS
-    written = file.exists() and file.stat().st_size > 0
-    if (info.get("config") or {}).get("kind") != LOCUST or written:
+    if (info.get("config") or {}).get("kind") != LOCUST:
         return
     lines = [dumps(level_line(level)) + b"\n" for level in logged_levels(read_run(folder.path))]
-    if lines:
-        folder.write(names.LEVELS, b"".join(lines))
+    folder.write(names.LEVELS, b"".join(lines))
 
 
 def compute(run: Run, compat: Sequence[str] = (), slos: Sequence[Slo] = ()) -> Results:

@@ -186,7 +186,9 @@ def say_lost(lost: Sequence[str]) -> str:
     """The first worker's sentence, and how many more there are."""
     if not lost:
         return ""
-    more = f" ({len(lost) - 1} more were lost)" if len(lost) > 1 else ""
+    others = len(lost) - 1
+    were = "was" if others == 1 else "were"
+    more = f" ({others} more {were} lost)" if others else ""
     return f"{lost[0]}{more}; see its log, and run again."
 
 

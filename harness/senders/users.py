@@ -95,8 +95,8 @@ class LlmClient:
         if messages or prompt:
             own = RequestSpec(prompt, -1, spec.output_tokens, messages=tuple(messages))
             spec = own._replace(tools=spec.tools, model=spec.model, think_ns=spec.think_ns)
-        if tools:
-            spec = spec._replace(tools=tuple(tools))
+        if tools:  # how many tokens they add to the prompt is the server's to say
+            spec = spec._replace(tools=tuple(tools), prompt_tokens=-1)
         length = spec.output_tokens if output_tokens is None else output_tokens
         spec = spec._replace(body=body, output_tokens=length, keep_text=True)
         return user.send_spec(spec, name)

@@ -143,8 +143,9 @@ def _read(body: Any) -> Chunk:
     """Read an object of any shape; an unexpected one raises AttributeError, TypeError, ..."""
     if body.get("error") or body.get("object") == "error":  # the object itself: vLLM before 0.10
         return Chunk(error=error_message(body.get("error") or body) or NO_WORDS)
-    if "choices" not in body and ("type" in body or not body.get("usage")):
-        return _read_typed(body["type"], body) if "type" in body else _read_other(body)
+    kind = body.get("type")
+    if "choices" not in body and (kind is not None or not body.get("usage")):
+        return _read_typed(kind, body) if isinstance(kind, str) else _read_other(body)
     completion, prompt, cached, thought = _usage(body.get("usage"))
     ids = -1
     finish, carries, answer, silent = "", False, False, False
@@ -260,4 +261,5 @@ def _words_of_object(said: dict[str, Any], deeper: int) -> str:
             field = ".".join(map(str, where)) if isinstance(where, list) else ""
             return f"{field}: {words}" if field else words
     codes = ((name, said.get(name)) for name in ERROR_CODES)
-    return ", ".join(f"{name} {code}" for name, code in codes if isinstance(code, int | str))
+    known = ((name, code) for name, code in codes if isinstance(code, int | str) and code != "")
+    return ", ".join(f"{name} {code}" for name, code in known)
