@@ -597,11 +597,12 @@ class Options:
 
     def add_argument(self, name: str, **how: Any) -> None:
         """One row."""
-        choices = ", ".join(f"`{one}`" for one in how.get("choices", ()))
-        default = how.get("default") or ("0" if how.get("type") is int else "")
+        choices = ", ".join(f"`{one}`" for one in how.get("choices") or ())
+        default = how.get("default")
         shown = f"`{default}`" if default else ""
         text = how["help"] + (f". One of {choices}" if choices else "")
-        self.rows.append(f"| `{name}` | {shown} | {self.where} | {text} |")
+        cell = text.replace("|", r"\|")
+        self.rows.append(f"| `{name}` | {shown} | {self.where} | {cell} |")
 
 
 def options_of(add: Callable[[ArgumentParser], None]) -> list[str]:

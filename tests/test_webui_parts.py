@@ -37,9 +37,10 @@ from harness.webpage import login
 from harness.webpage.login import credentials
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 MS = 1e6
+PACKAGE = Path(__file__).parents[1] / "harness"
 
 
 @pytest.mark.parametrize(
@@ -264,6 +265,55 @@ def test_locusts_form_can_show_the_options() -> None:
     assert given.max_errors == "1%"
     assert given.workload in shown["workload"].choices
     assert all(shown["workload"].choices)
+
+
+@pytest.mark.parametrize(
+    ("add", "want"),
+    [
+        (
+            arguments.add_arguments,
+            {
+                "model": "",
+                "workload": "default",
+                "prompt_tokens": 0,
+                "output_tokens": 0,
+                "max_errors": "1%",
+                "slo": [],
+                "seed": 1,
+                "api_key_env": "VLLM_API_KEY",
+                "run_folder": None,
+                "ca_file": None,
+                "insecure": False,
+            },
+        ),
+        (
+            forms.add_arguments,
+            {
+                "min_users": "1",
+                "max_users": "512",
+                "budget": "10m",
+                "precision": "5%",
+                "runs": "reports",
+                "server_flag": [],
+                "gpu_metrics": None,
+            },
+        ),
+    ],
+)
+def test_the_options_of_a_locustfile(
+    add: Callable[[ArgumentParser], None], want: dict[str, Any]
+) -> None:
+    """They stay texts until a run begins, except the numbers that Locust itself refuses."""
+    parser = ArgumentParser()
+    add(parser)
+    assert vars(parser.parse_args([])) == want
+
+
+def test_no_locustfile_has_an_option_of_its_own() -> None:
+    """Each is a row of harness/run/option_table.py; by hand, nothing is added to the parser."""
+    doors = [*(PACKAGE / "locust").glob("*.py"), PACKAGE / "run" / "form.py"]
+    by_hand = [path.name for path in doors if ".add_argument(" in path.read_text()]
+    assert by_hand == []
 
 
 @pytest.mark.parametrize("asked", ["", arguments.AS_USERS])

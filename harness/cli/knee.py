@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from harness.cli.by_name import call
 from harness.cli.parsing import Subparsers, add_command
-from harness.core.value_parsers import duration
 from harness.errors import ConfigError
 from harness.run import options_from_args as plain
-from harness.run.option import declare, level_list, number_option, one_level, rate, rate_list
+from harness.run.option import Option, declare
 from harness.run.option_table import (
     AT_LEAST,
+    BATCH,
+    DURATION,
     OPEN_LOOP,
     PRECISION,
     PROVE,
+    RATE,
     RATE_RANGE,
+    REPEATS,
+    REQUESTS,
     SEARCH,
     START,
+    SWEPT_RATE,
+    SWEPT_USERS,
     USER_RANGE,
+    USERS,
 )
 from harness.run.study_options import RATE_STEP_PER_S, Wanted
 
 if TYPE_CHECKING:
     from harness.search.next_level import Hold, SearchPlan
-
-    Levels = Callable[[str], tuple[int, ...]]
 
 
 def add(commands: Subparsers) -> None:
@@ -151,38 +155,27 @@ SWEEP: Final = "sweep"
 
 
 def add_run(commands: Subparsers) -> None:
-    one, rate_one = one_level("--users"), rate("--rate")
-    _add_levels(commands, "run", lambda text: (one(text),), lambda text: (rate_one(text),), "")
+    _add_levels(commands, "run", (USERS, RATE), (DURATION, REQUESTS))
 
 
 def add_sweep(commands: Subparsers) -> None:
-    _add_levels(commands, SWEEP, level_list("--users"), rate_list("--rate"), ",...")
+    lengths = DURATION, REQUESTS, BATCH
+    _add_levels(commands, SWEEP, (SWEPT_USERS, SWEPT_RATE), lengths, REPEATS)
 
 
-def _add_levels(commands: Subparsers, name: str, users: Levels, rates: Levels, more: str) -> None:
+def _add_levels(
+    commands: Subparsers,
+    name: str,
+    levels: tuple[Option, ...],
+    lengths: tuple[Option, ...],
+    *others: Option,
+) -> None:
+    """A command that holds levels: one of `levels` says which, one of `lengths` how long."""
     parser = add_command(commands, name, lambda args: _hold_levels(args, name))
     plain.target(parser)
-    level = parser.add_mutually_exclusive_group()
-    level.add_argument(
-        "--users",
-        type=users,
-        metavar=f"N{more and ',N,...'}",
-        help="concurrent requests of a level",
-    )
-    level.add_argument(
-        "--rate", type=rates, metavar=f"R{more and ',R,...'}", help="requests per second of a level"
-    )
-    either = parser.add_mutually_exclusive_group()
-    either.add_argument(
-        "--duration", type=duration("--duration"), metavar="TIME", help="default: 30s"
-    )
-    declare(either, [number_option("--requests", "instead of a duration", example=500)])
-    if name == SWEEP:
-        batch = "instead: a batch of so many requests, to its last answer"
-        declare(either, [number_option("--batch", batch, example=64)])
-        turns = "times to go through the levels; default: 3 with --batch, else 1"
-        declare(parser, [number_option("--repeats", turns, example=3)])
-    declare(parser, OPEN_LOOP)
+    declare(parser.add_mutually_exclusive_group(), levels)
+    declare(parser.add_mutually_exclusive_group(), lengths)
+    declare(parser, (*others, *OPEN_LOOP))
     plain.load_and_objectives(parser)
     plain.output(parser)
 

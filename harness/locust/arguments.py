@@ -6,9 +6,21 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import ConfigError
-from harness.load.workloads import AS_USERS, WORKLOADS, Workload, workload
+from harness.load.workloads import AS_USERS, Workload, workload
 from harness.metrics.slo import Slo
 from harness.metrics.slo_presets import slo_texts
+from harness.run.option import declare_in_locusts_form, declare_outside_locusts_form
+from harness.run.option_table import (
+    API_KEY_ENV,
+    CA_FILE,
+    INSECURE,
+    LENGTHS,
+    MAX_ERRORS,
+    MODEL,
+    RUN_FOLDER,
+    SEED,
+    SLO,
+)
 from harness.server.address import Address
 from harness.units import percent
 
@@ -19,40 +31,14 @@ if TYPE_CHECKING:
 
 # What a browser must not choose: whose secret is sent, what is trusted, where files are written.
 # Locust's form shows none of them, but would take them from whoever posts one.
-FIXED = ("api_key_env", "ca_file", "insecure", "run_folder")
+FIXED = tuple(option.dest for option in (API_KEY_ENV, CA_FILE, INSECURE, RUN_FOLDER))
 
 
 def add_arguments(parser: ArgumentParser, **_: Any) -> None:
-    """Listener of Locust's `init_command_line_parser`.
-
-    What is added to the parser itself Locust's start form shows; of a group it knows nothing.
-    """
-    parser.add_argument(
-        "--model", default="", help="as the server names it; empty: the only one that it serves"
-    )
-    parser.add_argument(
-        "--workload",
-        default=AS_USERS,
-        choices=[AS_USERS, *WORKLOADS],
-        help="what is sent: lengths, shared prefixes; default: that of the locustfile",
-    )
-    for what in ("prompt", "output"):
-        text = f"mean number of {what} tokens; 0: the workload's own"
-        parser.add_argument(f"--{what}-tokens", type=int, default=0, help=text)
-    parser.add_argument("--max-errors", default="1%", help="share of requests that may fail")
+    """Listener of Locust's `init_command_line_parser`."""
+    declare_in_locusts_form(parser, (MODEL, *LENGTHS, MAX_ERRORS))
     group = parser.add_argument_group("vllm-harness, from the command line only")
-    group.add_argument(  # Locust's form cannot post an empty list: it reads its texts as numbers
-        "--slo", action="append", default=[], help="for example ttft_p95=500ms; may be repeated"
-    )
-    group.add_argument("--seed", type=int, default=1, help="seed of prompts, lengths and stagger")
-    for flag, default, text in (
-        ("--api-key-env", "VLLM_API_KEY",
-         "environment variable that holds the API key; it goes to the --host given here only"),
-        ("--run-folder", "", "new folder for the run; without it, one under reports/"),
-        ("--ca-file", "", "CA certificates to trust, a PEM file"),
-    ):  # fmt: skip
-        group.add_argument(flag, default=default, help=text)
-    group.add_argument("--insecure", action="store_true", help="do not verify the certificate")
+    declare_outside_locusts_form(group, (SLO, SEED, API_KEY_ENV, RUN_FOLDER, CA_FILE, INSECURE))
 
 
 def fixed(environment: Environment) -> dict[str, Any]:

@@ -9,21 +9,16 @@ from argparse import ArgumentParser
 from collections.abc import Mapping
 from dataclasses import replace
 
-from harness.core.value_parsers import duration
 from harness.errors import ConfigError
 from harness.load.lengths import FROM_DATA
 from harness.locust.plain import LocustTestStudy
 from harness.locust.plugin import register_study
-from harness.run.option import Option, rate
-from harness.run.option_table import OPEN_LOOP
+from harness.run.option import declare_in_locusts_form
+from harness.run.option_table import DURATION, OPEN_LOOP, RATE
 from harness.run.study_options import Wanted, wanted_levels
 from harness.search.held_levels import in_turn
 
-OPTIONS = (
-    Option("--rate", "requests per second, over all processes", rate("--rate"), default="10/s"),
-    Option("--duration", "of the load, for --run-time", duration("--duration"), default="30s"),
-    *OPEN_LOOP,
-)
+OPTIONS = RATE, DURATION, *OPEN_LOOP
 
 
 class LocustRateStudy(LocustTestStudy):
@@ -35,8 +30,7 @@ class LocustRateStudy(LocustTestStudy):
     @staticmethod
     def add_arguments(parser: ArgumentParser) -> None:
         LocustTestStudy.add_arguments(parser)
-        for one in OPTIONS:  # as texts: Locust's form makes numbers of numbers
-            parser.add_argument(one.flag, default=one.default, help=one.help)
+        declare_in_locusts_form(parser, OPTIONS)
 
     def _wanted(self, form: Mapping[str, str]) -> Wanted:
         self.host.require_workers()

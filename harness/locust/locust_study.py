@@ -26,7 +26,8 @@ from harness.metrics.result import read_result
 from harness.reader.loop_lag import sweep
 from harness.run import form as forms
 from harness.run.experiment import Experiment
-from harness.run.option_table import LOAD, TARGET
+from harness.run.option import declare_outside_locusts_form
+from harness.run.option_table import BODY, HEADER, METRICS_URL, THINK_TIME
 from harness.run.preflight import checked_target
 from harness.run.study_options import LoadOptions, TargetOptions, Wanted
 
@@ -39,8 +40,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("locust.harness")
 BUG: Final = 1
-NAMES: Final = "--header", "--metrics-url", "--think-time", "--body"
-REQUESTS: Final = tuple(one for one in (*TARGET, *LOAD) if one.flag in NAMES)
+# lists, all of them: of several think times the last one counts
+REQUESTS: Final = HEADER, METRICS_URL, THINK_TIME._replace(action="append"), BODY
 
 
 class LocustStudy:
@@ -64,11 +65,9 @@ class LocustStudy:
 
     @staticmethod
     def add_arguments(parser: ArgumentParser) -> None:
-        """What `vllm-harness` has of requests too; Locust's form does not show a group."""
+        """What `vllm-harness` has of requests too."""
         group = parser.add_argument_group("requests (command line only)")
-        for one in REQUESTS:
-            group.add_argument(one.flag, action="append", default=[], metavar=one.metavar,
-                               help=one.help)  # fmt: skip
+        declare_outside_locusts_form(group, REQUESTS)
 
     def _wanted(self, form: Mapping[str, str]) -> Wanted:
         """Raises HarnessError."""

@@ -11,8 +11,15 @@ from typing import Any, Final
 
 from harness.errors import ConfigError
 from harness.load.workloads import AS_USERS
-from harness.run.option import Field, Option
-from harness.run.option_table import ASKED_IN_FORM
+from harness.run.option import Field, declare_in_locusts_form, declare_outside_locusts_form
+from harness.run.option_table import (
+    ASKED_IN_FORM,
+    BUDGET,
+    PRECISION,
+    RUNS,
+    SERVER,
+    USER_RANGE,
+)
 from harness.server.address import Address
 
 
@@ -22,18 +29,9 @@ def _url(text: str) -> str:
     return str(Address.parse(text))
 
 
-def _field(option: Option, field: Field) -> Field:
-    read_form = option.read if field.read is str and option.read is not None else field.read
-    return field._replace(default=field.default or option.default or "", read=read_form)
-
-
 FIELDS: Final[dict[str, Field]] = {"host": Field("Target", "the server's URL", read=_url)} | {
-    option.dest: _field(option, option.field)
-    for option in ASKED_IN_FORM
-    if option.field is not None
+    option.dest: option.form_field for option in ASKED_IN_FORM
 }
-# locust/arguments.py has the others
-LOCUST_OPTIONS: Final = ("min_users", "max_users", "budget", "precision")
 
 
 def read_form(form: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -71,26 +69,10 @@ def in_labels(sentence: str) -> str:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the options of the search to Locust's command line; its form shows their help texts."""
-    for name in LOCUST_OPTIONS:
-        field = FIELDS[name]
-        parser.add_argument(f"--{name.replace('_', '-')}", default=field.default, help=field.hint)
+    """Add the options of the search to Locust's; harness/locust/arguments.py has the others."""
+    declare_in_locusts_form(parser, (*USER_RANGE, BUDGET, PRECISION))
     group = parser.add_argument_group("search (command line only)")
-    group.add_argument(
-        "--runs", default="reports", help="folder in which each search makes its run folder"
-    )
-    group.add_argument(
-        "--server-flag",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a flag that the server was started with, such as max-num-seqs=256; repeatable",
-    )
-    group.add_argument(
-        "--gpu-metrics",
-        metavar="WHERE",
-        help="local, none, or the URL of `vllm-harness exporter` or a dcgm-exporter",
-    )
+    declare_outside_locusts_form(group, (RUNS, *SERVER))
 
 
 def form_values(options: Any, host: str) -> dict[str, str]:

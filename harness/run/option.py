@@ -30,6 +30,18 @@ class Field(NamedTuple):
     read: Callable[[str], Any] = str  # str: as the option
 
 
+class InLocust(NamedTuple):
+    """What an option has of its own on Locust's command line; "" and (): as elsewhere."""
+
+    default: str = ""
+    help: str = ""
+    choices: tuple[str, ...] = ()
+    type: Callable[[str], Any] = str  # int: Locust itself refuses what is no number
+
+
+AS_ELSEWHERE: Final = InLocust()
+
+
 class Option(NamedTuple):
     """`read` None: a switch. `default` is text as a user would write it; the help shows it."""
 
@@ -41,11 +53,19 @@ class Option(NamedTuple):
     action: str = "store"  # append, extend: may be repeated
     choices: Sequence[str] | None = None
     field: Field | None = None  # of the form
+    in_locust: InLocust = AS_ELSEWHERE
 
     @property
     def dest(self) -> str:
         """The name in parsed arguments and in the form."""
         return self.flag.strip("-").replace("-", "_")
+
+    @property
+    def form_field(self) -> Field:
+        """Its field of a form; what the field leaves out is the option's."""
+        field = self.field or Field("", self.help)
+        read = self.read if field.read is str and self.read is not None else field.read
+        return field._replace(default=field.default or self.default or "", read=read)
 
     def declare(self, group: _ActionsContainer) -> None:
         if self.read is None:
@@ -64,10 +84,55 @@ class Option(NamedTuple):
             choices=self.choices,
         )
 
+    def declare_in_locusts_form(self, parser: _ActionsContainer) -> None:
+        """As an option of Locust's parser: a text, which is read when a run begins.
+
+        Locust's start form shows what is added to the parser itself, with its help as a label.
+        """
+        own, field = self.in_locust, self.form_field
+        parser.add_argument(
+            self.flag,
+            help=own.help or field.hint,
+            type=own.type,
+            default=own.default or field.default,
+            choices=own.choices or None,
+        )
+
+    def declare_outside_locusts_form(self, group: _ActionsContainer) -> None:
+        """As an option of a group of Locust's parser, of which its form knows nothing.
+
+        The value stays a text here too. An option that may be repeated is a list, which the form
+        could not post: it would read its texts as numbers.
+        """
+        if self.read is None:
+            group.add_argument(self.flag, action="store_true", help=self.help)
+        elif self.action != "store":
+            group.add_argument(
+                self.flag, help=self.help, metavar=self.metavar, action="append", default=[]
+            )
+        else:
+            group.add_argument(
+                self.flag,
+                help=self.help,
+                metavar=self.metavar,
+                type=self.in_locust.type,
+                default=self.default,
+            )
+
 
 def declare(group: _ActionsContainer, options: Iterable[Option]) -> None:
     for option in options:
         option.declare(group)
+
+
+def declare_in_locusts_form(parser: _ActionsContainer, options: Iterable[Option]) -> None:
+    for option in options:
+        option.declare_in_locusts_form(parser)
+
+
+def declare_outside_locusts_form(group: _ActionsContainer, options: Iterable[Option]) -> None:
+    for option in options:
+        option.declare_outside_locusts_form(group)
 
 
 def level_list(option: str) -> Callable[[str], tuple[int, ...]]:
@@ -183,11 +248,12 @@ def number_option(
     example: int = 1,
     metavar: str = "N",
     field: Field | None = None,
+    in_locust: InLocust = AS_ELSEWHERE,
 ) -> Option:
     """An option that takes a whole number."""
     shown = None if default is None else str(default)
     read = whole_number(flag, min_value, example, max_value)
-    return Option(flag, text, read, metavar, shown, field=field)
+    return Option(flag, text, read, metavar, shown, field=field, in_locust=in_locust)
 
 
 HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")

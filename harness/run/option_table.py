@@ -1,6 +1,7 @@
-"""The options of the command line, and those that the form of the web pages has too.
+"""The options of the commands that send load, of the form of the web pages, and of `locust`.
 
 An option parses its text or raises ConfigError; `TARGET`, `LOAD` and so on are groups of `--help`.
+Options of Locust's command line are texts, and its doors in harness/locust say which they have.
 Output files and the API key are never fields of the form, because a browser must not choose them.
 """
 
@@ -18,18 +19,22 @@ from harness.core.value_parsers import duration, positive_number, share, whole_n
 from harness.errors import ConfigError
 from harness.load.arrivals import ARRIVALS, POISSON, parse_arrivals
 from harness.load.conversations import REPLIES, parse_history
-from harness.load.workloads import API_PATHS, WORKLOADS, parse_weights, workload
+from harness.load.workloads import API_PATHS, AS_USERS, WORKLOADS, parse_weights, workload
 from harness.metrics.slo_presets import PREFIX, SLO_PRESETS, slo_texts
 from harness.run.option import (
     MAX_FORM_NUMBER,
     Field,
+    InLocust,
     Option,
     deviation,
     distribution,
+    level_list,
     number_option,
+    one_level,
     parse_body_field,
     parse_header,
     rate,
+    rate_list,
     writable,
 )
 from harness.run.study_options import budget_ns
@@ -95,17 +100,24 @@ def _slos(text: str) -> tuple[Slo, ...]:
     return tuple(slo for one in re.split(r"[\s,]+", text.strip()) if one for slo in _slo(one))
 
 
-CERTIFICATE: Final = (
-    Option("--ca-file", "certificates to trust (PEM)", Path, "FILE"),
-    Option("--insecure", "do not verify the server's certificate", None),
+CA_FILE: Final = Option("--ca-file", "certificates to trust (PEM)", Path, "FILE")
+INSECURE: Final = Option("--insecure", "do not verify the server's certificate", None)
+CERTIFICATE: Final = CA_FILE, INSECURE
+SERVER_FLAG: Final = Option(
+    "--server-flag",
+    "a flag that the server was started with, for example max-num-seqs=256; may be repeated",
+    parse_server_flag,
+    "NAME=VALUE",
+    action="append",
 )
-SERVER: Final = (  # what the server may not report
-    Option("--server-flag", "a flag that the server was started with, for example "
-           "max-num-seqs=256; may be repeated", parse_server_flag, "NAME=VALUE", action="append"),
-    Option("--gpu-metrics", "local, none, or http://HOST:9400 of `vllm-harness exporter` or a "
-           "dcgm-exporter next to the server; default: local for a server on this machine",
-           _gpu_source, "WHERE"),
-)  # fmt: skip
+GPU_METRICS: Final = Option(
+    "--gpu-metrics",
+    "local, none, or http://HOST:9400 of `vllm-harness exporter` or a dcgm-exporter next to the "
+    "server; default: local for a server on this machine",
+    _gpu_source,
+    "WHERE",
+)
+SERVER: Final = SERVER_FLAG, GPU_METRICS  # what the server may not report
 START: Final = (  # fields of lifecycle.vllm_start.StartOptions
     Option("--vllm", "the `vllm` command; default: HARNESS_VLLM_COMMAND, or the one on PATH", str,
            "PATH", ""),
@@ -131,35 +143,55 @@ TIMEOUTS: Final = (  # fields of study_options.Timeouts; their defaults are ther
     Option("--request-timeout", "from sending to the end; default: 600s",
            duration("--request-timeout", "600s"), "TIME"),
 )  # fmt: skip
-TARGET: Final = (
-    Option("--embedded", "no URL: start the embedded server, which simulates vLLM on a GPU, and "
-           "measure it", None),
-    Option("--model", "default: the only one that it serves; several, LoRA adapters too: with "
-           "weights, or repeated", partial(parse_weights, "--model"), "NAME[=WEIGHT],...",
-           action="extend", field=Field(
-               "Model", "as the server names it; empty: the only one that it serves",
-               read=str.strip)),
-    Option("--header", "of every request; {session}, {user}, {request} and $VARIABLE, of the "
-           "environment, are filled in; may be repeated", parse_header, "NAME:VALUE",
-           action="append"),
-    *CERTIFICATE,
-    *TIMEOUTS,
-    *SERVER,
-    Option("--metrics-url", "a replica behind the URL; repeat it for each, and their /metrics are "
-           "added up; default: the URL, or each address of its name", _metrics_url, "URL",
-           action="append"),
-)  # fmt: skip
+EMBEDDED: Final = Option(
+    "--embedded",
+    "no URL: start the embedded server, which simulates vLLM on a GPU, and measure it",
+    None,
+)
+MODEL: Final = Option(
+    "--model",
+    "default: the only one that it serves; several, LoRA adapters too: with weights, or repeated",
+    partial(parse_weights, "--model"),
+    "NAME[=WEIGHT],...",
+    action="extend",
+    field=Field(
+        "Model", "as the server names it; empty: the only one that it serves", read=str.strip
+    ),
+)
+HEADER: Final = Option(
+    "--header",
+    "of every request; {session}, {user}, {request} and $VARIABLE, of the environment, are filled "
+    "in; may be repeated",
+    parse_header,
+    "NAME:VALUE",
+    action="append",
+)
+METRICS_URL: Final = Option(
+    "--metrics-url",
+    "a replica behind the URL; repeat it for each, and their /metrics are added up; default: the "
+    "URL, or each address of its name",
+    _metrics_url,
+    "URL",
+    action="append",
+)
+TARGET: Final = EMBEDDED, MODEL, HEADER, *CERTIFICATE, *TIMEOUTS, *SERVER, METRICS_URL
 LENGTH_HELP: Final = "mean length; default: the workload's own"
 LENGTHS: Final = (
     Option("--workload", "one, or several with weights: chat=9,summarize=1", workload,
            "NAME[=WEIGHT],...", "chat",
-           field=Field("Workload", "what is sent", choices=tuple(WORKLOADS))),
+           field=Field("Workload", "what is sent", choices=tuple(WORKLOADS)),
+           in_locust=InLocust(
+               AS_USERS,
+               "what is sent: lengths, shared prefixes; default: that of the locustfile",
+               (AS_USERS, *WORKLOADS))),
     number_option("--prompt-tokens", LENGTH_HELP, example=128,
            field=Field("Prompt tokens", "mean; 0: the workload's own", "0",
-                       read=whole_number("prompt tokens", 0, max_value=MAX_FORM_NUMBER))),
+                       read=whole_number("prompt tokens", 0, max_value=MAX_FORM_NUMBER)),
+           in_locust=InLocust(type=int)),
     number_option("--output-tokens", LENGTH_HELP, example=128,
            field=Field("Output tokens", "mean; 0: the workload's own", "0",
-                       read=whole_number("output tokens", 0, max_value=MAX_FORM_NUMBER))),
+                       read=whole_number("output tokens", 0, max_value=MAX_FORM_NUMBER)),
+           in_locust=InLocust(type=int)),
 )  # fmt: skip
 SPREAD: Final = tuple(
     option
@@ -202,22 +234,26 @@ SESSIONS: Final = (  # fields of load.conversations.Conversation, of a workload 
     Option("--session-timeout", "begin no turn later than this in a session; default: no limit",
            duration("--session-timeout", "10m"), "TIME"),
 )  # fmt: skip
+BODY: Final = Option(
+    "--body",
+    "a field of every request's body, such as top_p=0.9; may be repeated; temperature is 0 unless "
+    "it is given",
+    parse_body_field,
+    "NAME=JSON",
+    action="append",
+)
+SEED: Final = number_option(
+    "--seed", "of prompts, lengths and stagger", 1, min_value=0, in_locust=InLocust(type=int)
+)
 LOAD: Final = (
     *LENGTHS,
     *SPREAD,
     THINK_TIME,
     *SESSIONS,
     *DATA,
-    Option(
-        "--body",
-        "a field of every request's body, such as top_p=0.9; may be repeated; "
-        "temperature is 0 unless it is given",
-        parse_body_field,
-        "NAME=JSON",
-        action="append",
-    ),
+    BODY,
     Option("--api", "default: the workload's own", choices=tuple(API_PATHS)),
-    number_option("--seed", "", 1, min_value=0),
+    SEED,
     number_option("--processes", "worker processes that send the load", 1),
 )
 OPEN_LOOP: Final = (
@@ -225,6 +261,31 @@ OPEN_LOOP: Final = (
     number_option("--max-in-flight", "with rates: what is due beyond it is dropped, and failed",
                   2000, example=1000),
 )  # fmt: skip
+# the levels of `run`, one, and of `sweep`
+USERS: Final = Option("--users", "concurrent requests of a level", one_level("--users"), "N")
+RATE: Final = Option(
+    "--rate",
+    "requests per second of a level, over all processes",
+    rate("--rate"),
+    "R",
+    in_locust=InLocust("10/s"),
+)
+SWEPT_USERS: Final = USERS._replace(read=level_list("--users"), metavar="N,N,...")
+SWEPT_RATE: Final = RATE._replace(read=rate_list("--rate"), metavar="R,R,...")
+DURATION: Final = Option(
+    "--duration",
+    "default: 30s",
+    duration("--duration"),
+    "TIME",
+    in_locust=InLocust("30s", "of the load, for --run-time"),
+)
+REQUESTS: Final = number_option("--requests", "instead of a duration", example=500)
+BATCH: Final = number_option(
+    "--batch", "instead: a batch of so many requests, to its last answer", example=64
+)
+REPEATS: Final = number_option(
+    "--repeats", "times to go through the levels; default: 3 with --batch, else 1", example=3
+)
 SLO: Final = Option(
     "--slo", "for example ttft_p95=500ms, itl_p99.9=80ms, tpot_p99=40ms or e2e_p90=10s; or "
     f"published ones, {PREFIX}{'|'.join(SLO_PRESETS)}; may be repeated", _slo, "METRIC_pQQ=TIME",
@@ -232,12 +293,15 @@ SLO: Final = Option(
     field=Field("SLO", "several are separated by spaces; empty: find the power knee",
                 "ttft_p95=500ms itl_p95=50ms", read=_slos),
 )  # fmt: skip
-OBJECTIVES: Final = (
-    SLO,
-    Option("--max-errors", "allowed share of failed requests at a level", share("--max-errors"),
-           "SHARE", "1%",
-           field=Field("Failures allowed", "a level with a larger share of failed requests fails")),
-)  # fmt: skip
+MAX_ERRORS: Final = Option(
+    "--max-errors",
+    "allowed share of failed requests at a level",
+    share("--max-errors"),
+    "SHARE",
+    "1%",
+    field=Field("Failures allowed", "a level with a larger share of failed requests fails"),
+)
+OBJECTIVES: Final = SLO, MAX_ERRORS
 USER_RANGE: Final = (
     number_option("--min-users", "", 1, field=Field("Lowest level", "users at the start")),
     number_option("--max-users", "", 512, field=Field(
@@ -316,5 +380,17 @@ OUTPUT: Final = (
     Option("--quiet", "no live view", None),
     Option("--dry-run", "print the plan; no server is needed or contacted", None),
 )  # fmt: skip
-ASKED_IN_FORM: Final = (TARGET[1], SLO, *LENGTHS, *USER_RANGE, BUDGET, PRECISION,
-                        OBJECTIVES[1])  # fmt: skip
+ASKED_IN_FORM: Final = (MODEL, SLO, *LENGTHS, *USER_RANGE, BUDGET, PRECISION, MAX_ERRORS)
+# of the `locust` command alone
+API_KEY_ENV: Final = Option(
+    "--api-key-env",
+    "environment variable that holds the API key; it goes to the --host given here only",
+    metavar="NAME",
+    default=KEY_VARIABLES[0],
+)
+RUN_FOLDER: Final = Option(
+    "--run-folder", "new folder for the run; without it, one under reports/", metavar="DIR"
+)
+RUNS: Final = Option(
+    "--runs", "folder in which each search makes its run folder", metavar="DIR", default="reports"
+)

@@ -280,10 +280,17 @@ def output_options(args: argparse.Namespace, command: str) -> OutputOptions:
     )
 
 
+def _levels(given: int | tuple[int, ...] | None) -> tuple[int, ...]:
+    """The levels of an option that takes one with `run` and several with `sweep`."""
+    if given is None:
+        return ()
+    return given if isinstance(given, tuple) else (given,)
+
+
 def run_options(args: argparse.Namespace, command: str) -> Wanted:
     """What `run` and `sweep` hold: for a time, unless a number of requests was given."""
-    load = load_options(args, "--users", max(args.users or (0,)))
-    users: tuple[int, ...] = args.users or args.rate
+    load = load_options(args, "--users", max(_levels(args.users), default=0))
+    users = _levels(args.users or args.rate)
     if not users:
         if (data := load.data) is None or not data.rate_per_s:
             raise ConfigError(
