@@ -591,7 +591,7 @@ def test_interrupted(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     def interrupt(_args: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("harness.cli.doctor.execute", interrupt)
+    monkeypatch.setattr("harness.cli.doctor_work.execute", interrupt)
     assert main(["doctor"]) == EXIT_INTERRUPTED
     assert capsys.readouterr().err == "vllm-harness: interrupted\n"
 
