@@ -69,12 +69,34 @@ def measure(options: argparse.Namespace, url: str) -> None:
     """One level, held by Locust itself."""
     web, bind = free_port(), free_port()
     command = [
-        sys.executable, "-m", "locust", "-f", "locustfiles/chat.py", "--host", url, "--autostart",
-        "--web-host", "127.0.0.1", "--web-port", str(web), "-u", str(options.users), "-r", "100",
-        "--output-tokens", "128", "--prompt-tokens", "16", "--workload", "fixed",
-        "--master-bind-port", str(bind), "--master-port", str(bind),
+        sys.executable,
+        "-m",
+        "locust",
+        "-f",
+        "locustfiles/chat.py",
+        "--host",
+        url,
+        "--autostart",
+        "--web-host",
+        "127.0.0.1",
+        "--web-port",
+        str(web),
+        "-u",
+        str(options.users),
+        "-r",
+        "100",
+        "--output-tokens",
+        "128",
+        "--prompt-tokens",
+        "16",
+        "--workload",
+        "fixed",
+        "--master-bind-port",
+        str(bind),
+        "--master-port",
+        str(bind),
         *(("--processes", str(options.processes)) if options.processes else ()),
-    ]  # fmt: skip
+    ]
     with subprocess.Popen(command, cwd=TOP, stderr=subprocess.DEVNULL) as process:
         try:
             base = f"http://127.0.0.1:{web}"
@@ -85,8 +107,10 @@ def measure(options: argparse.Namespace, url: str) -> None:
     closed, opened = (median(row[i] for row in rows) for i in (0, 1))
     ratio = median(row[1] / row[0] for row in rows)
     sizes = median(row[2] for row in rows)
-    print(f"\nmedians: closed {closed:.2f}, open {opened:.2f} µs/token; open/closed {ratio:.3f}; "
-          f"an answer has {sizes:.0f} bytes")  # fmt: skip
+    print(
+        f"\nmedians: closed {closed:.2f}, open {opened:.2f} µs/token; open/closed {ratio:.3f}; "
+        f"an answer has {sizes:.0f} bytes"
+    )
 
 
 def free_port() -> int:
@@ -123,8 +147,11 @@ def a_round(base: str, pid: int, seconds: int) -> tuple[float, float, float]:
                 cursors[i] = told["cursor"]
         made = tokens(base) - began
         found.append(1e6 * (family_cpu_s(pid) - cpu_s) / made)
-    print(f"closed {found[0]:.2f}, open {found[1]:.2f} µs/token, ratio {found[1] / found[0]:.3f}, "
-          f"{made / seconds:,.0f} tokens/s", flush=True)  # fmt: skip
+    print(
+        f"closed {found[0]:.2f}, open {found[1]:.2f} µs/token, ratio {found[1] / found[0]:.3f}, "
+        f"{made / seconds:,.0f} tokens/s",
+        flush=True,
+    )
     return found[0], found[1], median(sizes[1:])
 
 

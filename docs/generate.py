@@ -541,8 +541,12 @@ def dashboards() -> str:
             rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
         rows += [""]
         if page.notes:
-            rows += ["Annotations on its graphs: " + "; ".join(
-                f"*{note.name}* ({note.colour})" for note in page.notes) + ".", ""]  # fmt: skip
+            rows += [
+                "Annotations on its graphs: "
+                + "; ".join(f"*{note.name}* ({note.colour})" for note in page.notes)
+                + ".",
+                "",
+            ]
     return "\n".join(rows).rstrip() + "\n"
 
 
@@ -639,19 +643,30 @@ def run_folder() -> str:
     ):
         kinds = {f.name: KINDS[str(f.type)] for f in arrow}
         rows += _columns(name, note, [(c, kinds[c], _unit(c), texts[c]) for c in kinds])
-    rows += _columns("levels", LEVELS_NOTE, [
-        (c, KINDS[kind], "", LEVELS[c])
-        for c, kind in zip(frames.LEVELS, ("int64",) * 2 + ("string",) + (TIME,) * 3, strict=True)
-    ])  # fmt: skip
+    rows += _columns(
+        "levels",
+        LEVELS_NOTE,
+        [
+            (c, KINDS[kind], "", LEVELS[c])
+            for c, kind in zip(
+                frames.LEVELS, ("int64",) * 2 + ("string",) + (TIME,) * 3, strict=True
+            )
+        ],
+    )
     for name, sample, columns, note in (
         ("server", ServerSample, NUMBER_FIELDS, SERVER_NOTE),
         ("gpu", GpuSample, frames.READINGS, GPU_NOTE),
     ):
         texts = dict(re.findall(r"^ +(\w+): .*  # (.+)$", inspect.getsource(sample), re.MULTILINE))
-        rows += _columns(name, note, [("at", "time", "", "when it was read")] + [
-            (c, {"gpu": "integer", "throttled": "text"}.get(c, "number"), _unit(c), texts[c])
-            for c in columns
-        ])  # fmt: skip
+        rows += _columns(
+            name,
+            note,
+            [("at", "time", "", "when it was read")]
+            + [
+                (c, {"gpu": "integer", "throttled": "text"}.get(c, "number"), _unit(c), texts[c])
+                for c in columns
+            ],
+        )
     return "\n".join(rows) + "\n"
 
 

@@ -85,14 +85,30 @@ def locust(
     web, bind = free_port(), free_port()
     path = file if file.endswith(".py") else f"locustfiles/{file}.py"
     command = [
-        sys.executable, "-m", "locust", "-f", path, "--web-host", "127.0.0.1",
-        "--web-port", str(web), "--master-bind-port", str(bind), "--master-port", str(bind),
+        sys.executable,
+        "-m",
+        "locust",
+        "-f",
+        path,
+        "--web-host",
+        "127.0.0.1",
+        "--web-port",
+        str(web),
+        "--master-bind-port",
+        str(bind),
+        "--master-port",
+        str(bind),
         *map(str, arguments),
-    ]  # fmt: skip
+    ]
     with subprocess.Popen(
-        command, cwd=TOP, env=os.environ | (env or {}), text=True, stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    ) as process:  # fmt: skip
+        command,
+        cwd=TOP,
+        env=os.environ | (env or {}),
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as process:
         try:
             wait_until_served(process, web)
             yield f"http://127.0.0.1:{web}"

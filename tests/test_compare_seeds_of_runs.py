@@ -194,16 +194,25 @@ CROSS = Crossing(100, 97, 103, np.array([97.0] * 15 + [100] * 370 + [103] * 15),
         (CROSS, Change.inconclusive, False),  # at most 4.8% lower; the bracket's width counts
         (replace(CROSS, users=90, draws=CROSS.draws * 0.9, between=(88, 92)), Change.worse, True),
         # nothing above 94 was held, and 94 passes: it may be anything above
-        (replace(CROSS, users=inf, draws=np.full(400, inf), between=(94, inf)),
-         Change.inconclusive, False),
-        (replace(CROSS, users=inf, draws=np.full(400, inf), between=(128, inf)),
-         Change.better, False),
+        (
+            replace(CROSS, users=inf, draws=np.full(400, inf), between=(94, inf)),
+            Change.inconclusive,
+            False,
+        ),
+        (
+            replace(CROSS, users=inf, draws=np.full(400, inf), between=(128, inf)),
+            Change.better,
+            False,
+        ),
         # not even 64 users pass
         (replace(CROSS, users=0, draws=np.zeros(400), between=(0, 64)), Change.worse, True),
-        (replace(CROSS, users=0, draws=np.zeros(400), between=(0, 128)),
-         Change.inconclusive, False),
+        (
+            replace(CROSS, users=0, draws=np.zeros(400), between=(0, 128)),
+            Change.inconclusive,
+            False,
+        ),
     ],
-)  # fmt: skip
+)
 def test_knees(other: Crossing, verdict: Change, *, beyond: bool) -> None:
     """Also one that lies beyond what was held."""
     (got,) = compare([Pair(KNEE, 0, knee_side(CROSS), knee_side(other))], 0.045, 0.01)

@@ -31,14 +31,21 @@ if TYPE_CHECKING:
 # first of the two was in a chunk without text before. An empty finish comes at 200, the end at 205.
 CHAT = replace(
     record(0, 10, [110, 130, 190], done=205, tokens=[1, 1, 2]),
-    connect_ns=5 * MS, first_event_ns=100 * MS, output_tokens=4,
-    events_before=1, silent_events=2, last_silent_ns=200 * MS,
-)  # fmt: skip
+    connect_ns=5 * MS,
+    first_event_ns=100 * MS,
+    output_tokens=4,
+    events_before=1,
+    silent_events=2,
+    last_silent_ns=200 * MS,
+)
 # on a kept connection, nothing but tokens
 PLAIN = replace(
     record(1, 300, [400, 420], done=420),
-    first_event_ns=400 * MS, output_tokens=2, events_before=0, silent_events=0,
-)  # fmt: skip
+    first_event_ns=400 * MS,
+    output_tokens=2,
+    events_before=0,
+    silent_events=0,
+)
 FAILED = replace(
     record(2, 500, [600], done=900, outcome=Outcome.truncated, planned=4), events_before=0
 )
@@ -151,15 +158,26 @@ def test_ours_beside_theirs(tool: str, name: str, ours: float | None, theirs: fl
         ("vllm-bench", "TPOT mean", [CHAT], "from first to last chunk, empty ones too"),
         ("vllm-bench", "TPOT mean", [PLAIN], ""),  # 20 and 20
         ("guidellm", "Time to First Token p50", [PLAIN, CHAT] * 10, ""),
-        ("guidellm", "Time to First Token p50",
-         [*[CHAT] * 10, *[record(3, 300, [500], done=510)] * 10],  # ten of 100, ten of 200
-         "theirs is the value before, ours the upper one"),
-        ("aiperf", "Inter Chunk Latency p50", [CHAT],  # 40 of 20 and 60
-         "theirs is between two values, ours the upper one"),
-        ("aiperf", "Time to First Token p50", [PLAIN, *[FAILED] * 20],
-         "failed requests are infinite in ours and left out of theirs"),
+        (
+            "guidellm",
+            "Time to First Token p50",
+            [*[CHAT] * 10, *[record(3, 300, [500], done=510)] * 10],  # ten of 100, ten of 200
+            "theirs is the value before, ours the upper one",
+        ),
+        (
+            "aiperf",
+            "Inter Chunk Latency p50",
+            [CHAT],  # 40 of 20 and 60
+            "theirs is between two values, ours the upper one",
+        ),
+        (
+            "aiperf",
+            "Time to First Token p50",
+            [PLAIN, *[FAILED] * 20],
+            "failed requests are infinite in ours and left out of theirs",
+        ),
     ],
-)  # fmt: skip
+)
 def test_why_they_differ(tool: str, name: str, records: list[object], why: str) -> None:
     """One phrase for each row: the definition's, or what keeps ours from being a number."""
     assert figures(tool, *records)[name]["why"] == why
@@ -206,9 +224,11 @@ def test_records_of_an_older_version_are_approximate() -> None:
 
 def test_levels_are_told_apart() -> None:
     """Windows of one level make one entry; what was sent before it settled is counted apart."""
-    windows = [Window(0, 4, "hold", 0, 0, 100 * MS, 350 * MS, 0),
-               Window(1, 2, "hold", 350 * MS, 0, 400 * MS, 450 * MS, 0),
-               Window(2, 4, "hold", 450 * MS, 0, 460 * MS, 1000 * MS, 0)]  # fmt: skip
+    windows = [
+        Window(0, 4, "hold", 0, 0, 100 * MS, 350 * MS, 0),
+        Window(1, 2, "hold", 350 * MS, 0, 400 * MS, 450 * MS, 0),
+        Window(2, 4, "hold", 450 * MS, 0, 460 * MS, 1000 * MS, 0),
+    ]
     levels = levels_of("aiperf", ALL, windows)
     assert [(x["users"], x["requests"], x["left_out"]) for x in levels] == [(2, 0, 0), (4, 2, 1)]
 

@@ -36,11 +36,14 @@ FAILED = record(20, 5000, [], done=5500, outcome=Outcome.status)
 def scrapes(generated=0.0, queries=0.0, hits=0.0):
     """Two scrapes, at 2 s and 8 s, and what the counters grew between them."""
     return [
-        ServerSample(round(at * SECOND), generation_tokens_total=100 + part * generated,
-                     prefix_queries_total=100 + part * queries,
-                     prefix_hits_total=50 + part * hits)
+        ServerSample(
+            round(at * SECOND),
+            generation_tokens_total=100 + part * generated,
+            prefix_queries_total=100 + part * queries,
+            prefix_hits_total=50 + part * hits,
+        )
         for at, part in ((2, 0), (8, 1))
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize(
@@ -178,8 +181,15 @@ def test_idle_users_are_told_from_thinking_ones(users, seconds, want):
 def turn(number, session, turn, prompt, new, cached=-1, user=7):
     """A request of a session, sent at `number` s."""
     one = record(number, 1000 * number, [1000 * number + 500])
-    return replace(one, user=user, session=session, turn=turn, prompt_tokens=prompt,
-                   new_tokens=new, cached_tokens=cached)  # fmt: skip
+    return replace(
+        one,
+        user=user,
+        session=session,
+        turn=turn,
+        prompt_tokens=prompt,
+        new_tokens=new,
+        cached_tokens=cached,
+    )
 
 
 SESSION = [
@@ -207,12 +217,15 @@ def test_hits_that_sessions_expect():
     [
         (SESSION, [], PrefixHits(6, 1776, 1776)),
         # no figures by request: the counters' 1,700 between 2 s and 8 s
-        ([replace(one, cached_tokens=-1) for one in SESSION], scrapes(0, 3000, 1700),
-         PrefixHits(6, 1776, 1700)),
+        (
+            [replace(one, cached_tokens=-1) for one in SESSION],
+            scrapes(0, 3000, 1700),
+            PrefixHits(6, 1776, 1700),
+        ),
         ([replace(one, cached_tokens=-1) for one in SESSION], scrapes(hits=float("nan")), None),
         (BUSY, scrapes(0, 3000, 1700), None),
     ],
-)  # fmt: skip
+)
 def test_hits_by_the_plan_and_by_the_server(records, samples, want):
     """Of sessions alone, where the server counts."""
     assert prefix_hits(table(*records), TEN_S, samples, (40, 16)) == want

@@ -62,14 +62,22 @@ def test_the_window_of_a_level() -> None:
     """Differences of counters: 4 s in which all programs used 7 s of CPU, of which 1 s was ours."""
     readings = [
         HostSample(
-            at_ns=second * SECOND, cores=2, machine_cores=2, cpu_s=1_000 + used, own_cpu_s=10 + own,
-            waited_s=500 + waited, load_1m=load,
+            at_ns=second * SECOND,
+            cores=2,
+            machine_cores=2,
+            cpu_s=1_000 + used,
+            own_cpu_s=10 + own,
+            waited_s=500 + waited,
+            load_1m=load,
         )
         for second, used, own, waited, load in (
-            (0, 0, 0, 0, 1.0), (10, 5, 2, 1, 2.0), (12, 9, 2.5, 2.5, 6.0), (14, 12, 3, 4, 7.0),
+            (0, 0, 0, 0, 1.0),
+            (10, 5, 2, 1, 2.0),
+            (12, 9, 2.5, 2.5, 6.0),
+            (14, 12, 3, 4, 7.0),
             (20, 12, 3, 4, 5.0),
         )
-    ]  # fmt: skip
+    ]
     got = host_figures(readings, 10 * SECOND, 15 * SECOND)
     want = HostFigures(2, 2, own=0.25, others=1.5, pressure=0.75, stopped=nan, load_1m=7.0)
     assert repr(got) == repr(want)  # NaN differs from itself

@@ -25,23 +25,47 @@ S = 10**9
 LONG_PROMPTS = Path(__file__).parent / "data/seats_h200"
 BOUNDS = (0.1, 1.0, inf)
 FIRST = ServerSample(
-    10 * S, running=4.0, waiting=0.0, kv_usage=0.25, preemptions_total=3.0,
-    prompt_tokens_total=1000.0, generation_tokens_total=500.0, requests_total=10.0,
-    prefix_queries_total=1000.0, prefix_hits_total=100.0, api_cpu_s=7.0, started_s=1e9,
-    ttft_sum_s=1.0, ttft_count=10.0, queue_sum_s=0.0, queue_count=10.0,
+    10 * S,
+    running=4.0,
+    waiting=0.0,
+    kv_usage=0.25,
+    preemptions_total=3.0,
+    prompt_tokens_total=1000.0,
+    generation_tokens_total=500.0,
+    requests_total=10.0,
+    prefix_queries_total=1000.0,
+    prefix_hits_total=100.0,
+    api_cpu_s=7.0,
+    started_s=1e9,
+    ttft_sum_s=1.0,
+    ttft_count=10.0,
+    queue_sum_s=0.0,
+    queue_count=10.0,
     finished={"length": 10.0, "abort": 0.0},
     histograms={"ttft": Histogram(BOUNDS, (10.0, 10.0, 10.0), 1.0)},
-)  # fmt: skip
+)
 MIDDLE = replace(FIRST, at_ns=11 * S, running=8.0, waiting=6.0, kv_usage=0.75)
 # two seconds after FIRST
 LAST = replace(
-    FIRST, at_ns=12 * S, running=6.0, waiting=3.0, kv_usage=0.5, preemptions_total=5.0,
-    prompt_tokens_total=3000.0, generation_tokens_total=1500.0, requests_total=230.0,
-    prefix_queries_total=3000.0, prefix_hits_total=600.0, api_cpu_s=8.5,
-    ttft_sum_s=45.0, ttft_count=230.0, queue_sum_s=11.0, queue_count=230.0,
+    FIRST,
+    at_ns=12 * S,
+    running=6.0,
+    waiting=3.0,
+    kv_usage=0.5,
+    preemptions_total=5.0,
+    prompt_tokens_total=3000.0,
+    generation_tokens_total=1500.0,
+    requests_total=230.0,
+    prefix_queries_total=3000.0,
+    prefix_hits_total=600.0,
+    api_cpu_s=8.5,
+    ttft_sum_s=45.0,
+    ttft_count=230.0,
+    queue_sum_s=11.0,
+    queue_count=230.0,
     finished={"length": 229.0, "abort": 1.0},
     histograms={"ttft": Histogram(BOUNDS, (200.0, 229.0, 230.0), 45.0)},
-)  # fmt: skip
+)
 WINDOW = Window(0, 8, "up", 0, 9 * S, 10 * S, 12 * S, 14 * S)
 
 
@@ -49,15 +73,25 @@ def test_the_figures_of_a_window() -> None:
     """Means and maxima of gauges, growth of counters, means and bucket bounds of histograms."""
     got = to_json(server_figures([FIRST, MIDDLE, LAST]))
     assert {key: value for key, value in got.items() if value is not None} == {
-        "samples": 3, "running_mean": 6.0, "running_max": 8.0, "running_flat_share": 0.5,
-        "waiting_mean": 3.0, "waiting_max": 6.0, "kv_usage_mean": 0.5, "kv_usage_max": 0.75,
-        "preemptions": 2.0, "prefix_hit_share": 0.25,  # 500 of 2,000
-        "prompt_tokens_per_s": 1000.0, "generation_tokens_per_s": 500.0, "requests_per_s": 110.0,
+        "samples": 3,
+        "running_mean": 6.0,
+        "running_max": 8.0,
+        "running_flat_share": 0.5,
+        "waiting_mean": 3.0,
+        "waiting_max": 6.0,
+        "kv_usage_mean": 0.5,
+        "kv_usage_max": 0.75,
+        "preemptions": 2.0,
+        "prefix_hit_share": 0.25,  # 500 of 2,000
+        "prompt_tokens_per_s": 1000.0,
+        "generation_tokens_per_s": 500.0,
+        "requests_per_s": 110.0,
         "api_server_cores": 0.75,
-        "ttft_mean_s": 0.2, "queue_mean_s": 0.05,  # 44 s and 11 s by 220
+        "ttft_mean_s": 0.2,
+        "queue_mean_s": 0.05,  # 44 s and 11 s by 220
         "ttft_p95_s": [0.1, 1.0],  # of 190, 29, 1: rank 208.05 is in the second bucket
         "finished": {"length": 219, "abort": 1},
-    }  # fmt: skip
+    }
 
 
 SPECULATING = """\
@@ -115,8 +149,17 @@ vllm:request_prefill_kv_computed_tokens_sum{{engine="0",model_name="m"}} {comput
 
 def test_further_series() -> None:
     """What only newer servers report, over two seconds of it."""
-    names = ("prompt", "cached", "rejected", "flops", "read", "written", "ended", "preempted",
-             "computed")  # fmt: skip
+    names = (
+        "prompt",
+        "cached",
+        "rejected",
+        "flops",
+        "read",
+        "written",
+        "ended",
+        "preempted",
+        "computed",
+    )
     counts = (
         (1000, 100, 1, 5e12, 1e9, 1e8, 10, 0, 900),
         (2000, 350, 5, 9e12, 3e9, 3e8, 20, 5, 1650),
@@ -245,11 +288,13 @@ def test_seats_are_not_inferred_from_prompts(
     each_s = steps * 0.01
     samples = [
         replace(
-            s, prefill_sum_s=i * prompts, prefill_count=i * prompts / each_s,
+            s,
+            prefill_sum_s=i * prompts,
+            prefill_count=i * prompts / each_s,
             histograms={"step_tokens": Histogram(BOUNDS, (0.0, 0.0, 100.0 * engines * i), 1.0)},
         )
         for i, s in enumerate(run(*FULL))
-    ]  # fmt: skip
+    ]
     assert infer_max_num_seqs(samples, engines) == want
 
 
@@ -304,10 +349,12 @@ def test_flags_that_contradict() -> None:
     [
         ([FIRST], ["prefill time"]),
         ([replace(FIRST, kv_usage=nan), replace(LAST, prefill_count=3.0)], []),
-        ([replace(FIRST, kv_usage=nan, queue_count=nan)],
-         ["KV cache usage", "queue time", "prefill time"]),
+        (
+            [replace(FIRST, kv_usage=nan, queue_count=nan)],
+            ["KV cache usage", "queue time", "prefill time"],
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_the_server_never_says(samples: list[ServerSample], want: list[str]) -> None:
     """In words, for the report."""
     assert missing_figures(samples) == want

@@ -47,9 +47,17 @@ def sample(
 ) -> ServerSample:
     """A scrape: (count, sum in s) of TTFT, (count, queue, prefill) of what has ended."""
     return ServerSample(
-        at_ms * MS, running=busy, waiting=0, took_ns=0, ttft_count=ttft[0], ttft_sum_s=ttft[1],
-        queue_count=ends[0], queue_sum_s=ends[1], prefill_count=ends[0], prefill_sum_s=ends[2],
-    )  # fmt: skip
+        at_ms * MS,
+        running=busy,
+        waiting=0,
+        took_ns=0,
+        ttft_count=ttft[0],
+        ttft_sum_s=ttft[1],
+        queue_count=ends[0],
+        queue_sum_s=ends[1],
+        prefill_count=ends[0],
+        prefill_sum_s=ends[2],
+    )
 
 
 # three requests of 200, 300 and 400 ms to the first token; the server saw 10 ms less of each
@@ -59,38 +67,87 @@ MIDDLE = sample(5000, (8, 1.87), (7, 0.9, 0.35), busy=1)
 BOTH = (500 * MS, 8000 * MS)
 CASES = {
     # n = 3; (1.87 - 1.0) / 3 = 290 ms; queue 600 / 3, prefill 150 / 3; client 900 / 3
-    "all of three": (THREE, [EMPTY, FULL], BOTH, True,
-                     {"client": 300, "ttft": 290, "queue": 200, "prefill": 50, "rest": 40,
-                      "residual": 10}),
+    "all of three": (
+        THREE,
+        [EMPTY, FULL],
+        BOTH,
+        True,
+        {"client": 300, "ttft": 290, "queue": 200, "prefill": 50, "rest": 40, "residual": 10},
+    ),
     # the third has its first token and no end: its queue and prefill may be 0 to 400 ms in all
-    "one under way": (THREE, [EMPTY, MIDDLE], (500 * MS, 5000 * MS), False,
-                      {"client": 300, "ttft": 290, "queue": (400 / 3, 800 / 3),
-                       "prefill": (100 / 3, 500 / 3), "rest": (0, 370 / 3), "residual": 10}),
+    "one under way": (
+        THREE,
+        [EMPTY, MIDDLE],
+        (500 * MS, 5000 * MS),
+        False,
+        {
+            "client": 300,
+            "ttft": 290,
+            "queue": (400 / 3, 800 / 3),
+            "prefill": (100 / 3, 500 / 3),
+            "rest": (0, 370 / 3),
+            "residual": 10,
+        },
+    ),
     # it ends before 8 s: a later scrape says that its queue was at most 200, its prefill 50 ms
-    "and seen to end": (THREE, [EMPTY, MIDDLE, FULL], (500 * MS, 5000 * MS), False,
-                        {"client": 300, "ttft": 290, "queue": (400 / 3, 200),
-                         "prefill": (100 / 3, 50), "rest": (40, 370 / 3), "residual": 10}),
-    "refused ones count on neither side":
-        ([*THREE, request(3, 3000, -1, 3001, "status")], [EMPTY, FULL], BOTH, True,
-         {"client": 300, "queue": 200}),
+    "and seen to end": (
+        THREE,
+        [EMPTY, MIDDLE, FULL],
+        (500 * MS, 5000 * MS),
+        False,
+        {
+            "client": 300,
+            "ttft": 290,
+            "queue": (400 / 3, 200),
+            "prefill": (100 / 3, 50),
+            "rest": (40, 370 / 3),
+            "residual": 10,
+        },
+    ),
+    "refused ones count on neither side": (
+        [*THREE, request(3, 3000, -1, 3001, "status")],
+        [EMPTY, FULL],
+        BOTH,
+        True,
+        {"client": 300, "queue": 200},
+    ),
     # cut off in the middle: whether the server counted its queue and prefill is not known
-    "one was cut off":
-        ([*THREE[:2], request(2, 4200, 4600, 7000, "truncated")],
-         [EMPTY, sample(8000, (8, 1.87), (7, 0.9, 0.35))], BOTH, False,
-         {"client": 300, "ttft": 290, "queue": (400 / 3, 800 / 3), "residual": 10}),
-    "somebody else's request is counted":
-        (THREE, [EMPTY, sample(8000, (9, 1.9), (9, 1.2, 0.4))], BOTH, False,
-         {"client": 300, "ttft": None, "queue": None, "rest": None, "residual": None}),
-    "the server started anew":
-        (THREE, [EMPTY, sample(8000, (3, 0.87), (3, 0.6, 0.15))], BOTH, False,
-         {"client": 300, "ttft": None, "queue": None, "rest": None}),
-    "no prefill is said":
-        (THREE, [replace(s, prefill_count=nan, prefill_sum_s=nan) for s in (EMPTY, FULL)], BOTH,
-         False, {"client": 300, "ttft": 290, "queue": 200, "prefill": None, "rest": None,
-                 "residual": 10}),
-    "the server's clock is ahead":
-        (THREE, [EMPTY, sample(8000, (8, 1.99), (8, 1.1, 0.4))], BOTH, True, {"residual": -30}),
-}  # fmt: skip
+    "one was cut off": (
+        [*THREE[:2], request(2, 4200, 4600, 7000, "truncated")],
+        [EMPTY, sample(8000, (8, 1.87), (7, 0.9, 0.35))],
+        BOTH,
+        False,
+        {"client": 300, "ttft": 290, "queue": (400 / 3, 800 / 3), "residual": 10},
+    ),
+    "somebody else's request is counted": (
+        THREE,
+        [EMPTY, sample(8000, (9, 1.9), (9, 1.2, 0.4))],
+        BOTH,
+        False,
+        {"client": 300, "ttft": None, "queue": None, "rest": None, "residual": None},
+    ),
+    "the server started anew": (
+        THREE,
+        [EMPTY, sample(8000, (3, 0.87), (3, 0.6, 0.15))],
+        BOTH,
+        False,
+        {"client": 300, "ttft": None, "queue": None, "rest": None},
+    ),
+    "no prefill is said": (
+        THREE,
+        [replace(s, prefill_count=nan, prefill_sum_s=nan) for s in (EMPTY, FULL)],
+        BOTH,
+        False,
+        {"client": 300, "ttft": 290, "queue": 200, "prefill": None, "rest": None, "residual": 10},
+    ),
+    "the server's clock is ahead": (
+        THREE,
+        [EMPTY, sample(8000, (8, 1.99), (8, 1.1, 0.4))],
+        BOTH,
+        True,
+        {"residual": -30},
+    ),
+}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -118,8 +175,11 @@ def test_quantiles_are_buckets() -> None:
     last = replace(FULL, histograms={k: Histogram(bounds, v, 9.0) for k, v in after.items()})
     got = to_json(ttft_split(RecordTable.from_records(THREE), [first, last], BOTH))
     assert [got[f"{k}_{q}_ms_bucket"] for k in ("queue", "prefill") for q in ("p50", "p95")] == [
-        [0.0, 300.0], [500.0, "inf"], [0.0, 300.0], None,
-    ]  # fmt: skip
+        [0.0, 300.0],
+        [500.0, "inf"],
+        [0.0, 300.0],
+        None,
+    ]
 
 
 EDGES = {

@@ -107,14 +107,32 @@ def test_spans(where: str, events: str, want: tuple[int, int, int]) -> None:
         ((SERVERS, PHASES, EVENT.replace("35s", "75s"), EXPECT), "within the 70s"),
         ((SERVERS, PHASES, EVENT + "factor = 2", EXPECT), "has 'factor'"),
         ((SERVERS, PHASES, EVENT.replace("kill", "pause"), EXPECT), "for is ''"),
-        (("[servers]\nurls = ['http://a', 'http://b']\n", PHASES, EVENT, EXPECT),
-         "pids or containers of the replicas"),
-        (("[servers]\nurls = ['http://a']\npids = [7]\n", PHASES,
-          EVENT.replace("kill", "restart"), EXPECT), "containers of the replicas"),
-        (("[servers]\nurls = ['http://a']\ncontainers = ['a']\n", PHASES,
-          EVENT.replace("kill", "slow") + 'for = "2s"\nfactor = 2', EXPECT), "pids of the rep"),
-        (("[servers]\nurls = ['http://a']\npids = [2]\ncontainers = ['a']\n", PHASES, EXPECT),
-         "has urls, pids, containers"),
+        (
+            ("[servers]\nurls = ['http://a', 'http://b']\n", PHASES, EVENT, EXPECT),
+            "pids or containers of the replicas",
+        ),
+        (
+            (
+                "[servers]\nurls = ['http://a']\npids = [7]\n",
+                PHASES,
+                EVENT.replace("kill", "restart"),
+                EXPECT,
+            ),
+            "containers of the replicas",
+        ),
+        (
+            (
+                "[servers]\nurls = ['http://a']\ncontainers = ['a']\n",
+                PHASES,
+                EVENT.replace("kill", "slow") + 'for = "2s"\nfactor = 2',
+                EXPECT,
+            ),
+            "pids of the rep",
+        ),
+        (
+            ("[servers]\nurls = ['http://a']\npids = [2]\ncontainers = ['a']\n", PHASES, EXPECT),
+            "has urls, pids, containers",
+        ),
         ((SERVERS, PHASES, EVENT.replace("= 1", '= "a"'), EXPECT), "try replica = 1"),
         ((SERVERS.replace("2", "0"), PHASES, EXPECT), "try engines = 1"),
         (("[servers]\nengines = 2\nengine = 4\n", PHASES, EXPECT), "expected a table"),
@@ -125,19 +143,38 @@ def test_spans(where: str, events: str, want: tuple[int, int, int]) -> None:
         ((SERVERS, PHASES, EXPECT.replace("ttft", "tft")), "--slo is 'tft_p95"),
         ((SERVERS, PHASES, '[[expect]]\nerrors = "5"'), "with its sign"),
         ((SERVERS, PHASES, "[[expect]]\nfast = true"), "expected one of slo, errors"),
-        ((SERVERS, "[clients]\nretries = 2\n", PHASES.replace("rate", "users")
-          .replace("10/s", "10"), EXPECT), "phases with a rate"),
+        (
+            (
+                SERVERS,
+                "[clients]\nretries = 2\n",
+                PHASES.replace("rate", "users").replace("10/s", "10"),
+                EXPECT,
+            ),
+            "phases with a rate",
+        ),
         (("wobble = 1", SERVERS, PHASES, EXPECT), "has 'wobble'"),
         ((SERVERS, PHASES.replace('"20s"', '"0s"'), EXPECT), "for is '0s'"),
-        ((SERVERS, PHASES.replace('rate = "10/s"', "users = 2.5")
-          .replace('rate = "2 x knee"', "users = 4"), EXPECT), "users is 2.5"),
-        ((SERVERS, PHASES, EVENT.replace("kill", "slow") + 'for = "2s"\nfactor = 0.5', EXPECT),
-         "factor is 0.5"),
-        ((SERVERS, PHASES, EVENT, EVENT.replace("35s", "36s"), EXPECT + 'after = "kill 1"'),
-         "only one phase or event"),
+        (
+            (
+                SERVERS,
+                PHASES.replace('rate = "10/s"', "users = 2.5").replace(
+                    'rate = "2 x knee"', "users = 4"
+                ),
+                EXPECT,
+            ),
+            "users is 2.5",
+        ),
+        (
+            (SERVERS, PHASES, EVENT.replace("kill", "slow") + 'for = "2s"\nfactor = 0.5', EXPECT),
+            "factor is 0.5",
+        ),
+        (
+            (SERVERS, PHASES, EVENT, EVENT.replace("35s", "36s"), EXPECT + 'after = "kill 1"'),
+            "only one phase or event",
+        ),
         ((SERVERS, PHASES, '[[expect]]\nlost = 0\nphase = "after"'), "as lost always is"),
     ],
-)  # fmt: skip
+)
 def test_what_is_refused(parts: tuple[str, ...], said: str) -> None:
     """One sentence: what was found, what was expected, what to try."""
     with pytest.raises(ConfigError) as refused:
@@ -153,8 +190,9 @@ def test_a_multiple_of_no_knee() -> None:
 
 
 # Records: ten requests each second for 70 s; from 20 s to 40 s TTFTs are 300 ms, else 50 ms.
-def made(slow: tuple[float, float] = (20, 40), failed: tuple[float, float] = (0, 0),
-         status: int = 0) -> list[RequestRecord]:  # fmt: skip
+def made(
+    slow: tuple[float, float] = (20, 40), failed: tuple[float, float] = (0, 0), status: int = 0
+) -> list[RequestRecord]:
     """The requests of that run."""
     found = []
     for number in range(700):
@@ -208,11 +246,22 @@ def test_what_is_judged(
     missing, until = int(str(given.pop("missing", 0))), int(str(given.pop("until", 75)))
     silent = given.pop("silent", False)
     # eight requests wait from 22 s to 42 s
-    samples = [] if silent else [
-        ServerSample(at * SECOND, running=1, waiting=8 if 22 <= at < 42 else 0) for at in range(75)
-    ]  # fmt: skip
-    (found,) = judge_drill(plan, 0, table(*made(**given)), samples,  # type: ignore[arg-type]
-                           missing=missing, until_ns=until * SECOND)  # fmt: skip
+    samples = (
+        []
+        if silent
+        else [
+            ServerSample(at * SECOND, running=1, waiting=8 if 22 <= at < 42 else 0)
+            for at in range(75)
+        ]
+    )
+    (found,) = judge_drill(
+        plan,
+        0,
+        table(*made(**given)),
+        samples,  # type: ignore[arg-type]
+        missing=missing,
+        until_ns=until * SECOND,
+    )
     at_s = None if found.at_s != found.at_s else round(found.at_s, 1)
     assert (found.verdict, at_s) == want, found.sentence
 
@@ -236,8 +285,9 @@ def test_a_phase_is_judged_by_what_is_expected_of_it() -> None:
     """The stall of two seconds is in the second phase, of which a p95 is expected."""
     plan = drill(SERVERS, SHORT, IN_CALM, IN_OVER)
     assert [[str(slo) for slo in slos_in(plan, phase)] for phase in plan.phases] == [
-        ["ttft_p50=1s"], ["ttft_p95=500ms"],
-    ]  # fmt: skip
+        ["ttft_p50=1s"],
+        ["ttft_p95=500ms"],
+    ]
     rows = []
     for number in range(400):
         due_ms = 100 * number

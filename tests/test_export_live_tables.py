@@ -30,10 +30,18 @@ def record(
     """A request whose first token came after `ttft_ms`, then `gaps` more every 10 ms."""
     at = [(ttft_ms + 10 * i) * MS for i in range(gaps + 1)] if outcome is Outcome.ok else []
     return RequestRecord(
-        0, number, 0, 0, at[-1] if at else ttft_ms * MS, outcome,
-        planned_tokens=gaps + 1, answer_index=0,
-        at_ns=array("q", at), not_before_ns=array("q", at), tokens=array("q", [1] * len(at)),
-    )  # fmt: skip
+        0,
+        number,
+        0,
+        0,
+        at[-1] if at else ttft_ms * MS,
+        outcome,
+        planned_tokens=gaps + 1,
+        answer_index=0,
+        at_ns=array("q", at),
+        not_before_ns=array("q", at),
+        tokens=array("q", [1] * len(at)),
+    )
 
 
 def fed(slos: Sequence[Slo] = ()) -> tuple[RunCounts, LiveTables]:

@@ -43,11 +43,19 @@ TTFTS = (2.0, 0.12, 0.1, 0.1, 0.11, 0.09, 0.1)  # cold_1, warm_1, five runs with
 def requests(ttfts: tuple[float, ...], faults: tuple[int, ...] = (0,) * 7) -> list[dict[str, Any]]:
     """Of 100 tokens each, 0.5 s from the first token to the end."""
     return [
-        {"name": name, "ttft_s": ttft, "wall_s": ttft + 0.5, "total_tokens": 100,
-         "output_preview": "w", "came_at_once": False, "gpu_util_pct": None, "server_cpu_pct": 80.0,
-         "meanwhile": {"major faults": n, "CPU of others, s": 0.0}}
+        {
+            "name": name,
+            "ttft_s": ttft,
+            "wall_s": ttft + 0.5,
+            "total_tokens": 100,
+            "output_preview": "w",
+            "came_at_once": False,
+            "gpu_util_pct": None,
+            "server_cpu_pct": 80.0,
+            "meanwhile": {"major faults": n, "CPU of others, s": 0.0},
+        }
         for name, ttft, n in zip(NAMES, ttfts, faults, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def test_figures() -> None:
@@ -179,9 +187,16 @@ def test_answers_that_came_whole() -> None:
     """All tokens in one read: the page says first that no TTFT can be told, and none is stable."""
     whole = [one | {"came_at_once": True} for one in requests(TTFTS)]
     start = figures(whole, {}, 2.0) | {
-        "ready_s": 1.0, "notes": (), "start_log": read_start_log("", 1.0), "gpus": [],
-        "by_start": MOVED, "caches": "", "model": "m", "system": "Linux", "gpu_memory_mib": NO_GPU,
-    }  # fmt: skip
+        "ready_s": 1.0,
+        "notes": (),
+        "start_log": read_start_log("", 1.0),
+        "gpus": [],
+        "by_start": MOVED,
+        "caches": "",
+        "model": "m",
+        "system": "Linux",
+        "gpu_memory_mib": NO_GPU,
+    }
     assert [what for what, holds in start["sanity"].items() if not holds] == [
         "the first token came before the last"
     ]
@@ -194,10 +209,16 @@ def test_the_page() -> None:
     """All tables, from the log of an H200; with the page cache warm in a second start."""
     log = read_start_log(seen("vllm_start_h200.log"), 100.0)
     start = figures(requests((2.0, 0.12, 0.1, 0.1, 0.13, 0.09, 0.1)), log.phases_s, 194.0) | {
-        "ready_s": 192.0, "notes": ("--x: y",), "start_log": log, "gpus": ["NVIDIA H200"],
-        "by_start": MOVED, "caches": "as it was", "model": "qwen", "system": "Debian, Linux 6.1",
+        "ready_s": 192.0,
+        "notes": ("--x: y",),
+        "start_log": log,
+        "gpus": ["NVIDIA H200"],
+        "by_start": MOVED,
+        "caches": "as it was",
+        "model": "qwen",
+        "system": "Debian, Linux 6.1",
         "gpu_memory_mib": {"before the start": 4.0, "before the requests": 130_000.0},
-    }  # fmt: skip
+    }
     told = [to_json(start), to_json(start)]
     page = render("first_token_latency.md.j2", starts=told, rows=run_rows(start))
     for line in (
@@ -230,10 +251,15 @@ def test_the_page() -> None:
         assert f"\n{line}\n" in page
     assert "/" not in page.partition("## Where")[0].replace("tokens/s", "")  # no paths
     assert [line for line in page.splitlines() if line.startswith("## ")] == [
-        "## Server config", "## Where the cold time goes", "## Runs",
-        "## Single run (cold_1, warm_1)", "## Warm variance (5 runs)", "## Sanity metrics",
-        "## Pre-warmed against cold", "## How to explain it to an SRE",
-    ]  # fmt: skip
+        "## Server config",
+        "## Where the cold time goes",
+        "## Runs",
+        "## Single run (cold_1, warm_1)",
+        "## Warm variance (5 runs)",
+        "## Sanity metrics",
+        "## Pre-warmed against cold",
+        "## How to explain it to an SRE",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -268,9 +294,16 @@ def test_what_came_from_disk_and_what_went_to_the_gpu(
     """A sentence for each of the two ways; random weights go neither."""
     log = StartLog(flags=flags, phases_s={"weights": 6.0}, gpu_mib={"weights": 3000.0})
     start = figures(requests(TTFTS), log.phases_s, 8.0) | {
-        "ready_s": 7.0, "notes": (), "start_log": log, "gpus": [], "by_start": moved, "caches": "",
-        "model": "m", "system": "Linux", "gpu_memory_mib": {"before the start": before_mib},
-    }  # fmt: skip
+        "ready_s": 7.0,
+        "notes": (),
+        "start_log": log,
+        "gpus": [],
+        "by_start": moved,
+        "caches": "",
+        "model": "m",
+        "system": "Linux",
+        "gpu_memory_mib": {"before the start": before_mib},
+    }
     page = render("first_token_latency.md.j2", starts=[to_json(start)], rows=run_rows(start))
     assert [sentence for sentence in want if sentence not in page] == []
 
@@ -279,9 +312,16 @@ def test_what_made_a_run_slow() -> None:
     """Its share and what was higher; of a faster one, its share alone."""
     ttfts = (2.0, 0.12, 0.1, 0.1, 0.07, 0.3, 0.1)
     start = figures(requests(ttfts, (0, 0, 0, 0, 0, 9, 0)), {}, 2.0) | {
-        "ready_s": 1.0, "notes": (), "start_log": read_start_log("", 1.0), "gpus": [],
-        "by_start": MOVED, "caches": "", "model": "m", "system": "Linux", "gpu_memory_mib": NO_GPU,
-    }  # fmt: skip
+        "ready_s": 1.0,
+        "notes": (),
+        "start_log": read_start_log("", 1.0),
+        "gpus": [],
+        "by_start": MOVED,
+        "caches": "",
+        "model": "m",
+        "system": "Linux",
+        "gpu_memory_mib": NO_GPU,
+    }
     page = render("first_token_latency.md.j2", starts=[to_json(start)], rows=run_rows(start))
     want = (
         "\n- run_3 is 30% faster.\n"
@@ -303,9 +343,11 @@ def test_drop_caches(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"x" * 9000)
     assert drop_caches(tmp_path) in (
         "all was dropped",
-        *(f"the model's files were dropped (dropping all: {why})" for why in
-          ("Permission denied", "Read-only file system", "Operation not permitted")),
-    )  # fmt: skip
+        *(
+            f"the model's files were dropped (dropping all: {why})"
+            for why in ("Permission denied", "Read-only file system", "Operation not permitted")
+        ),
+    )
 
 
 def row(length: int, used: float | None, **more: Any) -> dict[str, Any]:
@@ -380,9 +422,12 @@ def test_a_length_that_vllm_refuses(tmp_path: Path, capfd: pytest.CaptureFixture
 def test_bytes_per_token(flags: dict[str, str], config: dict[str, Any], want: int | None) -> None:
     """By the shape of config.json: Qwen2's 1.5B."""
     shape = {
-        "num_attention_heads": 12, "num_key_value_heads": 2, "hidden_size": 1536,
-        "num_hidden_layers": 28, "model_type": "qwen2",
-    } | config  # fmt: skip
+        "num_attention_heads": 12,
+        "num_key_value_heads": 2,
+        "hidden_size": 1536,
+        "num_hidden_layers": 28,
+        "model_type": "qwen2",
+    } | config
     shape = {name: value for name, value in shape.items() if value is not None}
     assert bytes_per_token(shape, flags) == want
 
@@ -398,9 +443,12 @@ def test_bytes_per_token(flags: dict[str, str], config: dict[str, Any], want: in
     ],
 )
 def test_bad_input(
-    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     """One sentence and exit code 2, before anything is started."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "config.json").write_text('{"max_position_embeddings": 4096}')
@@ -438,8 +486,10 @@ def test_coldstart_of_a_real_vllm(
     assert set(got["start_log"]["gpu_mib"].values()) == {0.0}
     assert "## How to explain it to an SRE" in (out / "first_token_latency.md").read_text()
     first, warm = got["requests"][0]["ttft_s"], got["warm_ttft_s"]
-    figure(f"first token {got['first_token_s']:.1f} s after the start of the process, TTFT cold "
-           f"{1e3 * first:.0f} ms, warm {1e3 * warm:.0f} ms")  # fmt: skip
+    figure(
+        f"first token {got['first_token_s']:.1f} s after the start of the process, TTFT cold "
+        f"{1e3 * first:.0f} ms, warm {1e3 * warm:.0f} ms"
+    )
 
 
 @pytest.mark.vllm

@@ -165,23 +165,44 @@ RATE = "output_tokens_per_s"
 @pytest.mark.parametrize(
     ("settings", "pairs", "want"),
     [
-        ([setting("a", 0, knee=10), setting("b", 0, knee=20)],
-         [pair("a", "b", 1, Change.better)], ("b", [])),
-        ([setting("a", 0, knee=20), setting("b", 0, knee=10)],
-         [pair("a", "b", -0.5, Change.worse)], ("a", [])),
-        ([setting("a", 0, knee=10), setting("b", 0, knee=11)],
-         [pair("a", "b", 0.1, Change.inconclusive)], ("b", ["a"])),
-        ([setting("a", 0, knee=10), setting("b", 0, knee=20), setting("c", 0, knee=21)],
-         [pair("a", "b", 1, Change.better), pair("a", "c", 1.1, Change.better),
-          pair("b", "c", 0.05, Change.no_difference_shown)], ("c", ["b"])),
+        (
+            [setting("a", 0, knee=10), setting("b", 0, knee=20)],
+            [pair("a", "b", 1, Change.better)],
+            ("b", []),
+        ),
+        (
+            [setting("a", 0, knee=20), setting("b", 0, knee=10)],
+            [pair("a", "b", -0.5, Change.worse)],
+            ("a", []),
+        ),
+        (
+            [setting("a", 0, knee=10), setting("b", 0, knee=11)],
+            [pair("a", "b", 0.1, Change.inconclusive)],
+            ("b", ["a"]),
+        ),
+        (
+            [setting("a", 0, knee=10), setting("b", 0, knee=20), setting("c", 0, knee=21)],
+            [
+                pair("a", "b", 1, Change.better),
+                pair("a", "c", 1.1, Change.better),
+                pair("b", "c", 0.05, Change.no_difference_shown),
+            ],
+            ("c", ["b"]),
+        ),
         # of given levels one with which the SLO is missed is not best, however fast
-        ([setting("a", 0, **{RATE: 10}), setting("b", 99, **{RATE: 20})],
-         [pair("a", "b", 1, Change.better, RATE)], ("a", [])),
-        ([setting("a", 99, **{RATE: 10}), setting("b", 99, **{RATE: 20})],
-         [pair("a", "b", 1, Change.better, RATE)], ("b", [])),
+        (
+            [setting("a", 0, **{RATE: 10}), setting("b", 99, **{RATE: 20})],
+            [pair("a", "b", 1, Change.better, RATE)],
+            ("a", []),
+        ),
+        (
+            [setting("a", 99, **{RATE: 10}), setting("b", 99, **{RATE: 20})],
+            [pair("a", "b", 1, Change.better, RATE)],
+            ("b", []),
+        ),
         ([setting("a", 5), setting("b")], [], ("", [])),
     ],
-)  # fmt: skip
+)
 def test_the_best(
     settings: list[Setting], pairs: list[Comparison], want: tuple[str, list[str]]
 ) -> None:
@@ -371,9 +392,12 @@ def test_the_words_of_a_proof() -> None:
     ],
 )  # fmt: skip
 def test_refusals(
-    line: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    line: str,
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     """Before anything is started: exit code 2, one line on stderr, no folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
@@ -390,9 +414,22 @@ def test_with_real_processes(tmp_path: Path) -> None:
     """A B B A of a server that starts in a second; the two Bs are on one; what does not start."""
     out = tmp_path / "vary"
     done = harness(
-        "vary", "server.max-num-seqs=2,8", "--start-command", ENGINE, "--out", str(out),
-        "--json", "-", "--", "run", "--users", "2", "--requests", "10", *TINY,
-    )  # fmt: skip
+        "vary",
+        "server.max-num-seqs=2,8",
+        "--start-command",
+        ENGINE,
+        "--out",
+        str(out),
+        "--json",
+        "-",
+        "--",
+        "run",
+        "--users",
+        "2",
+        "--requests",
+        "10",
+        *TINY,
+    )
     assert done.returncode in {0, 5}, done.stderr  # 5: a busy machine
     told = json_of(out / "vary.json")
     assert json.loads(done.stdout)["best"] == told["best"]  # nothing else is on stdout
@@ -407,9 +444,21 @@ def test_with_real_processes(tmp_path: Path) -> None:
     assert told["headline"] in (out / "vary.html").read_text()
     left_out = tmp_path / "left out"
     done = harness(
-        "vary", "server.max-num-seqs=0,2", "--once", "--start-command", ENGINE,
-        "--out", str(left_out), "--", "run", "--users", "2", "--requests", "10", *TINY,
-    )  # fmt: skip
+        "vary",
+        "server.max-num-seqs=0,2",
+        "--once",
+        "--start-command",
+        ENGINE,
+        "--out",
+        str(left_out),
+        "--",
+        "run",
+        "--users",
+        "2",
+        "--requests",
+        "10",
+        *TINY,
+    )
     assert done.returncode == 3
     bad, good = json_of(left_out / "vary.json")["settings"]
     assert ([*bad["runs"]], len(good["runs"])) == ([], 1)
@@ -421,9 +470,19 @@ def test_with_real_processes(tmp_path: Path) -> None:
 def test_client_options_need_no_restart(tmp_path: Path) -> None:
     """Combinations of them on one server; `--once`."""
     done = harness(
-        "vary", "users=1,2", "--once", "--start-command", ENGINE, "--out", str(tmp_path / "vary"),
-        "--", "run", "--requests", "20", *TINY,
-    )  # fmt: skip
+        "vary",
+        "users=1,2",
+        "--once",
+        "--start-command",
+        ENGINE,
+        "--out",
+        str(tmp_path / "vary"),
+        "--",
+        "run",
+        "--requests",
+        "20",
+        *TINY,
+    )
     assert done.returncode in {0, 5}, done.stderr  # 5: a busy machine
     one, two = json_of(tmp_path / "vary/vary.json")["settings"]
     assert [len(each["starts_s"]) for each in (one, two)] == [1, 0]
@@ -446,9 +505,20 @@ def test_ctrl_c(moment: str, number: int, tmp_path: Path) -> None:
     """Exit 130, what was measured is there, also the run under way, and nothing is left running."""
     out = tmp_path / "vary"
     with started(
-        "vary", "server.max-num-seqs=2,8", "--start-command", ENGINE, "--out", str(out),
-        "--", "run", "--users", "2", "--duration", "4s", *TINY,
-    ) as process:  # fmt: skip
+        "vary",
+        "server.max-num-seqs=2,8",
+        "--start-command",
+        ENGINE,
+        "--out",
+        str(out),
+        "--",
+        "run",
+        "--users",
+        "2",
+        "--duration",
+        "4s",
+        *TINY,
+    ) as process:
         wait_for(lambda: MOMENTS[moment](process.pid, out))
         family = descendants(process.pid)
         send(process.pid, number)
@@ -457,8 +527,9 @@ def test_ctrl_c(moment: str, number: int, tmp_path: Path) -> None:
     assert alive(family) == []
     told = json_of(out / "vary.json")
     assert (told["exit_code"], [len(one["runs"]) for one in told["settings"]]) == (
-        130, [1, 0] if moment == "the second run" else [0, 0],
-    )  # fmt: skip
+        130,
+        [1, 0] if moment == "the second run" else [0, 0],
+    )
     for folder in out.glob("2-*/"):
         assert json_of(folder / names.RESULT)["interrupted"] is True
 
@@ -468,10 +539,26 @@ def test_a_diagnosis_is_proven(tmp_path: Path, figure: Callable[[str], None]) ->
     """Two slots are too few: their knob is turned, on a real server, and the knee moves with it."""
     out = tmp_path / "knee"
     done = harness(
-        "knee", "--prove", "--start-command", ENGINE, "--start-args", "--max-num-seqs 2",
-        "--out", str(out), "--slo", "ttft_p95=200ms", "--budget", "12s", "--prompt-tokens", "32",
-        "--output-tokens", "16", "--max-users", "64", "--quiet",
-    )  # fmt: skip
+        "knee",
+        "--prove",
+        "--start-command",
+        ENGINE,
+        "--start-args",
+        "--max-num-seqs 2",
+        "--out",
+        str(out),
+        "--slo",
+        "ttft_p95=200ms",
+        "--budget",
+        "12s",
+        "--prompt-tokens",
+        "32",
+        "--output-tokens",
+        "16",
+        "--max-users",
+        "64",
+        "--quiet",
+    )
     assert done.returncode in {0, 6}, done.stderr
     result = json_of(out / names.RESULT)
     proof = result["proof"]
@@ -504,11 +591,32 @@ def test_a_and_b_on_a_real_vllm(
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", str(min(os.sched_getaffinity(0))))
     out, home = tmp_path / "vary", real_vllm.HOME
     done = harness(
-        "vary", "server.max-num-seqs=1,8", "--once", "--vllm", str(home / "venv/bin/vllm"),
-        "--model-dir", str(home / "tiny"), "--out", str(out), "--", "sweep", "--users", "8",
-        "--batch", "16", "--repeats", "1", "--workload", "fixed", "--prompt-tokens", "32",
-        "--output-tokens", "32", "--quiet", timeout_s=900,  # it starts vLLM twice
-    )  # fmt: skip
+        "vary",
+        "server.max-num-seqs=1,8",
+        "--once",
+        "--vllm",
+        str(home / "venv/bin/vllm"),
+        "--model-dir",
+        str(home / "tiny"),
+        "--out",
+        str(out),
+        "--",
+        "sweep",
+        "--users",
+        "8",
+        "--batch",
+        "16",
+        "--repeats",
+        "1",
+        "--workload",
+        "fixed",
+        "--prompt-tokens",
+        "32",
+        "--output-tokens",
+        "32",
+        "--quiet",
+        timeout_s=900,  # it starts vLLM twice
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     told = json_of(out / "vary.json")
     figure((out / "vary.md").read_text())
@@ -533,12 +641,21 @@ def by_length(path: Path, prompt: int, seed: int) -> str:
             stamps.append(stamps[-1] + int(gap_us * 1e3 * rng.gauss(1, 0.01)))
         records += [
             RequestRecord(
-                0, len(records) + user, user, at, stamps[-1], Outcome.ok, prompt_tokens=prompt,
-                output_tokens=64, planned_tokens=64, at_ns=array("q", stamps),
-                not_before_ns=array("q", stamps), tokens=array("q", [1] * 64),
+                0,
+                len(records) + user,
+                user,
+                at,
+                stamps[-1],
+                Outcome.ok,
+                prompt_tokens=prompt,
+                output_tokens=64,
+                planned_tokens=64,
+                at_ns=array("q", stamps),
+                not_before_ns=array("q", stamps),
+                tokens=array("q", [1] * 64),
             )
             for user in range(2)
-        ]  # fmt: skip
+        ]
         at = stamps[-1] + 10**6
     folder = begin(path)
     writer = RecordWriter(folder, 0)

@@ -180,8 +180,18 @@ def test_users_with_sessions(url: str, tmp_path: Path) -> None:
     """conversation.py: turns of sessions, with the think time, body and headers asked for."""
     folder = tmp_path / "run"
     flags = ("--headless", "-u", 30, "-r", 30, "-t", "4s", "--run-folder", folder)
-    asked = ("--think-time", "1500ms", "--body", "top_p=0.9", "--body", "temperature=1",
-             "--header", "X-Session-ID: {session}", "--metrics-url", f"{url}/metrics")  # fmt: skip
+    asked = (
+        "--think-time",
+        "1500ms",
+        "--body",
+        "top_p=0.9",
+        "--body",
+        "temperature=1",
+        "--header",
+        "X-Session-ID: {session}",
+        "--metrics-url",
+        f"{url}/metrics",
+    )
     ended(locust("conversation", *flags, *asked, "--output-tokens", 8, "--host", url))
     run = read_run(folder)
     drive = run.info["config"]["drive"]
@@ -262,9 +272,13 @@ def test_a_worker_that_joins_a_running_test(url: str, tmp_path: Path) -> None:
         time.sleep(0.1)
     command = [sys.executable, "-m", "locust", "-f", str(late), "--worker"]
     joined = subprocess.Popen(
-        [*command, "--master-port", str(port)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, cwd=TOP, env=os.environ | {"PYTHONPATH": str(TOP)},
-    )  # fmt: skip
+        [*command, "--master-port", str(port)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=TOP,
+        env=os.environ | {"PYTHONPATH": str(TOP)},
+    )
     out = [ended(process) for process in (master, early, joined)]
     assert [text for text in out if "Traceback" in text] == []
     run = read_run(folder)
@@ -279,9 +293,20 @@ def test_ctrl_c_leaves_every_record(
     """SIGINT in the middle: open requests are `cancelled`, nothing is missing; no SLO is met."""
     folder = tmp_path / "run"
     process = locust(
-        "chat", "--headless", "-u", 4, "-r", 4, "--host", url, "--run-folder", folder,
-        "--output-tokens", 300, *slo,
-    )  # fmt: skip
+        "chat",
+        "--headless",
+        "-u",
+        4,
+        "-r",
+        4,
+        "--host",
+        url,
+        "--run-folder",
+        folder,
+        "--output-tokens",
+        300,
+        *slo,
+    )
     wait_for(lambda: running(url) == 4)
     process.send_signal(signal.SIGINT)
     out = ended(process, code)
@@ -298,9 +323,22 @@ def test_a_dead_decoder_ends_the_run(url: str, processes: int, tmp_path: Path) -
     folder, port = tmp_path / "run", free_port()
     more = ("--processes", 2, "--master-bind-port", port, "--master-port", port)
     process = locust(
-        "chat", "--headless", "-u", 4, "-r", 4, "-t", "120s", "--host", url, "--run-folder", folder,
-        "--output-tokens", 20, *(more if processes > 1 else ()),
-    )  # fmt: skip
+        "chat",
+        "--headless",
+        "-u",
+        4,
+        "-r",
+        4,
+        "-t",
+        "120s",
+        "--host",
+        url,
+        "--run-folder",
+        folder,
+        "--output-tokens",
+        20,
+        *(more if processes > 1 else ()),
+    )
     wait_for(lambda: any(path.stat().st_size for path in folder.glob("records.*")))
     found = descendants(process.pid)
     os.kill(
@@ -386,10 +424,26 @@ def test_the_web_ui_shows_true_percentiles(url: str, processes: int, tmp_path: P
     folder, web, port = tmp_path / "run", free_port(), free_port()
     more = ("--processes", 2, "--master-bind-port", port, "--master-port", port)
     process = locust(
-        "chat", "--web-port", web, "--web-host", "127.0.0.1", "--host", url, "-u", 6, "-r", 6,
-        "--autostart", "-t", "5s", "--run-folder", folder, "--output-tokens", 15,
+        "chat",
+        "--web-port",
+        web,
+        "--web-host",
+        "127.0.0.1",
+        "--host",
+        url,
+        "-u",
+        6,
+        "-r",
+        6,
+        "--autostart",
+        "-t",
+        "5s",
+        "--run-folder",
+        folder,
+        "--output-tokens",
+        15,
         *(more if processes > 1 else ()),
-    )  # fmt: skip
+    )
     report = stopped_report(web, folder)
     page = get(web, "/").decode()
     tables = json.loads(get(web, "/harness/live.json"))["tables"]
@@ -417,16 +471,21 @@ def test_the_web_ui_shows_true_percentiles(url: str, processes: int, tmp_path: P
     assert metrics["harness_users_target", ()] == 0  # the test is over
     [info] = [dict(labels) for name, labels in metrics if name == "harness_run_info"]
     told = {key: info[key] for key in ("kind", "workload", "run", "model", "target")}
-    assert told == {"kind": "locust", "workload": "chat", "run": run.path.name,
-                    "model": run.info["server"]["model"],
-                    "target": run.info["server"]["url"].removeprefix("http://")}  # fmt: skip
+    assert told == {
+        "kind": "locust",
+        "workload": "chat",
+        "run": run.path.name,
+        "model": run.info["server"]["model"],
+        "target": run.info["server"]["url"].removeprefix("http://"),
+    }
 
 
 def test_the_live_page_of_a_second_test(url: str) -> None:
     """Begun at once after the first, it shows nothing of it: time, counts, latencies."""
     web = free_port()
-    process = locust("chat", "--web-port", web, "--web-host", "127.0.0.1", "--host", url,
-                     "--output-tokens", 8)  # fmt: skip
+    process = locust(
+        "chat", "--web-port", web, "--web-host", "127.0.0.1", "--host", url, "--output-tokens", 8
+    )
     try:
         reached(web)
         get(web, "/swarm", b"user_count=4&spawn_rate=4")

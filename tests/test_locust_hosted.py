@@ -35,9 +35,19 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.process, pytest.mark.long]
 SMALL = (
-    "--slo", "ttft_p95=5s", "--prompt-tokens", "16", "--output-tokens", "8", "--min-users", "2",
-    "--max-users", "2", "--workload", "fixed",
-)  # fmt: skip
+    "--slo",
+    "ttft_p95=5s",
+    "--prompt-tokens",
+    "16",
+    "--output-tokens",
+    "8",
+    "--min-users",
+    "2",
+    "--max-users",
+    "2",
+    "--workload",
+    "fixed",
+)
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +61,14 @@ def headless(*flags: object, file: object = "locustfiles/knee.py") -> Any:
     """The ended command of one search without a web UI."""
     command = [sys.executable, "-m", "locust", "-f", file, "--headless", *flags]
     return subprocess.run(
-        list(map(str, command)), cwd=TOP, capture_output=True, text=True, check=False, timeout=120,
+        list(map(str, command)),
+        cwd=TOP,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
         stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    )
 
 
 LEDGERS = """
@@ -90,9 +105,19 @@ def test_headless_alone(url: str, tmp_path: Path) -> None:
     file, runs = tmp_path / "knee.py", tmp_path / "runs"
     file.write_text((TOP / "locustfiles/knee.py").read_text() + LEDGERS + SLOW_START)
     done = headless(
-        "--host", url, "--budget", "10s", "--runs", runs, *SMALL,
-        "--server-flag", "max-num-seqs=2", "--gpu-metrics", "none", file=file,
-    )  # fmt: skip
+        "--host",
+        url,
+        "--budget",
+        "10s",
+        "--runs",
+        runs,
+        *SMALL,
+        "--server-flag",
+        "max-num-seqs=2",
+        "--gpu-metrics",
+        "none",
+        file=file,
+    )
     assert "ledgers in memory: 0" in done.stdout
     (folder,) = runs.iterdir()
     ended, knee = (json.loads((folder / name).read_text()) for name in (names.ENDED, names.RESULT))
@@ -122,9 +147,20 @@ def test_headless_with_workers(url: str, tmp_path: Path) -> None:
     """A whole search by two workers: its exit code, its folder, every record of both once."""
     port = free_port()
     done = headless(
-        "--host", url, "--processes", 2, "--master-bind-port", port, "--master-port", port,
-        "--budget", "12s", "--runs", tmp_path, *SMALL,
-    )  # fmt: skip
+        "--host",
+        url,
+        "--processes",
+        2,
+        "--master-bind-port",
+        port,
+        "--master-port",
+        port,
+        "--budget",
+        "12s",
+        "--runs",
+        tmp_path,
+        *SMALL,
+    )
     (folder,) = tmp_path.iterdir()
     knee = json.loads((folder / "result.json").read_text())
     assert json.loads((folder / names.ENDED).read_text())["interrupted"] is False
@@ -166,9 +202,10 @@ def wait_for(page: str, *states: str) -> dict[str, Any]:
 def press(page: str, button: str, form: dict[str, str] | None = None, **headers: str) -> Any:
     """What the page's button sends."""
     asked = urllib.request.Request(  # noqa: S310 - loopback
-        f"{page}/harness/{button}", json.dumps(form or {}).encode(),
+        f"{page}/harness/{button}",
+        json.dumps(form or {}).encode(),
         {"Content-Type": "application/json", **headers},
-    )  # fmt: skip
+    )
     with urllib.request.urlopen(asked, timeout=20) as answer:  # noqa: S310 - loopback
         return json.loads(answer.read())
 
@@ -195,8 +232,10 @@ def test_a_worker_dies(url: str, tmp_path: Path) -> None:
         metrics = lines_of(get(f"{page}/harness/metrics")[1].encode())
         (about,) = [dict(labels) for name, labels in metrics if name == "harness_run_info"]
         assert (about["kind"], about["workload"], about["run"]) == (
-            "knee", "fixed", facts["folder"],
-        )  # fmt: skip
+            "knee",
+            "fixed",
+            facts["folder"],
+        )
         assert metrics["harness_users_target", ()] >= 0
         press(page, "stop")
         assert wait_for(page, *FINAL_STATES)["state"] == "interrupted"

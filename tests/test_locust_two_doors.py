@@ -30,13 +30,29 @@ if TYPE_CHECKING:
 # one worker has `doors`, half a minute, for all
 pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.xdist_group("doors")]
 SAME = (
-    "--slo", "e2e_p95=1ms", "--prompt-tokens", "16", "--output-tokens", "8",
-)  # fmt: skip
+    "--slo",
+    "e2e_p95=1ms",
+    "--prompt-tokens",
+    "16",
+    "--output-tokens",
+    "8",
+)
 RUN = ("-m", "harness", "run")
 LOCUST = (
-    "-m", "locust", "-f", "locustfiles/chat.py", "--autostart", "--users", "4", "--spawn-rate", "4",
-    "--run-time", "5s", "--web-host", "127.0.0.1",
-)  # fmt: skip
+    "-m",
+    "locust",
+    "-f",
+    "locustfiles/chat.py",
+    "--autostart",
+    "--users",
+    "4",
+    "--spawn-rate",
+    "4",
+    "--run-time",
+    "5s",
+    "--web-host",
+    "127.0.0.1",
+)
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +66,14 @@ def ran(command: list[str], page: str) -> tuple[int, dict[str, Any]]:
     """(exit code, what the page was told last): a person watches, and ends Locust's web UI."""
     facts: dict[str, Any] = {}
     with subprocess.Popen(
-        [sys.executable, *command], cwd=TOP, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, env=os.environ,
-    ) as process:  # fmt: skip
+        [sys.executable, *command],
+        cwd=TOP,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ,
+    ) as process:
         until = time.monotonic() + 2 * PATIENCE_S
         while process.poll() is None and facts.get("state") not in FINAL_STATES:
             assert time.monotonic() < until, facts
@@ -117,5 +138,8 @@ def test_the_same_page(doors: dict[str, Any]) -> None:
         shown.append((facts["state"], facts["folder"], facts["model"], facts["slos"], tiles))
     assert shown == [shown[0]] * len(doors)
     assert [name for name, *_ in shown[0][-1]] == [
-        "e2e_p95=1ms", "p95 TTFT", "p95 ITL", "Output tokens/s",
-    ]  # fmt: skip
+        "e2e_p95=1ms",
+        "p95 TTFT",
+        "p95 ITL",
+        "Output tokens/s",
+    ]

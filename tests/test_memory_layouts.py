@@ -104,19 +104,41 @@ QWEN2_1_5B = shape((0,) * 28, heads=12, kv_heads=2)
     [
         (shape((0, 0), **TINY), "auto", 32, GIB, 2048, 1, 65_536, 2_097_152),
         (shape((0, 0), **TINY), "float32", 16, GIB, 2048, 1, 65_536, 1_048_576),
-        (shape(every(7, 256, 6), **TINY | {"kv_heads": 2, "heads": 4}), "auto", 32, GIB, 8192, 512,
-         65_536, 1_322_342),
+        (
+            shape(every(7, 256, 6), **TINY | {"kv_heads": 2, "heads": 4}),
+            "auto",
+            32,
+            GIB,
+            8192,
+            512,
+            65_536,
+            1_322_342,
+        ),
         # two layers with a window, on a running server with blocks of 128 tokens
-        (shape((255, 255), heads=4, kv_heads=2, head_size=128), "auto", 128, 2 * GIB, 2048, 2048,
-         8192, 986_895),
+        (
+            shape((255, 255), heads=4, kv_heads=2, head_size=128),
+            "auto",
+            128,
+            2 * GIB,
+            2048,
+            2048,
+            8192,
+            986_895,
+        ),
         (QWEN2_1_5B, "auto", 16, 2_000_000_000, 4096, 1, 4359, 69_744),
         (QWEN2_1_5B, "fp8", 16, 2_000_000_000, 4096, 1, 8719, 139_504),
     ],
-)  # fmt: skip
+)
 def test_exactly_what_vllm_said(
-    model: ModelShape, dtype: str, block: int, pool_bytes: int, length: int, step: int,
-    blocks: int, tokens: int,
-) -> None:  # fmt: skip
+    model: ModelShape,
+    dtype: str,
+    block: int,
+    pool_bytes: int,
+    length: int,
+    step: int,
+    blocks: int,
+    tokens: int,
+) -> None:
     """Blocks and tokens of recorded starts."""
     layout = kv_layout(model, dtype, block_tokens=block, in_flight_tokens=step)
     found = layout.blocks_in([pool_bytes])

@@ -78,8 +78,18 @@ def test_parts_change_nothing(seed, cuts, again, size):
 def test_an_event_counts_when_its_part_arrives():
     """TTFT and gaps are there before the request has ended; its end adds the rest, once."""
     at = ns_array([200 * MS, 220 * MS, 260 * MS])
-    whole = RequestRecord(0, 0, 0, 100 * MS, 300 * MS, Outcome.ok, planned_tokens=3, at_ns=at,
-                          not_before_ns=at, tokens=ns_array([1, 1, 1]))  # fmt: skip
+    whole = RequestRecord(
+        0,
+        0,
+        0,
+        100 * MS,
+        300 * MS,
+        Outcome.ok,
+        planned_tokens=3,
+        at_ns=at,
+        not_before_ns=at,
+        tokens=ns_array([1, 1, 1]),
+    )
     counts = RunCounts()
     seen = []
     for record in with_parts(whole, [0.3, 0.7]):
@@ -107,11 +117,26 @@ def test_a_bound_belongs_to_its_bucket(ns, bucket):
 def test_bounds():
     """Ten to a decade, whole microseconds, +Inf at the end; what people promise is a bound."""
     assert bucket_ladder(1_000, 10_000) == (
-        0.001, 0.00125, 0.0015, 0.002, 0.0025, 0.003, 0.004, 0.005, 0.006, 0.008, 0.01, inf
-    )  # fmt: skip
+        0.001,
+        0.00125,
+        0.0015,
+        0.002,
+        0.0025,
+        0.003,
+        0.004,
+        0.005,
+        0.006,
+        0.008,
+        0.01,
+        inf,
+    )
     promised = {"ttft": (0.2, 0.5, 1, 2, 5), "itl": (0.02, 0.05, 0.1), "e2e": (10, 30, 60)}
-    assert [limit for key, some in promised.items() for limit in some
-            if limit not in HISTOGRAMS[key].buckets_s] == []  # fmt: skip
+    assert [
+        limit
+        for key, some in promised.items()
+        for limit in some
+        if limit not in HISTOGRAMS[key].buckets_s
+    ] == []
     widest = max(b / a for row in HISTOGRAMS.values() for a, b in pairwise(row.buckets_s[:-1]))
     assert widest == pytest.approx(4 / 3)
 
@@ -122,10 +147,20 @@ def test_cost(figure: Callable[[str], None]) -> None:
     at = ns_array([(200 + 20 * i) * MS for i in range(128)])
     ones = ns_array([1] * 128)
     whole = [
-        RequestRecord(0, n, n, 0, 4_000 * MS, Outcome.ok, planned_tokens=128, at_ns=at,
-                      not_before_ns=at, tokens=ones)
+        RequestRecord(
+            0,
+            n,
+            n,
+            0,
+            4_000 * MS,
+            Outcome.ok,
+            planned_tokens=128,
+            at_ns=at,
+            not_before_ns=at,
+            tokens=ones,
+        )
         for n in range(4_000)
-    ]  # fmt: skip
+    ]
     cut = [part for record in whole[:2_000] for part in with_parts(record, [0.33, 0.66])]
     told = []
     for what, stream, tokens in (("whole", whole, 4_000 * 128), ("in 3 parts", cut, 2_000 * 128)):

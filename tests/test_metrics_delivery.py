@@ -48,7 +48,7 @@ TAKES_NONE = "the server does not take ignore_eos and min_tokens"
         ([24, 24], True, [f"2 of 2 answers had more tokens than asked for (24 {MEAN} 2)"]),
         ([-1, -1], True, []),  # it does not count, and an event may have several
     ],
-)  # fmt: skip
+)
 def test_answers_of_another_length(tokens: list[int], exact: bool, want: list[str]) -> None:
     """How many, by how much, and why they ended."""
     got = compared(*[answered(n, each) for n, each in enumerate(tokens)], exact=exact)
@@ -69,9 +69,14 @@ def test_what_is_compared() -> None:
         table(*records), ["length", "stop", "eos", "", "", ""], 0, 60 * SECOND, exact=True
     )
     assert got == Delivery(
-        n=3, exact=True, shorter=1, longer=1, asked_tokens=8, came_tokens=6.667,
+        n=3,
+        exact=True,
+        shorter=1,
+        longer=1,
+        asked_tokens=8,
+        came_tokens=6.667,
         finishes={"stop": 1, "eos": 1},
-    )  # fmt: skip
+    )
     assert from_json(Delivery, to_json(got)) == got
 
 

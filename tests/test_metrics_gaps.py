@@ -28,8 +28,10 @@ CLOSE = ("effective_n", *(f"{name}_ci95" for name in QUANTILES))  # by bins, not
 def within_a_bin(got, want):
     """Whether figures are within 0.1%: numbers, pairs, or the same words."""
     pairs = zip(got, want, strict=True) if isinstance(want, list) else [(got, want)]
-    return all(a == b if isinstance(b, str | None) else a == pytest.approx(b, rel=1e-3, abs=1e-6)
-               for a, b in pairs)  # fmt: skip
+    return all(
+        a == b if isinstance(b, str | None) else a == pytest.approx(b, rel=1e-3, abs=1e-6)
+        for a, b in pairs
+    )
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -88,8 +90,9 @@ def test_what_is_over_a_limit_is_exact(seed):
     limits = np.sort(observed[np.isfinite(observed)])[[3, 100, -2]].astype(int)
     slos = [
         replace(Slo.parse("itl_p95=20ms"), limit_ns=int(ns) + off)
-        for ns in limits for off in (-1, 0, 1)
-    ]  # fmt: skip
+        for ns in limits
+        for off in (-1, 0, 1)
+    ]
     evidence = gather_evidence(Pieces(whole), step, slos)
     for i, slo in enumerate(slos):
         sizes, over = (counts.sum() for counts in evidence.over(i))
@@ -112,8 +115,9 @@ def test_bins_are_a_thousandth_wide_and_in_order():
     values = np.unique(np.concatenate([values, near, np.arange(2000)]))
     bins = duration_bin(values)
     assert (np.diff(bins) >= 0).all()
-    for first, last in zip(np.searchsorted(bins, bins), np.searchsorted(bins, bins, "right") - 1,
-                           strict=True):  # fmt: skip
+    for first, last in zip(
+        np.searchsorted(bins, bins), np.searchsorted(bins, bins, "right") - 1, strict=True
+    ):
         assert values[last] - values[first] <= values[first] / 1024
     assert (bins.min(), bins.max() < DURATION_BINS) == (0, True)
     assert (duration_bin(np.array([-5, 2**60])) == [0, DURATION_BINS - 1]).all()

@@ -125,11 +125,14 @@ def test_a_packed_request_takes_few_bytes():
     records = [
         replace(
             record(i, at, [first, last], last + 0.1, lows=[first - 0.02, last - 0.03]),
-            head_ns=round((first - 1) * MS), first_event_ns=round((first - 0.1) * MS),
-            last_silent_ns=round((last + 0.05) * MS), prompt_tokens=130 + i % 3, user=i % 35,
+            head_ns=round((first - 1) * MS),
+            first_event_ns=round((first - 0.1) * MS),
+            last_silent_ns=round((last + 0.05) * MS),
+            prompt_tokens=130 + i % 3,
+            user=i % 35,
         )
         for i, (at, first, last) in enumerate(ends)
-    ]  # fmt: skip
+    ]
     columns = PackedTable.of(RecordTable.from_records(records)).columns.values()
     taken = sum(sys.getsizeof(column) + sys.getsizeof(column[2]) for column in columns) / 2000
     assert REQUEST_BYTES / 2 < taken < REQUEST_BYTES
@@ -160,8 +163,12 @@ def test_a_long_level_has_the_figures_of_its_end(until_s, monkeypatch):
         at = 1000 * number
         ledger.put([record(number, at, [at + 300, at + 500])])
     held = SimpleNamespace(window=window(1, 0, until_s))
-    run = SimpleNamespace(wanted=SimpleNamespace(kind="run"), ended=[], ledger=ledger,
-                          controller=SimpleNamespace(levels=[held], horizon_ns=0))  # fmt: skip
+    run = SimpleNamespace(
+        wanted=SimpleNamespace(kind="run"),
+        ended=[],
+        ledger=ledger,
+        controller=SimpleNamespace(levels=[held], horizon_ns=0),
+    )
     [level] = ended_levels(run)
     assert (level.ended, level.failed) == (until_s, 0)
     assert level.p95_ms["ttft"][0] == 300.0

@@ -168,11 +168,15 @@ def test_clustered_observations_keep_the_error_rate():
         for corrected in (True, False):
             decided = any(
                 judge.judge_share(
-                    n[b - 1], k[b - 1], 0.05, 0.05,
+                    n[b - 1],
+                    k[b - 1],
+                    0.05,
+                    0.05,
                     stats.design_effect(sizes[:b], hits[:b]) if corrected else 1.0,
-                ) != "inconclusive"
+                )
+                != "inconclusive"
                 for b in looks
-            )  # fmt: skip
+            )
             wrong += decided and corrected
             plain += decided and not corrected
     assert wrong <= 0.08 * runs

@@ -70,8 +70,16 @@ def test_the_figures_of_two_seconds():
 )
 def test_answers_that_came_all_at_once(events, lows, tokens, want):
     """Where the last token may have come with the first, TTFT is e2e by another name."""
-    requests = [record(n, 10 * n, [10 * n + at for at in events], tokens=tokens,
-                       lows=lows and [10 * n + low for low in lows]) for n in range(9)]  # fmt: skip
+    requests = [
+        record(
+            n,
+            10 * n,
+            [10 * n + at for at in events],
+            tokens=tokens,
+            lows=lows and [10 * n + low for low in lows],
+        )
+        for n in range(9)
+    ]
     requests.append(lost(9))  # a failed request says nothing
     assert window_summary(table(*requests), 0, SECOND)["came_at_once"] == want
 

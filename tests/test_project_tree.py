@@ -9,11 +9,34 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 TOP = {
-    "locustfiles", "drills", "harness", "lab", "grafana", "reports", "tests", "docker-compose.yml",
-    "Dockerfile.vllm", "Dockerfile", "pyproject.toml", "prometheus", "docs", "bench", "README.md",
-    "Makefile", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "requirements.lock",
-    ".pre-commit-config.yaml", ".github", ".ci", ".gitignore", ".dockerignore", ".env.example",
-}  # fmt: skip
+    "locustfiles",
+    "drills",
+    "harness",
+    "lab",
+    "grafana",
+    "reports",
+    "tests",
+    "docker-compose.yml",
+    "Dockerfile.vllm",
+    "Dockerfile",
+    "pyproject.toml",
+    "prometheus",
+    "docs",
+    "bench",
+    "README.md",
+    "Makefile",
+    "LICENSE",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "requirements.lock",
+    ".pre-commit-config.yaml",
+    ".github",
+    ".ci",
+    ".gitignore",
+    ".dockerignore",
+    ".env.example",
+}
 TRACKED = [
     Path(name)
     for name in subprocess.run(
@@ -78,8 +101,9 @@ def test_no_large_files() -> None:
 
 def test_only_pictures_and_recorded_pages_are_binary() -> None:
     """What is built or computed is not tracked."""
-    binary = [path for path in TRACKED if (ROOT / path).is_file()
-              and b"\0" in (ROOT / path).read_bytes()]  # fmt: skip
+    binary = [
+        path for path in TRACKED if (ROOT / path).is_file() and b"\0" in (ROOT / path).read_bytes()
+    ]
     assert [str(path) for path in binary if path.suffix not in {".png", ".gz"}] == []
 
 

@@ -18,11 +18,20 @@ def record(number: int = 0, events: list[int] | None = None, **changes: object) 
     """A request sent at T with events at these offsets, stamps 3 ns wide."""
     at = [T + offset for offset in events or []]
     made = RequestRecord(
-        worker=2, number=number, user=7, sent_ns=T, done_ns=T + 10**9, outcome=Outcome.ok,
-        head_ns=T + 5, status=200, planned_tokens=128, prompt_tokens=256,
-        at_ns=array("q", at), not_before_ns=array("q", [a - 3 for a in at]),
+        worker=2,
+        number=number,
+        user=7,
+        sent_ns=T,
+        done_ns=T + 10**9,
+        outcome=Outcome.ok,
+        head_ns=T + 5,
+        status=200,
+        planned_tokens=128,
+        prompt_tokens=256,
+        at_ns=array("q", at),
+        not_before_ns=array("q", [a - 3 for a in at]),
         tokens=array("q", [1] * len(at)),
-    )  # fmt: skip
+    )
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
@@ -38,13 +47,18 @@ CASES = {
     "gaps of 20 ms take four bytes": record(events=[10**8, 10**8 + 2 * 10**7, 10**8 + 5 * 10**7]),
     "a gap of an hour takes eight": record(events=[1, 3_600 * 10**9]),
     "time runs backwards": record(events=[500, 100, 400]),
-    "simulated time from zero": record(sent_ns=0, done_ns=9, at_ns=array("q", [4]),
-                                       not_before_ns=array("q", [4]), tokens=array("q", [1])),
+    "simulated time from zero": record(
+        sent_ns=0,
+        done_ns=9,
+        at_ns=array("q", [4]),
+        not_before_ns=array("q", [4]),
+        tokens=array("q", [1]),
+    ),
     "several tokens an event": record(events=[1, 2, 3], tokens=array("q", [1, 4, 300])),
     "failed, with words": record(outcome=Outcome.status, status=503, error="zu viel los: 负载过高"),
     "reasoning": record(events=[1, 2], answer_index=1, finish_reason="length"),
     "extremes": record(scheduled_ns=-(2**63), connect_ns=2**63 - 1),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -93,8 +107,17 @@ def test_any_msgpack_reader_walks_the_file() -> None:
 
 def test_the_codec_knows_every_field() -> None:
     """A field added to the record must be added to the format: to LATER, with a default."""
-    known = {*NUMBER_FIELDS, *OPTIONAL_NUMBERS, "outcome", "error", "finish_reason", "at_ns",
-             "not_before_ns", "tokens", "frame"}  # fmt: skip
+    known = {
+        *NUMBER_FIELDS,
+        *OPTIONAL_NUMBERS,
+        "outcome",
+        "error",
+        "finish_reason",
+        "at_ns",
+        "not_before_ns",
+        "tokens",
+        "frame",
+    }
     assert known == {f.name for f in fields(RequestRecord)}
 
 
@@ -109,9 +132,18 @@ OLD = bytes.fromhex(
 def test_a_frame_of_an_older_version_reads() -> None:
     """What it lacks has its default; and what a newer one adds does not trouble the reader."""
     assert decode(OLD).records == [CASES["reasoning"]]
-    wanted = replace(CASES["reasoning"], events_before=1, silent_events=3, last_silent_ns=T,
-                     session=4, turn=1, think_ns=9, new_tokens=300,
-                     mix_row=2, planned_prompt=16)  # fmt: skip
+    wanted = replace(
+        CASES["reasoning"],
+        events_before=1,
+        silent_events=3,
+        last_silent_ns=T,
+        session=4,
+        turn=1,
+        think_ns=9,
+        new_tokens=300,
+        mix_row=2,
+        planned_prompt=16,
+    )
     assert decode(encode(wanted)).records == [wanted]
 
 

@@ -34,9 +34,16 @@ def record(
 ) -> RequestRecord:
     """A request of worker 1 with events at these instants."""
     return RequestRecord(
-        worker=1, number=number, user=0, sent_ns=0, done_ns=done or at[-1], outcome=outcome,
-        at_ns=array("q", at), not_before_ns=array("q", at), tokens=array("q", [1] * len(at)),
-    )  # fmt: skip
+        worker=1,
+        number=number,
+        user=0,
+        sent_ns=0,
+        done_ns=done or at[-1],
+        outcome=outcome,
+        at_ns=array("q", at),
+        not_before_ns=array("q", at),
+        tokens=array("q", [1] * len(at)),
+    )
 
 
 def read(path: Path) -> list[RequestRecord]:

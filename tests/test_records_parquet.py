@@ -47,10 +47,18 @@ def write(
     lines = folder.lines(names.LEVELS)
     for index, (users, window) in enumerate(windows.items()):
         chosen, settled, end, judged = (at * MS for at in window)
-        lines.append({
-            "index": index, "users": users, "purpose": "up", "chosen_ns": chosen,
-            "start_ns": chosen, "settled_ns": settled, "end_ns": end, "judged_ns": judged,
-        })  # fmt: skip
+        lines.append(
+            {
+                "index": index,
+                "users": users,
+                "purpose": "up",
+                "chosen_ns": chosen,
+                "start_ns": chosen,
+                "settled_ns": settled,
+                "end_ns": end,
+                "judged_ns": judged,
+            }
+        )
     lines.close()
     folder.write_json(names.ENDED, {"status": status})
     with parquet_writer(folder) as write_piece:
@@ -76,66 +84,118 @@ def at(ns: int | None) -> pd.Timestamp | None:
 
 
 FULL = RequestRecord(
-    worker=1, number=7, user=3, sent_ns=START, done_ns=START + 80 * MS, outcome=Outcome.ok,
-    scheduled_ns=START - MS, connect_ns=2 * MS, head_ns=START + 5, first_event_ns=START + 6,
-    status=200, finish_reason="length", planned_tokens=3, prompt_tokens=11, output_tokens=3,
-    cached_tokens=0, answer_index=1, session=2, turn=4, think_ns=1_500 * MS, mix_row=1,
+    worker=1,
+    number=7,
+    user=3,
+    sent_ns=START,
+    done_ns=START + 80 * MS,
+    outcome=Outcome.ok,
+    scheduled_ns=START - MS,
+    connect_ns=2 * MS,
+    head_ns=START + 5,
+    first_event_ns=START + 6,
+    status=200,
+    finish_reason="length",
+    planned_tokens=3,
+    prompt_tokens=11,
+    output_tokens=3,
+    cached_tokens=0,
+    answer_index=1,
+    session=2,
+    turn=4,
+    think_ns=1_500 * MS,
+    mix_row=1,
     planned_prompt=12,
     at_ns=ns_array([START + 20 * MS, START + 50 * MS, START + 70 * MS]),
     not_before_ns=ns_array([START + 20 * MS, START + 45 * MS, START + 70 * MS]),
     tokens=ns_array([1, 2, 1]),
-)  # fmt: skip
+)
 COLUMNS = ("ttft_ms", "ttfot_ms", "tpot_ms", "e2e_ms")
 
 
 def test_a_request_in_full(tmp_path: Path) -> None:
     """Every column of one request, with its arithmetic."""
     assert row(FULL, tmp_path) == {
-        "worker": 1, "number": 7, "user": 3, "session": 2, "turn": 4, "mix_row": 1,
-        "level": 1, "users": 8, "phase": "drain",
-        "scheduled_at": at(START - MS), "sent_at": at(START),
-        "first_token_at": at(START + 20 * MS), "last_token_at": at(START + 70 * MS),
+        "worker": 1,
+        "number": 7,
+        "user": 3,
+        "session": 2,
+        "turn": 4,
+        "mix_row": 1,
+        "level": 1,
+        "users": 8,
+        "phase": "drain",
+        "scheduled_at": at(START - MS),
+        "sent_at": at(START),
+        "first_token_at": at(START + 20 * MS),
+        "last_token_at": at(START + 70 * MS),
         # from the schedule, 1 ms before it was sent
-        "done_at": at(START + 80 * MS), "ttft_ms": 21, "ttfot_ms": 51,
+        "done_at": at(START + 80 * MS),
+        "ttft_ms": 21,
+        "ttfot_ms": 51,
         # 50 ms for the three tokens after the first event, to the nanosecond
-        "tpot_ms": 16.666667, "e2e_ms": 81, "think_ms": 1_500, "connect_ms": 2,
-        "outcome": "ok", "error": None,
-        "finish_reason": "length", "status": 200, "planned_tokens": 3, "planned_prompt": 12,
-            "prompt_tokens": 11,
-        "output_tokens": 3, "cached_tokens": 0,
+        "tpot_ms": 16.666667,
+        "e2e_ms": 81,
+        "think_ms": 1_500,
+        "connect_ms": 2,
+        "outcome": "ok",
+        "error": None,
+        "finish_reason": "length",
+        "status": 200,
+        "planned_tokens": 3,
+        "planned_prompt": 12,
+        "prompt_tokens": 11,
+        "output_tokens": 3,
+        "cached_tokens": 0,
         "token_at_ns": [20 * MS, 50 * MS, 70 * MS],
-        "token_not_before_ns": [20 * MS, 45 * MS, 70 * MS], "tokens": [1, 2, 1],
-    }  # fmt: skip
+        "token_not_before_ns": [20 * MS, 45 * MS, 70 * MS],
+        "tokens": [1, 2, 1],
+    }
 
 
 OPEN = {"outcome": "open", "error": None, "done_at": None}
 NO_TOKEN = {"first_token_at": None, "last_token_at": None, "token_at_ns": [], "tokens": []}
 CASES: dict[str, tuple[RequestRecord, tuple[float | None, ...], dict[str, Any]]] = {
     "one token has no TPOT": (record(0, 0, [9], done=10), (9, 9, None, 10), {"error": None}),
-    "no server figures": (record(0, 0, [9, 12]), (9, 9, 3, 12), {
-        "status": None, "prompt_tokens": None, "output_tokens": None, "cached_tokens": None,
-        "session": None, "turn": None, "think_ms": None,
-        "scheduled_at": None, "connect_ms": None, "finish_reason": None,
-    }),
+    "no server figures": (
+        record(0, 0, [9, 12]),
+        (9, 9, 3, 12),
+        {
+            "status": None,
+            "prompt_tokens": None,
+            "output_tokens": None,
+            "cached_tokens": None,
+            "session": None,
+            "turn": None,
+            "think_ms": None,
+            "scheduled_at": None,
+            "connect_ms": None,
+            "finish_reason": None,
+        },
+    ),
     "broken off after two tokens": (
-        replace(record(0, 0, [9, 12], 50, Outcome.truncated), error="closed"), (inf,) * 4,
+        replace(record(0, 0, [9, 12], 50, Outcome.truncated), error="closed"),
+        (inf,) * 4,
         {"outcome": "truncated", "error": "closed", "first_token_at": at(9 * MS)},
     ),
     "refused": (record(0, 0, [], 1, Outcome.status), (inf,) * 4, NO_TOKEN),
     "ended well without a token": (record(0, 0, [], 30), (inf, inf, None, 30), NO_TOKEN),
     "cut off before a token": (
         replace(record(0, 0, [], 400, Outcome.cancelled), error="stopped"),
-        (None, None, None, 400), OPEN | NO_TOKEN,
+        (None, None, None, 400),
+        OPEN | NO_TOKEN,
     ),
     "cut off after one": (
-        record(0, 0, [9], 400, Outcome.cancelled), (9, 9, None, 400),
+        record(0, 0, [9], 400, Outcome.cancelled),
+        (9, 9, None, 400),
         OPEN | {"last_token_at": at(9 * MS)},
     ),
     "cut off while it reasoned": (
         replace(record(0, 0, [9, 19], 400, Outcome.cancelled), answer_index=-1),
-        (9, None, None, 400), OPEN,
+        (9, None, None, 400),
+        OPEN,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -210,8 +270,10 @@ def hundred(failures: int) -> list[RequestRecord]:
 
     Before and after them, in warm-up and drain, come hundreds that took a second.
     """
-    slow = [record(n, sent, [sent + 1_000, sent + 2_000])
-            for n, sent in enumerate([*range(1_000, 1_200), *range(3_100, 3_300)])]  # fmt: skip
+    slow = [
+        record(n, sent, [sent + 1_000, sent + 2_000])
+        for n, sent in enumerate([*range(1_000, 1_200), *range(3_100, 3_300)])
+    ]
     rows = []
     for i in range(100):
         sent, n = 2_000 + 10 * i, 400 + i
@@ -257,8 +319,10 @@ def test_the_obvious_lines_are_right(
         assert measured.error.isna().all()
         # section 7: levels without a join, warm-up flagged, times that are times
         assert frame.groupby("phase").size().to_dict() == {
-            "drain": 200, "measured": 100, "warm-up": 200,
-        }  # fmt: skip
+            "drain": 200,
+            "measured": 100,
+            "warm-up": 200,
+        }
         assert set(frame.users) == {4}
         ttft = (measured.first_token_at - measured.sent_at).dt.total_seconds() * 1e3
         well = measured.outcome == "ok"
@@ -284,7 +348,15 @@ def test_a_cut_off_request_is_no_observation_of_the_result(tmp_path: Path) -> No
 def test_run_info_names_what_matters() -> None:
     """Versions, hardware, seeds and the clock are there."""
     info = run_info({"users": 4}, seeds={"load": 1}, server={"model": "m"}, command=["knee"])
-    assert list(info) == ["format", "command", "config", "seeds", "server", "versions",
-                          "hardware", "clock"]  # fmt: skip
+    assert list(info) == [
+        "format",
+        "command",
+        "config",
+        "seeds",
+        "server",
+        "versions",
+        "hardware",
+        "clock",
+    ]
     assert {"harness", "python", "locust"} <= info["versions"].keys()
     assert info["clock"]["realtime_ns"] > info["clock"]["monotonic_ns"]

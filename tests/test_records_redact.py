@@ -16,14 +16,22 @@ X = HIDDEN
     ("given", "want"),
     [
         ({"Authorization": "Bearer abc"}, {"Authorization": X}),
-        ({"headers": {"X-Api-Key": "abc", "X-Team": "infra"}},
-         {"headers": {"X-Api-Key": X, "X-Team": "infra"}}),
-        ({"hf_token": "abc", "token": "abc", "password": ""},
-         {"hf_token": X, "token": X, "password": ""}),
-        ({"prompt_tokens": 256, "output_tokens_per_s": 1.5, "max_num_batched_tokens": 8192},
-         {"prompt_tokens": 256, "output_tokens_per_s": 1.5, "max_num_batched_tokens": 8192}),
-        ({"j_per_output_token": 2.5, "per_token": "abc", "x_token": 123456},
-         {"j_per_output_token": 2.5, "per_token": X, "x_token": X}),
+        (
+            {"headers": {"X-Api-Key": "abc", "X-Team": "infra"}},
+            {"headers": {"X-Api-Key": X, "X-Team": "infra"}},
+        ),
+        (
+            {"hf_token": "abc", "token": "abc", "password": ""},
+            {"hf_token": X, "token": X, "password": ""},
+        ),
+        (
+            {"prompt_tokens": 256, "output_tokens_per_s": 1.5, "max_num_batched_tokens": 8192},
+            {"prompt_tokens": 256, "output_tokens_per_s": 1.5, "max_num_batched_tokens": 8192},
+        ),
+        (
+            {"j_per_output_token": 2.5, "per_token": "abc", "x_token": 123456},
+            {"j_per_output_token": 2.5, "per_token": X, "x_token": X},
+        ),
         ("Inter-Token Latency", "Inter-Token Latency"),
         ("http://ann:pw@host:8000/v1?key=1", f"http://{X}@host:8000/v1?{X}"),
         ("http://127.0.0.1:8000", "http://127.0.0.1:8000"),
@@ -35,7 +43,7 @@ X = HIDDEN
         ("the environment's s3cr3t-value leaked", f"the environment's {X} leaked"),
         (["ttft_p95=500ms", 3, None, True], ["ttft_p95=500ms", 3, None, True]),
     ],
-)  # fmt: skip
+)
 def test_redaction(given: object, want: object) -> None:
     """Secrets go by key, shape and value; hosts, flags and figures stay."""
     assert redact(given, ["s3cr3t-value", "x"]) == want

@@ -18,9 +18,15 @@ OTHER = Histogram((0.5, inf), (1.0, 7.0), 40.5)
 
 def sample(at_ns: int, ttft: Histogram) -> ServerSample:
     """With a histogram and what repeats it."""
-    return ServerSample(at_ns, running=3.0, kv_usage=0.25, ttft_sum_s=ttft.sum,
-                        ttft_count=ttft.count, finished={"length": 5.0},
-                        histograms={"ttft": ttft})  # fmt: skip
+    return ServerSample(
+        at_ns,
+        running=3.0,
+        kv_usage=0.25,
+        ttft_sum_s=ttft.sum,
+        ttft_count=ttft.count,
+        finished={"length": 5.0},
+        histograms={"ttft": ttft},
+    )
 
 
 @pytest.mark.parametrize(

@@ -84,8 +84,9 @@ def test_it_is_one_file(found: Page) -> None:
     assert {"script", "link", "img", "iframe", "object", "base", "image"} & set(found.tags) == set()
     assert re.findall(r"@import|url\((?!#)", found.text) == []
     assert set(re.findall(r"https?://[\w.]+", found.text)) == {
-        "http://127.0.0.1", "http://www.w3.org",  # the target in words, and SVG's name spaces
-    }  # fmt: skip
+        "http://127.0.0.1",
+        "http://www.w3.org",  # the target in words, and SVG's name spaces
+    }
 
 
 def test_the_answer_comes_first(found: Page) -> None:
@@ -162,12 +163,14 @@ def test_cards_leave_out_what_is_not_known(
     assert [line for line in told.words["small"] + told.words["h1"] if "nan" in line] == []
 
 
-LATE = PositionFigures((
-    PositionRow(10, 45, 17.47, 22.8),
-    PositionRow(100, 315, 17.65, 21.05, 15, 0.358, (-0.152, 0.868)),
-    PositionRow(500, 1515, 18.24, 21.7, 15, 0.887, (0.391, 1.383)),
-    PositionRow(1000, 3216, 18.82, 22.47, 15, -5.44, (-31.76, 20.87)),
-))  # fmt: skip
+LATE = PositionFigures(
+    (
+        PositionRow(10, 45, 17.47, 22.8),
+        PositionRow(100, 315, 17.65, 21.05, 15, 0.358, (-0.152, 0.868)),
+        PositionRow(500, 1515, 18.24, 21.7, 15, 0.887, (0.391, 1.383)),
+        PositionRow(1000, 3216, 18.82, 22.47, 15, -5.44, (-31.76, 20.87)),
+    )
+)
 
 
 def test_late_tokens(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -42,16 +42,23 @@ def sweep(
     """Levels with these figures; each p95 has an interval of `width` to each side."""
     levels = tuple(
         Level(
-            i, n, decision=Decision.held, output_tokens_per_s=tokens[i], prompt_tokens_per_s=10,
+            i,
+            n,
+            decision=Decision.held,
+            output_tokens_per_s=tokens[i],
+            prompt_tokens_per_s=10,
             e2e_ms=Latency(20, mean=ms / 2, p95=ms, p95_ci95=(ms * (1 - width), ms * (1 + width))),
-            gpu=GpuFigures(1, 9, util_pct_mean=use), requests_per_s=2,
+            gpu=GpuFigures(1, 9, util_pct_mean=use),
+            requests_per_s=2,
         )
         for i, (n, ms) in enumerate(zip(USERS, p95_ms, strict=True))
-    )  # fmt: skip
+    )
     result = Result(
-        command, levels=levels, power=PowerKnee(8, (4, 16), 1.0),
+        command,
+        levels=levels,
+        power=PowerKnee(8, (4, 16), 1.0),
         plateau=PlateauKnee(plateau, (plateau, plateau), 1.0),
-    )  # fmt: skip
+    )
     return ReportData(None, result)  # type: ignore[arg-type]
 
 

@@ -179,14 +179,16 @@ BROKEN = {
     "run.json only": (begin, "Interrupted before anything was measured.", 0),
     "no step ended": (
         lambda path: make(path, seconds=1, levels=(), status=""),
-        "Interrupted before anything was measured.", 0,
+        "Interrupted before anything was measured.",
+        0,
     ),
     "killed in the third step": (
-        lambda path: make(path, seconds=1, levels=(2, 4), status=""), "and 2 levels were measured",
+        lambda path: make(path, seconds=1, levels=(2, 4), status=""),
+        "and 2 levels were measured",
         0,
     ),
     "torn files": (torn, "and 1 level were measured", 2),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", BROKEN)

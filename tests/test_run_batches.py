@@ -72,12 +72,22 @@ class Slots:
             at = array("q", [] if bad else [done - took_ns // 2, *[done] * (OUTPUT - 1)])
             self.all.append(
                 RequestRecord(
-                    0, number, 0, sent, done, Outcome.status if bad else Outcome.ok, -1,
-                    error="503" if bad else "", prompt_tokens=PROMPT if self.counts else -1,
-                    planned_tokens=OUTPUT, at_ns=at, not_before_ns=at,
-                    tokens=array("q", [1] * len(at)), answer_index=0 if at else -1,
+                    0,
+                    number,
+                    0,
+                    sent,
+                    done,
+                    Outcome.status if bad else Outcome.ok,
+                    -1,
+                    error="503" if bad else "",
+                    prompt_tokens=PROMPT if self.counts else -1,
+                    planned_tokens=OUTPUT,
+                    at_ns=at,
+                    not_before_ns=at,
+                    tokens=array("q", [1] * len(at)),
+                    answer_index=0 if at else -1,
                 )
-            )  # fmt: skip
+            )
 
     def put(self, now_ns: int) -> int:
         """Hand out; the users that still have a request."""
@@ -133,9 +143,15 @@ def test_known_batches(tmp_path: Path) -> None:
     assert sweep(tmp_path / "run", Slots(), (1, 4, 8, 16), (SECOND, SECOND * 3 // 2)) == "measured"
     rows = json.loads((tmp_path / "run" / names.BATCHING).read_text())
     assert list(rows[0])[:8] == [
-        "n", "concurrency", "sequential_s", "concurrent_s", "sequential_qps", "concurrent_qps",
-        "sequential_tok_s", "concurrent_tok_s",
-    ]  # fmt: skip
+        "n",
+        "concurrency",
+        "sequential_s",
+        "concurrent_s",
+        "sequential_qps",
+        "concurrent_qps",
+        "sequential_tok_s",
+        "concurrent_tok_s",
+    ]
     assert list(rows[0])[8:10] == ["sequential_output_tok_s", "concurrent_output_tok_s"]
     qps = {users: fmean([BATCH / first, BATCH / first / 1.5]) for users, first in LENGTHS.items()}
     for row, (users, first) in zip(rows, LENGTHS.items(), strict=True):
@@ -158,8 +174,13 @@ def test_known_batches(tmp_path: Path) -> None:
         )
     csv = pd.read_csv(tmp_path / "run" / names.SWEEP_CSV)
     assert csv.columns[:6].tolist() == [
-        "concurrency", "mean_e2e_s", "p95_e2e_s", "qps", "tok_s", "gpu_util_pct",
-    ]  # fmt: skip
+        "concurrency",
+        "mean_e2e_s",
+        "p95_e2e_s",
+        "qps",
+        "tok_s",
+        "gpu_util_pct",
+    ]
     assert csv.concurrency.tolist() == [1, 4, 8, 16]
     assert csv.measurements.tolist() == [4, 2, 2, 2]  # one at a time, and 1 at once
     assert csv.mean_e2e_s.tolist() == pytest.approx([1.25, 1.25, 1.25, 1.25 * 40 / 24])
@@ -212,8 +233,10 @@ def test_an_slo_on_batches(tmp_path: Path) -> None:
     assert sweep(path, Slots(), (4, 16), (SECOND,), "e2e_p95=900ms") == "missed"
     judged = [level["slos"][0] for level in load(path / names.RESULT)["levels"]]
     assert [(one["users"], one["n_over"], one["n"]) for one in judged] == [
-        (1, 24, 24), (4, 24, 24), (16, 24, 24),
-    ]  # fmt: skip
+        (1, 24, 24),
+        (4, 24, 24),
+        (16, 24, 24),
+    ]
     assert judged[0]["verdict"] == "missed"
     assert "e2e_p95=900ms missed at 1 concurrent request" in (path / "report.md").read_text()
     assert [row["concurrency"] for row in load_list(path / names.BATCHING)] == [4, 16]
@@ -290,9 +313,19 @@ def test_a_command_and_its_records(tmp_path: Path) -> None:
     """Every figure follows from the requests alone; the server never has more than it should."""
     out = tmp_path / "run"
     done = harness(
-        "sweep", "--users", "2,8", "--batch", "16", "--repeats", "2", "--output-tokens", "8",
-        *ARGUMENTS, "--out", str(out),
-    )  # fmt: skip
+        "sweep",
+        "--users",
+        "2,8",
+        "--batch",
+        "16",
+        "--repeats",
+        "2",
+        "--output-tokens",
+        "8",
+        *ARGUMENTS,
+        "--out",
+        str(out),
+    )
     check_code(done.returncode, done.stdout + done.stderr, 0)
     run = open_run(out)
     requests = run.requests.sort_values(["worker", "number"])
@@ -312,10 +345,14 @@ def test_a_command_and_its_records(tmp_path: Path) -> None:
         assert most == users
         output = one.output_tokens.sum()
         figures.append(
-            {"s": seconds, "qps": 16 / seconds, "output_tok_s": output / seconds,
-             "tok_s": (one.prompt_tokens.sum() + output) / seconds,
-             "mean_e2e_s": one.e2e_ms.mean() / 1e3}
-        )  # fmt: skip
+            {
+                "s": seconds,
+                "qps": 16 / seconds,
+                "output_tok_s": output / seconds,
+                "tok_s": (one.prompt_tokens.sum() + output) / seconds,
+                "mean_e2e_s": one.e2e_ms.mean() / 1e3,
+            }
+        )
     rows = load_list(out / names.BATCHING)
     for row, place in zip(rows, (1, 2), strict=True):
         for side, at in (("sequential", 0), ("concurrent", place)):

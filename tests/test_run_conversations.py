@@ -18,17 +18,37 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.process
-LOAD = ("--embedded", "--workload", "agent", "--prompt-tokens", "48", "--output-tokens", "12",
-        "--think-time", "lognormal:300ms:0.5", "--quiet")  # fmt: skip
+LOAD = (
+    "--embedded",
+    "--workload",
+    "agent",
+    "--prompt-tokens",
+    "48",
+    "--output-tokens",
+    "12",
+    "--think-time",
+    "lognormal:300ms:0.5",
+    "--quiet",
+)
 
 
 def test_sessions_from_two_processes(tmp_path: Path) -> None:
     """Turns in order and as planned, hits as expected, no level thrown out, sessions by name."""
     out = tmp_path / "run"
     done = harness(
-        "run", *LOAD, "--users", "6", "--duration", "8s", "--processes", "2", "--tools", "2",
-        "--out", str(out),
-    )  # fmt: skip
+        "run",
+        *LOAD,
+        "--users",
+        "6",
+        "--duration",
+        "8s",
+        "--processes",
+        "2",
+        "--tools",
+        "2",
+        "--out",
+        str(out),
+    )
     check_code(done.returncode, done.stdout + done.stderr, 0)
     if done.returncode == 0:
         assert "6 sessions: p95 TTFT" in done.stdout
@@ -56,8 +76,7 @@ def test_sessions_from_two_processes(tmp_path: Path) -> None:
     for (_, user), of_user in requests.groupby(["worker", "user"]):
         places = list(zip(of_user.session.astype(int), of_user.turn.astype(int), strict=True))
         assert places == sorted(set(places))
-        turns = {n: session_turns(planned, 1, int(user), n)
-                 for n, _ in places}  # fmt: skip
+        turns = {n: session_turns(planned, 1, int(user), n) for n, _ in places}
         for session, turn in places[:-1]:
             following = (session, turn + 1) if turn + 1 < len(turns[session]) else (session + 1, 0)
             assert following in places
@@ -70,9 +89,18 @@ def test_real_replies_go_into_the_history(flags: tuple[str, ...], tmp_path: Path
     """Answers of whatever length make the next prompt as long, and are found in the cache."""
     out = tmp_path / "run"
     done = harness(
-        "run", *LOAD, "--users", "4", "--duration", "5s", "--replies", "real", *flags,
-        "--out", str(out),
-    )  # fmt: skip
+        "run",
+        *LOAD,
+        "--users",
+        "4",
+        "--duration",
+        "5s",
+        "--replies",
+        "real",
+        *flags,
+        "--out",
+        str(out),
+    )
     check_code(done.returncode, done.stdout + done.stderr, 0)
     (level,) = load(out / "result.json")["levels"]
     assert level["outcomes"].keys() == {"ok"}

@@ -57,12 +57,20 @@ def requests(
         heappush(free, (done, user))
         found.append(
             RequestRecord(
-                0, number, user, now, done,
-                outcome if failed else Outcome.ok, status=200, planned_tokens=tokens,
+                0,
+                number,
+                user,
+                now,
+                done,
+                outcome if failed else Outcome.ok,
+                status=200,
+                planned_tokens=tokens,
                 error="the stream ended without [DONE]" if failed else "",
-                at_ns=ns_array(at), not_before_ns=ns_array(at), tokens=ns_array([1] * got),
+                at_ns=ns_array(at),
+                not_before_ns=ns_array(at),
+                tokens=ns_array([1] * got),
             )
-        )  # fmt: skip
+        )
     return found
 
 
@@ -104,38 +112,71 @@ NEVER = [("missed", 12, 12), ("missed", 16, 16)]  # with the gaps of those sent 
 TIMED_OUT = requests(4, 12, bad=range(12), outcome=Outcome.timeout)
 CASES: dict[str, tuple[list[RequestRecord], tuple[str, ...], float, Any]] = {
     "4 of 19 over": (
-        requests(1, 19, slow=(2, 7, 11, 17)), (TTFT,), 0.01,
-        ("missed", 99, [("missed", 4, 19)], False)),
+        requests(1, 19, slow=(2, 7, 11, 17)),
+        (TTFT,),
+        0.01,
+        ("missed", 99, [("missed", 4, 19)], False),
+    ),
     "4 of 19 over, four at once": (
-        requests(4, 19, slow=(2, 7, 11, 17)), (TTFT,), 0.01,
-        (UNKNOWN, 6, [(UNKNOWN, 4, 19)], False)),
+        requests(4, 19, slow=(2, 7, 11, 17)),
+        (TTFT,),
+        0.01,
+        (UNKNOWN, 6, [(UNKNOWN, 4, 19)], False),
+    ),
     "70 of 1,000 over": (
-        requests(4, 1000, slow=evenly(1000, 70)), (TTFT,), 0.01,
-        ("missed", 99, [("missed", 70, 1000)], False)),
+        requests(4, 1000, slow=evenly(1000, 70)),
+        (TTFT,),
+        0.01,
+        ("missed", 99, [("missed", 70, 1000)], False),
+    ),
     "one SLO met, one missed": (
-        requests(4, 1000, slow=evenly(1000, 70)), (ITL, TTFT), 0.01,
-        ("missed", 99, [("met", 0, 1992), ("missed", 70, 1000)], False)),
+        requests(4, 1000, slow=evenly(1000, 70)),
+        (ITL, TTFT),
+        0.01,
+        ("missed", 99, [("met", 0, 1992), ("missed", 70, 1000)], False),
+    ),
     "8 of 12 broken off": (
-        requests(4, 12, bad=range(4, 12)), (TTFT,), 0.01,
-        ("missed", 99, [(UNKNOWN, 8, 12)], True)),
+        requests(4, 12, bad=range(4, 12)),
+        (TTFT,),
+        0.01,
+        ("missed", 99, [(UNKNOWN, 8, 12)], True),
+    ),
     "6 of 60 broken off": (
-        requests(4, 60, bad=evenly(60, 6)), (TTFT,), 0.01,
-        ("missed", 99, [(UNKNOWN, 6, 60)], True)),
+        requests(4, 60, bad=evenly(60, 6)),
+        (TTFT,),
+        0.01,
+        ("missed", 99, [(UNKNOWN, 6, 60)], True),
+    ),
     "one of 500 broken off": (
-        requests(4, 500, bad=(250,)), (TTFT,), 0.01, ("met", 0, [("met", 1, 500)], False)),
-    "no token ever came": (
-        TIMED_OUT, (TTFT, ITL), 0.01, ("missed", 99, [*NEVER], True)),
+        requests(4, 500, bad=(250,)),
+        (TTFT,),
+        0.01,
+        ("met", 0, [("met", 1, 500)], False),
+    ),
+    "no token ever came": (TIMED_OUT, (TTFT, ITL), 0.01, ("missed", 99, [*NEVER], True)),
     "no token ever came, all may fail": (
-        TIMED_OUT, (TTFT, ITL), 1.0, ("missed", 99, [*NEVER], False)),
+        TIMED_OUT,
+        (TTFT, ITL),
+        1.0,
+        ("missed", 99, [*NEVER], False),
+    ),
     "one token each: no gap is seen": (
-        requests(4, 100, tokens=1), (ITL,), 0.01, (UNKNOWN, 6, [(UNKNOWN, 0, 0)], False)),
+        requests(4, 100, tokens=1),
+        (ITL,),
+        0.01,
+        (UNKNOWN, 6, [(UNKNOWN, 0, 0)], False),
+    ),
     "nothing was sent": ([], (TTFT,), 0.01, (UNKNOWN, 6, [(UNKNOWN, 0, 0)], False)),
     "good, but too few": (requests(1, 59), (TTFT,), 0.01, (UNKNOWN, 6, [(UNKNOWN, 0, 59)], False)),
     "good": (requests(1, 80), (TTFT,), 0.01, ("met", 0, [("met", 0, 80)], False)),
     "good, four at once": (requests(4, 240), (TTFT,), 0.01, ("met", 0, [("met", 0, 240)], False)),
     "8 of 12 broken off, no SLO": (
-        requests(4, 12, bad=range(4, 12)), (), 0.01, ("measured", 0, [], False)),
-}  # fmt: skip
+        requests(4, 12, bad=range(4, 12)),
+        (),
+        0.01,
+        ("measured", 0, [], False),
+    ),
+}
 
 
 @pytest.mark.parametrize("name", CASES)

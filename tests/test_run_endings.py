@@ -21,9 +21,18 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.process
 KNEE = (
-    "knee", "--embedded", "--max-num-seqs", "8", "--prompt-tokens", "64", "--output-tokens", "32",
-    "--quiet", "--slo", "ttft_p95=200ms",
-)  # fmt: skip
+    "knee",
+    "--embedded",
+    "--max-num-seqs",
+    "8",
+    "--prompt-tokens",
+    "64",
+    "--output-tokens",
+    "32",
+    "--quiet",
+    "--slo",
+    "ttft_p95=200ms",
+)
 
 MOMENTS: dict[str, Callable[[int, Path], bool]] = {
     "the engine starts": lambda pid, _: "engine.process" in " ".join(descendants(pid).values()),
@@ -69,8 +78,10 @@ def test_kill(tmp_path: Path) -> None:
         family = descendants(process.pid)
         process.kill()
     assert sorted(w.rpartition("harness.")[2].split()[0] for w in family.values()) == [
-        "drive.worker", "engine.process", "reader.decoder_process",
-    ]  # fmt: skip
+        "drive.worker",
+        "engine.process",
+        "reader.decoder_process",
+    ]
     wait_for(lambda: alive(family) == [])
     done = harness("report", str(out))
     assert done.returncode == 130

@@ -88,13 +88,22 @@ def test_faults(servers: FaultServers, tmp_path: Path) -> None:
     Without them the same records are looked at again: a run of the same faults would end the same.
     """
     with ThreadPoolExecutor(TOGETHER) as pool:
-        runs = dict(zip(SAID, pool.map(
-            lambda fault: ended(
-                servers(fault, after(24)), tmp_path / fault, "run",
-                *(STALLED if fault == "stalls" else RUN), *SLOS,
-            ),
-            SAID,
-        ), strict=True))  # fmt: skip
+        runs = dict(
+            zip(
+                SAID,
+                pool.map(
+                    lambda fault: ended(
+                        servers(fault, after(24)),
+                        tmp_path / fault,
+                        "run",
+                        *(STALLED if fault == "stalls" else RUN),
+                        *SLOS,
+                    ),
+                    SAID,
+                ),
+                strict=True,
+            )
+        )
     got = {fault: (r.result["status"], r.code, r.readable) for fault, r in runs.items()}
     assert got == dict.fromkeys(SAID, ("missed", 99, True))
     heads = {fault: r.out.splitlines()[2] for fault, r in runs.items()}
@@ -164,14 +173,39 @@ def locust(folder: Path, server: FaultServer, *options: object) -> subprocess.Co
     folder.mkdir()
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "locust", "-f", TOP / "locustfiles" / "chat.py", "--headless",
-               "-u", 4, "-r", 4, "-t", "9s", "--host", server.url, "--master-port", port,
-               "--master-bind-port", port, *LENGTHS, *options]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "locust",
+        "-f",
+        TOP / "locustfiles" / "chat.py",
+        "--headless",
+        "-u",
+        4,
+        "-r",
+        4,
+        "-t",
+        "9s",
+        "--host",
+        server.url,
+        "--master-port",
+        port,
+        "--master-bind-port",
+        port,
+        *LENGTHS,
+        *options,
+    ]
     return subprocess.run(
-        list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        stdin=subprocess.DEVNULL, timeout=120, check=False, cwd=folder,
+        list(map(str, command)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=120,
+        check=False,
+        cwd=folder,
         env=os.environ | {"LOCUST_LOGLEVEL": "INFO"},
-    )  # fmt: skip
+    )
 
 
 LOCUSTS: Final[dict[str, tuple[tuple[object, ...], tuple[int, str, str]]]] = {
@@ -204,5 +238,6 @@ def test_locust_is_judged(servers: FaultServers, tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(TOGETHER) as pool:
         got = dict(zip(LOCUSTS, pool.map(headless, LOCUSTS), strict=True))
-    assert got == {name: (code, status, bool(status)) for name, (_, (code, status, _)) in
-                   LOCUSTS.items()}  # fmt: skip
+    assert got == {
+        name: (code, status, bool(status)) for name, (_, (code, status, _)) in LOCUSTS.items()
+    }

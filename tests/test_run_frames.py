@@ -61,19 +61,35 @@ def test_each_level_is_what_the_result_says(run: RunFrames) -> None:
         requests, tokens = run.requests.query(here), run.tokens.query(here)
         gaps = tokens.gap_ms
         ttft, itl = level.ttft_ms, level.itl_ms
-        got.append((
-            set(requests.users) | set(tokens.users), len(requests), (requests.ttft_ms == inf).sum(),
-            gaps.count(), (gaps == inf).sum(), round(tokens.tokens.sum() / level.seconds, 3),
-            round(float(tokens.exact.mean()), 6),
-            *(round(requests.ttft_ms.quantile(q, interpolation="higher"), 6) for q in Q.values()),
-        ))  # fmt: skip
+        got.append(
+            (
+                set(requests.users) | set(tokens.users),
+                len(requests),
+                (requests.ttft_ms == inf).sum(),
+                gaps.count(),
+                (gaps == inf).sum(),
+                round(tokens.tokens.sum() / level.seconds, 3),
+                round(float(tokens.exact.mean()), 6),
+                *(
+                    round(requests.ttft_ms.quantile(q, interpolation="higher"), 6)
+                    for q in Q.values()
+                ),
+            )
+        )
         of_gaps = [gaps.quantile(q, interpolation="higher") for q in Q.values()]
         assert [itl.at(name)[0] for name in Q] == pytest.approx(of_gaps, rel=1e-3)
-        want.append((
-            {level.users}, ttft.n, ttft.n_failed, itl.n, itl.n_failed,
-            level.output_tokens_per_s, level.exact_share,
-            *(ttft.at(name)[0] for name in Q),
-        ))  # fmt: skip
+        want.append(
+            (
+                {level.users},
+                ttft.n,
+                ttft.n_failed,
+                itl.n,
+                itl.n_failed,
+                level.output_tokens_per_s,
+                level.exact_share,
+                *(ttft.at(name)[0] for name in Q),
+            )
+        )
     assert got == want
     assert sum(failed for _, _, failed, *_ in want) > 0
 
@@ -100,9 +116,11 @@ def test_samples(run: RunFrames, folder: Path) -> None:
     assert run.server.waiting.max() > 0
     gpu = run.gpu.drop(columns=run.gpu.columns[run.gpu.isna().all()])
     assert gpu.to_dict("list") == {
-        "at": [pd.Timestamp(n, unit="s", tz="UTC") for n in range(3)], "gpu": [0] * 3,
-        "util_pct": [90, 91, 92], "throttled": ["", "heat", "heat, power"],
-    }  # fmt: skip
+        "at": [pd.Timestamp(n, unit="s", tz="UTC") for n in range(3)],
+        "gpu": [0] * 3,
+        "util_pct": [90, 91, 92],
+        "throttled": ["", "heat", "heat, power"],
+    }
 
 
 def test_without_parquet_and_result(run: RunFrames, tmp_path: Path) -> None:
@@ -173,9 +191,12 @@ KINDS_OF = {
 
 def test_the_pages_lines_run(run: RunFrames) -> None:
     """Every line of code on it, as it stands there; what some of them must give."""
-    known: dict[str, Any] = {"measured": run.requests.query('phase == "measured"'),
-                             "tokens": run.tokens.query('phase == "measured"'), "run": run,
-                             "levels": run.levels.set_index("level")}  # fmt: skip
+    known: dict[str, Any] = {
+        "measured": run.requests.query('phase == "measured"'),
+        "tokens": run.tokens.query('phase == "measured"'),
+        "run": run,
+        "levels": run.levels.set_index("level"),
+    }
     got = {what: eval(code, known) for what, code in PAGE["ONE_LINERS"].items()}  # noqa: S307 - ours
     assert run.result is not None
     levels = run.result.levels
@@ -227,8 +248,10 @@ def test_flat(value: dict[str, Any], want: dict[str, Any]) -> None:
 
 def test_a_failure_is_infinite_in_the_table_too(tmp_path: Path) -> None:
     """JSON's word for it becomes a number; what no level has is null; no level, no row."""
-    write_levels(RunFolder(tmp_path), [{"a": "inf", "b": 10**18 + 1, "d": "x"},
-                                        {"a": 2.5, "b": 2, "c": True, "d": None}])  # fmt: skip
+    write_levels(
+        RunFolder(tmp_path),
+        [{"a": "inf", "b": 10**18 + 1, "d": "x"}, {"a": 2.5, "b": 2, "c": True, "d": None}],
+    )
     table = pd.read_parquet(tmp_path / names.LEVELS_PARQUET)
     assert table["a"].tolist() == [inf, 2.5]
     assert table["b"].tolist() == [10**18 + 1, 2]  # instants in ns are exact

@@ -44,9 +44,16 @@ def held() -> tuple[Server, list[Window]]:
 
 
 def folder_of(
-    path: Path, kind: str, plan: SearchPlan, windows: list[Window], records: list[RequestRecord],
-    invalid: dict[int, str], *, audited: bool = True, status: str = "measured",
-) -> RunFolder:  # fmt: skip
+    path: Path,
+    kind: str,
+    plan: SearchPlan,
+    windows: list[Window],
+    records: list[RequestRecord],
+    invalid: dict[int, str],
+    *,
+    audited: bool = True,
+    status: str = "measured",
+) -> RunFolder:
     """A run folder as `sweep`, `run` or `drill` leaves it; `invalid`: levels, with the reason."""
     folder = begin(path)
     info: dict[str, Any] = read_json(path / names.RUN) or {}

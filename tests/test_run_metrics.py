@@ -125,9 +125,23 @@ def test_a_run_as_prometheus_sees_it(tmp_path: Path, figure: Callable[[str], Non
     The exporter beside it splits the server's TTFT into what the run folder's samples say.
     """
     out, port = tmp_path / "run", free_port()
-    command = ("run", "--users", "6", "--duration", "3s", "--prompt-tokens", "64",
-               "--output-tokens", "32", "--quiet", "--out", str(out), "--metrics-port", str(port),
-               *(part for slo in SLOS for part in ("--slo", str(slo))))  # fmt: skip
+    command = (
+        "run",
+        "--users",
+        "6",
+        "--duration",
+        "3s",
+        "--prompt-tokens",
+        "64",
+        "--output-tokens",
+        "32",
+        "--quiet",
+        "--out",
+        str(out),
+        "--metrics-port",
+        str(port),
+        *(part for slo in SLOS for part in ("--slo", str(slo))),
+    )
     engine = EngineConfig(max_num_seqs=4)
     with start_engine(engine) as serving, exporting(serving.url) as (_, beside):
         run = started(*command[:1], serving.url, *command[1:])
@@ -160,16 +174,24 @@ def test_a_run_as_prometheus_sees_it(tmp_path: Path, figure: Callable[[str], Non
     assert falls == []
     assert max(page.get(("harness_users_running", ()), 0) for page in pages) == 6
     assert any(0 < p[("harness_e2e_seconds_count", ())] < len(table) for p in pages)  # live
-    about = {"kind": "run", "workload": "chat", "run": "run", "model": "llama-3.1-8b",
-             "target": serving.url.removeprefix("http://")}  # fmt: skip
+    about = {
+        "kind": "run",
+        "workload": "chat",
+        "run": "run",
+        "model": "llama-3.1-8b",
+        "target": serving.url.removeprefix("http://"),
+    }
     assert pages[-1]["harness_run_info", tuple(sorted(about.items()))] == 1
     assert target["harness_target_info", (("target", about["target"]),)] == 1
     assert target["harness_target_up", ()] == 1
     assert target["harness_server_max_num_seqs", (("source", "read"),)] == 4
     assert target["harness_server_kv_tokens", ()] == engine.blocks * engine.block_size
     step = load(out / "result.json")["levels"][0]["server"]
-    parts = {dict(labels)["part"]: value for (name, labels), value in target.items()
-             if name == "harness_server_ttft_part_mean_seconds"}  # fmt: skip
+    parts = {
+        dict(labels)["part"]: value
+        for (name, labels), value in target.items()
+        if name == "harness_server_ttft_part_mean_seconds"
+    }
     mean = target["harness_server_ttft_mean_seconds", ()]
     assert sum(parts.values()) == pytest.approx(mean)
     assert parts["queue"] == pytest.approx(step["queue_mean_s"], rel=0.5)  # another window
@@ -224,6 +246,9 @@ def test_refused(line: str, code: int, says: str) -> None:
 def test_outcomes_are_all_there_from_the_start():
     """A rate over a counter that appears with its first failure would miss that failure."""
     lines = lines_of(RunSeries("run", "chat").page())
-    found = {dict(labels)["outcome"] for (name, labels), _ in lines.items() if "requests" in name
-             and labels}  # fmt: skip
+    found = {
+        dict(labels)["outcome"]
+        for (name, labels), _ in lines.items()
+        if "requests" in name and labels
+    }
     assert found == {str(o) for o in Outcome} - {"open"}

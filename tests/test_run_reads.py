@@ -82,9 +82,11 @@ def test_a_hostile_folder_is_damaged(tmp_path: Path) -> None:
     claims = hostile(10**12)
     lines = b'{"at_ns": "x", "process": 1}\n{"at_ns": 1e400, "process": "p", "cpu_s": "y"}\n'
     for name, junk in (
-        (names.records(0), claims), (names.CLIENT, lines), (names.GPU, lines),
+        (names.records(0), claims),
+        (names.CLIENT, lines),
+        (names.GPU, lines),
         (names.LEVELS, b'{"users": "x"}\n{"purpose": "none"}\n'),
-    ):  # fmt: skip
+    ):
         with (path / name).open("ab") as file:
             file.write(junk)
     result = write_results(path).result

@@ -53,28 +53,58 @@ if TYPE_CHECKING:
 A, B = "http://a:8000", "http://b:8000"
 TTFT = Histogram((0.1, inf), (3.0, 5.0), 2.0)
 ONE = ServerSample(
-    1_000, took_ns=100, running=3, waiting=1, kv_usage=0.2, kv_usage_fullest=0.3, awake=1,
-    requests_total=10, generation_tokens_total=100, api_cpu_s=4.0, engine_cpu_s=7.0, started_s=50.0,
-    ttft_sum_s=2.0, ttft_count=5.0, finished={"length": 8.0, "stop": 2.0},
+    1_000,
+    took_ns=100,
+    running=3,
+    waiting=1,
+    kv_usage=0.2,
+    kv_usage_fullest=0.3,
+    awake=1,
+    requests_total=10,
+    generation_tokens_total=100,
+    api_cpu_s=4.0,
+    engine_cpu_s=7.0,
+    started_s=50.0,
+    ttft_sum_s=2.0,
+    ttft_count=5.0,
+    finished={"length": 8.0, "stop": 2.0},
     histograms={"ttft": TTFT},
-)  # fmt: skip
+)
 TWO = replace(
-    ONE, at_ns=1_060, took_ns=200, running=9, waiting=nan, kv_usage=0.6, kv_usage_fullest=0.8,
-    awake=0, requests_total=30, api_cpu_s=2.0, started_s=40.0, finished={"length": 30.0},
-)  # fmt: skip
+    ONE,
+    at_ns=1_060,
+    took_ns=200,
+    running=9,
+    waiting=nan,
+    kv_usage=0.6,
+    kv_usage_fullest=0.8,
+    awake=0,
+    requests_total=30,
+    api_cpu_s=2.0,
+    started_s=40.0,
+    finished={"length": 30.0},
+)
 
 
 def test_a_sum_of_replicas() -> None:
     """Requests and counters add up; shares and one process's CPU are means; unknown stays so."""
     got = sum_samples({A: ONE, B: TWO})
     want = {
-        "at_ns": (950 + 1_160) // 2, "took_ns": 1_160 - 950,  # from the first byte to the last
-        "running": 12, "kv_usage": 0.4, "kv_usage_fullest": 0.8, "awake": 0,
-        "requests_total": 40, "generation_tokens_total": 200, "api_cpu_s": 3.0,
-        "engine_cpu_s": 14.0, "started_s": 50.0, "ttft_count": 10.0,
+        "at_ns": (950 + 1_160) // 2,
+        "took_ns": 1_160 - 950,  # from the first byte to the last
+        "running": 12,
+        "kv_usage": 0.4,
+        "kv_usage_fullest": 0.8,
+        "awake": 0,
+        "requests_total": 40,
+        "generation_tokens_total": 200,
+        "api_cpu_s": 3.0,
+        "engine_cpu_s": 14.0,
+        "started_s": 50.0,
+        "ttft_count": 10.0,
         "finished": {"length": 38.0, "stop": 2.0},
         "histograms": {"ttft": Histogram(TTFT.bounds, (6.0, 10.0), 4.0)},
-    }  # fmt: skip
+    }
     assert {name: getattr(got, name) for name in want} == want
     assert isnan(got.waiting)  # B does not say
     assert list(got.replicas) == [A, B]
@@ -138,8 +168,10 @@ def test_a_replica_whose_metrics_are_not_read(client: int, server: float, want: 
 
 def test_the_figures_of_each() -> None:
     """As those of a single server, over the same window."""
-    later = {A: replace(ONE, at_ns=2_000, requests_total=16, running=5),
-             B: replace(TWO, at_ns=2_000, requests_total=31, waiting=1)}  # fmt: skip
+    later = {
+        A: replace(ONE, at_ns=2_000, requests_total=16, running=5),
+        B: replace(TWO, at_ns=2_000, requests_total=31, waiting=1),
+    }
     got = replica_figures([sum_samples({A: ONE, B: TWO}), sum_samples(later)])
     assert [(name, one.running_mean, one.samples) for name, one in got.items()] == [
         (A, 4, 2),
@@ -151,8 +183,9 @@ def test_the_figures_of_each() -> None:
 
 def test_a_drill_shows_each_replica_while_one_is_down() -> None:
     """The survivor's scrapes are its own: they enter no sum, and come back from lines."""
-    alone = [ServerSample(ns, replicas={A: replace(ONE, at_ns=ns, running=7)})
-             for ns in (2_000, 3_000)]  # fmt: skip
+    alone = [
+        ServerSample(ns, replicas={A: replace(ONE, at_ns=ns, running=7)}) for ns in (2_000, 3_000)
+    ]
     lines, bad = from_rows([to_row(one, {}) for one in alone])
     got = replica_figures([sum_samples({A: ONE, B: TWO}), *lines])
     assert (bad, got[A].samples, got[B].samples) == (0, 3, 1)
@@ -365,9 +398,23 @@ def test_the_report_has_each_replica(tmp_path: Path) -> None:
 NO_METRICS = {b"GET /metrics": http({}, status=404)}  # none of a gateway's paths
 
 
-RUN = ("--users", "10", "--duration", "6s", "--prompt-tokens", "16", "--output-tokens", "60",
-       "--workload", "fixed", "--gpu-metrics", "none", "--slo", "ttft_p50=30s",
-       "--quiet")  # fmt: skip
+RUN = (
+    "--users",
+    "10",
+    "--duration",
+    "6s",
+    "--prompt-tokens",
+    "16",
+    "--output-tokens",
+    "60",
+    "--workload",
+    "fixed",
+    "--gpu-metrics",
+    "none",
+    "--slo",
+    "ttft_p50=30s",
+    "--quiet",
+)
 
 
 def run(url: str, out: Path, *flags: str) -> tuple[str, Any]:

@@ -72,14 +72,20 @@ def options(words: list[str]) -> tuple[Wanted, SearchPlan, tuple[Hold, ...]]:
             f"knee {URL} --slo e2e_p90=9s",
             f"knee {URL} --budget 1m --slo e2e_p90=9s",
         ),
-        ('users = 2\nduration = "9s"', f"run {URL} --requests 5",
-         f"run {URL} --users 2 --requests 5"),
+        (
+            'users = 2\nduration = "9s"',
+            f"run {URL} --requests 5",
+            f"run {URL} --users 2 --requests 5",
+        ),
         ("embedded = true\nmax-num-seqs = 8\nusers = 2", f"run {URL}", f"run {URL} --users 2"),
         (f'url = "{URL}"\nusers = 2', "run --embedded", "run --embedded --users 2"),
-        ('slo = "preset:chat"', f"knee {URL}",
-         f"knee {URL} --slo ttft_p99=450ms --slo tpot_p99=40ms"),
+        (
+            'slo = "preset:chat"',
+            f"knee {URL}",
+            f"knee {URL} --slo ttft_p99=450ms --slo tpot_p99=40ms",
+        ),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("where", ["before", "after", "equals", "folder"])
 def test_a_file_means_the_options(
     toml: str, line: str, means: str, where: str, tmp_path: Path
@@ -176,16 +182,20 @@ def test_rows_of_options_need_no_further_code() -> None:
     rows = (
         Option("--header", "", metavar="NAME:VALUE", action="append"),
         Option("--body", "", metavar="KEY=JSON", action="append"),
-        Option("--rate"), Option("--ids", "", None), SCENARIO,
-    )  # fmt: skip
+        Option("--rate"),
+        Option("--ids", "", None),
+        SCENARIO,
+    )
     command = argparse.ArgumentParser()
     declare(command, rows)
     words = expanded(["run", "--scenario", str(ROWS)], {"run": command})
     want: dict[str, Any] = {
         "header": ["X-Session-ID:{session}", "X-Team:a b"],
         "body": ["temperature=0.7", 'user="me"', 'stop=["x"]', "logprobs=true"],
-        "rate": "5,10.5", "ids": True, "scenario": None,
-    }  # fmt: skip
+        "rate": "5,10.5",
+        "ids": True,
+        "scenario": None,
+    }
     assert vars(command.parse_args(words[1:])) == want
     again = scenario_of(words[1:], options_of(command), ())
     assert again == {key: value for key, value in want.items() if value}
@@ -224,9 +234,27 @@ def test_a_form_is_a_scenario_too(tmp_path: Path) -> None:
 def test_a_run_is_repeated_from_its_folder(tmp_path: Path) -> None:
     """The second run sends what the first sent, and writes the same scenario."""
     first, second = tmp_path / "1", tmp_path / "2"
-    done = harness("run", "--embedded", "--users", "2", "--requests", "6", "--output-tokens", "8",
-                   "--prompt-tokens", "33", "--max-num-seqs", "4", "--slo", "preset:batch",
-                   "--seed", "5", "--quiet", "--out", str(first))  # fmt: skip
+    done = harness(
+        "run",
+        "--embedded",
+        "--users",
+        "2",
+        "--requests",
+        "6",
+        "--output-tokens",
+        "8",
+        "--prompt-tokens",
+        "33",
+        "--max-num-seqs",
+        "4",
+        "--slo",
+        "preset:batch",
+        "--seed",
+        "5",
+        "--quiet",
+        "--out",
+        str(first),
+    )
     assert (first / "scenario.toml").exists(), done.stdout + done.stderr
     harness("run", "--scenario", str(first / "scenario.toml"), "--quiet", "--out", str(second))
     texts = [(folder / "scenario.toml").read_text() for folder in (first, second)]

@@ -36,11 +36,14 @@ SAYS: Final = f"no such key {KEY}, nor {IN_HEADER}"
 CUT: Final = "x" * 190 + KEY
 ECHOES: Final = {
     "a status": whole({"error": {"message": SAYS}}, 401),
-    "an event": b"HTTP/1.1 200 OK\r\n" + SSE + b"\r\n"
-    + chunk(json.dumps({"error": {"message": SAYS}}).encode()) + b"0\r\n\r\n",
+    "an event": b"HTTP/1.1 200 OK\r\n"
+    + SSE
+    + b"\r\n"
+    + chunk(json.dumps({"error": {"message": SAYS}}).encode())
+    + b"0\r\n\r\n",
     "a cut message": whole({"error": {"message": CUT}}, 500),
     "a kind": whole(b"{}", kind=f"text/{KEY}".lower()),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(autouse=True)
@@ -58,8 +61,11 @@ def found_in(what: dict[str, bytes]) -> list[str]:
 
 def files(folder: Path) -> dict[str, bytes]:
     """All below it."""
-    return {str(path.relative_to(folder)): path.read_bytes()
-            for path in folder.rglob("*") if path.is_file()}  # fmt: skip
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def pages(*urls: str) -> dict[str, bytes]:
@@ -83,13 +89,35 @@ def test_nothing_that_a_run_leaves_holds_a_secret(tmp_path: Path) -> None:
     serving = ServingOptions(api_key=KEY)
     with start_engine(EngineConfig(), serving=serving) as engine:
         command = [
-            sys.executable, "-m", "harness", "run", engine.url, "--users", "4", "--duration", "4s",
-            "--processes", "2", *LENGTHS, *HEADERS, "--slo", "ttft_p95=5s",
-            "--compat", "vllm-bench",
-            "--out", str(tmp_path / "run"), "--json", str(tmp_path / "result.json"),
-            "--junit", str(tmp_path / "junit.xml"), "--metrics-port", str(port),
-            "--ui", "--ui-port", str(ui),
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "harness",
+            "run",
+            engine.url,
+            "--users",
+            "4",
+            "--duration",
+            "4s",
+            "--processes",
+            "2",
+            *LENGTHS,
+            *HEADERS,
+            "--slo",
+            "ttft_p95=5s",
+            "--compat",
+            "vllm-bench",
+            "--out",
+            str(tmp_path / "run"),
+            "--json",
+            str(tmp_path / "result.json"),
+            "--junit",
+            str(tmp_path / "junit.xml"),
+            "--metrics-port",
+            str(port),
+            "--ui",
+            "--ui-port",
+            str(ui),
+        ]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             served: dict[str, bytes] = {}
             arguments = descendants(os.getpid())
@@ -128,10 +156,17 @@ def test_a_server_that_repeats_them(
     assert found_in({**files(tmp_path), **said}) == []
 
 
-@pytest.mark.parametrize("url", [
-    f"http://ann:{KEY}@host:8000", f"http://host:8000?key={KEY}", f"http://ann:{KEY}@bad host",
-    f"http://ann:{KEY}@host:99999", f"http://{KEY}@host/v1/models", f"ftp://ann:{KEY}@host",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"http://ann:{KEY}@host:8000",
+        f"http://host:8000?key={KEY}",
+        f"http://ann:{KEY}@bad host",
+        f"http://ann:{KEY}@host:99999",
+        f"http://{KEY}@host/v1/models",
+        f"ftp://ann:{KEY}@host",
+    ],
+)
 def test_a_url_with_a_secret_is_refused_without_it(url: str) -> None:
     """Users, passwords and queries are not accepted, and not repeated."""
     with pytest.raises(ConfigError) as caught:

@@ -21,9 +21,18 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.process
 RUN: Final = (
-    "--workload", "fixed", "--users", "4", "--requests", "40", "--prompt-tokens", "16",
-    "--output-tokens", "8", "--quiet",
-)  # fmt: skip
+    "--workload",
+    "fixed",
+    "--users",
+    "4",
+    "--requests",
+    "40",
+    "--prompt-tokens",
+    "16",
+    "--output-tokens",
+    "8",
+    "--quiet",
+)
 ASKED: Final = 8
 # the model: (exit code, how its measured requests ended)
 ENDS: Final = {

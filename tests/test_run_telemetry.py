@@ -28,8 +28,13 @@ class Exporter:
 
     def __call__(self, _path: str, _body: dict[str, Any]) -> bytes:
         self.asked += 1
-        lines = {"GPU_UTIL": 90, "FB_USED": 60_000, "FB_FREE": 20_000, "POWER_USAGE": 500.0,
-                 "TOTAL_ENERGY_CONSUMPTION": 500_000 * self.asked}  # fmt: skip
+        lines = {
+            "GPU_UTIL": 90,
+            "FB_USED": 60_000,
+            "FB_FREE": 20_000,
+            "POWER_USAGE": 500.0,
+            "TOTAL_ENERGY_CONSUMPTION": 500_000 * self.asked,
+        }
         label = 'gpu="0",UUID="GPU-12345678-1234",modelName="NVIDIA H100"'
         text = "".join(f"DCGM_FI_DEV_{key}{{{label}}} {value}\n" for key, value in lines.items())
         return http(text.encode(), kind="text/plain")
@@ -50,8 +55,13 @@ def test_both_sides_of_a_run(tmp_path: Path) -> None:
     assert server["kv_blocks"] == ENGINE.blocks
     slots = {"value": SEATS, "source": "read", "engines": 1}
     assert (result["target"]["max_num_seqs"], result["lacking"]) == (slots, [])
-    gpu = {"index": 0, "name": "NVIDIA H100", "memory_mib": 80_000.0, "driver": "",
-           "uuid": "GPU-12345678"}  # fmt: skip
+    gpu = {
+        "index": 0,
+        "name": "NVIDIA H100",
+        "memory_mib": 80_000.0,
+        "driver": "",
+        "uuid": "GPU-12345678",
+    }
     assert info["gpu"] == {"where": f"http://127.0.0.1:{gpus.port}", "gpus": [gpu], "why": ""}
     told = step["server"]
     assert (told["running_max"], told["samples"] >= 2) == (SEATS, True)
@@ -79,7 +89,9 @@ def test_a_run_without_a_gpu(tmp_path: Path) -> None:
     check_code(done.returncode, done.stdout + done.stderr, 0)
     info, result = load(out / "run.json"), load(out / "result.json")
     assert info["gpu"] == {
-        "where": "none", "gpus": [], "why": "no GPU here (the embedded engine needs none)"
-    }  # fmt: skip
+        "where": "none",
+        "gpus": [],
+        "why": "no GPU here (the embedded engine needs none)",
+    }
     assert [step["gpu"]["gpus"] for step in result["levels"]] == [0]
     assert "No GPU here" in (out / "report.html").read_text()

@@ -50,9 +50,20 @@ def test_the_planted_knee_of_a_real_vllm(
     slo = warmed(url, SLOTS, tmp_path / "w", traffic)
     out = tmp_path / "run"
     done = harness(
-        "knee", url, "--slo", slo, "--budget", BUDGET, "--min-users", str(SLOTS // 2),
-        "--max-users", str(2 * SLOTS), *traffic, "--out", str(out),
-    )  # fmt: skip
+        "knee",
+        url,
+        "--slo",
+        slo,
+        "--budget",
+        BUDGET,
+        "--min-users",
+        str(SLOTS // 2),
+        "--max-users",
+        str(2 * SLOTS),
+        *traffic,
+        "--out",
+        str(out),
+    )
     result = load(out / "result.json")
     knee, client = result["knee"], result["client"]
     verdict = result["bottleneck"] or NO_LIMIT
@@ -104,9 +115,20 @@ def test_a_real_vllm_with_too_few_kv_blocks(
     slo = warmed(url, 4, tmp_path / "w", traffic)
     out = tmp_path / "run"
     done = harness(
-        "knee", url, "--slo", slo, "--budget", "20s", "--min-users", "6",
-        "--max-users", "24", *traffic, "--out", str(out),
-    )  # fmt: skip
+        "knee",
+        url,
+        "--slo",
+        slo,
+        "--budget",
+        "20s",
+        "--min-users",
+        "6",
+        "--max-users",
+        "24",
+        *traffic,
+        "--out",
+        str(out),
+    )
     result = load(out / "result.json")
     verdict = result["bottleneck"] or NO_LIMIT
     figure(

@@ -141,8 +141,9 @@ def test_given_levels_end_at_the_one_that_fails_hard(slos: tuple[Slo, ...]) -> N
     assert controller.result is not None
     assert controller.result.status == "target_failed"
     assert [(s.window.users, s.judgement.decision) for s in controller.levels] == [
-        (4, Decision.held), (16, Decision.failed),
-    ]  # fmt: skip
+        (4, Decision.held),
+        (16, Decision.failed),
+    ]
 
 
 def test_a_search_without_an_slo_goes_down_from_a_hard_failure() -> None:

@@ -22,7 +22,7 @@ from harness.metrics.statistics import (
     student_p_value,
     sum_groups,
     tail_of,
-)  # fmt: skip
+)
 from harness.metrics.window_summary import WindowTokens, window_summary
 from harness.records.request_record import Outcome
 from harness.search.decide import (
@@ -38,7 +38,7 @@ from harness.search.decide import (
     holm,
     p_met,
     p_missed,
-)  # fmt: skip
+)
 
 WRONG = 15  # of 200: what a true 5% gives in 95% of such tests
 TTFT, ITL, TPOT = (Slo.parse(t) for t in ("ttft_p95=60ms", "itl_p95=30ms", "tpot_p95=30ms"))
@@ -96,10 +96,15 @@ def test_gaps_of_whole_batches(memory, allowed):
             sum_groups(sizes, wide), sum_groups(8 * tail_of(steps, 1 - 2 * allowed), wide)
         )
         counts = count_slices(
-            "x", allowed, 8 * lifetimes, sum_groups(sizes, blocks), sum_groups(8 * over, blocks),
-            lifetimes=lifetimes, together=sizes.sum() / (WAVES_PER_LIFETIME * lifetimes),
+            "x",
+            allowed,
+            8 * lifetimes,
+            sum_groups(sizes, blocks),
+            sum_groups(8 * over, blocks),
+            lifetimes=lifetimes,
+            together=sizes.sum() / (WAVES_PER_LIFETIME * lifetimes),
             above=above,
-        )  # fmt: skip
+        )
         wrong += [int((p <= ALPHA).sum()) for p in (p_met(counts), p_missed(counts))]
     assert 0 < max(wrong) <= WRONG, wrong
 

@@ -61,8 +61,9 @@ def test_the_first_repeat_of_each_level_is_exact(monkeypatch: pytest.MonkeyPatch
             assert (split.exact, split.n) == (True, split.queue_n)
             assert split.n > step.ttft_ms.n  # those of ramp and warm-up too
             assert (split.from_ns < step.settled_ns, split.to_ns > step.end_ns) == (
-                True, True,
-            )  # fmt: skip
+                True,
+                True,
+            )
     assert len(seen) > 1
 
 

@@ -32,8 +32,17 @@ LENGTHS = ("--prompt-tokens", "64", "--output-tokens", "32", "--quiet")
 ENGINE = ("--embedded", "--max-num-seqs", "8", *LENGTHS)
 SLO = "ttft_p95=200ms"
 BLOCK = {
-    "n", "n_failed", "effective_n", "mean", "p50", "p90", "p95", "p99", "p999", "max",
-}  # fmt: skip
+    "n",
+    "n_failed",
+    "effective_n",
+    "mean",
+    "p50",
+    "p90",
+    "p95",
+    "p99",
+    "p999",
+    "max",
+}
 BLOCKS = {row.field for row in LATENCIES.values()}
 RATES = {"output_tokens_per_s", "requests_per_s", "goodput_per_s", "outcomes"}
 KNEE = {"holds", "estimate", "fails_by", "ci95", "criterion", "output_tokens_per_s"} | {
@@ -49,15 +58,30 @@ def test_knee_of_the_embedded_engine(
     """`knee` finds about the true knee, explains it, and its folder replays to the same answer."""
     out = tmp_path / "run"
     done = harness(
-        "knee", "--embedded", "--max-num-seqs", str(seats), *LENGTHS, "--slo", SLO,
-        "--budget", "20s", "--max-users", str(4 * seats), "--out", str(out), "--json", "-",
-    )  # fmt: skip
+        "knee",
+        "--embedded",
+        "--max-num-seqs",
+        str(seats),
+        *LENGTHS,
+        "--slo",
+        SLO,
+        "--budget",
+        "20s",
+        "--max-users",
+        str(4 * seats),
+        "--out",
+        str(out),
+        "--json",
+        "-",
+    )
     assert done.returncode in (0, 6), done.stderr
     result = json.loads(done.stdout)
     truth = true_knee(
-        EngineConfig(max_num_seqs=seats), Traffic(64, 32, 0.4), (Slo.parse(SLO),),
+        EngineConfig(max_num_seqs=seats),
+        Traffic(64, 32, 0.4),
+        (Slo.parse(SLO),),
         longest_ns=300_000_000_000,
-    ).users  # fmt: skip
+    ).users
     knee = result["knee"]
     figure(
         f"embedded engine in real time, {seats} slots: {result['status']}, holds {knee['holds']}, "
@@ -115,14 +139,27 @@ def test_a_number_of_requests(requests: int, tmp_path: Path) -> None:
     """Exactly so many are measured, and stdout is one JSON document."""
     out = tmp_path / "a run"
     done = harness(
-        "run", "--users", "4", "--requests", str(requests), *ENGINE, "--max-model-len", "128",
-        "--out", out.name, "--json", "-", cwd=tmp_path,
-    )  # fmt: skip
+        "run",
+        "--users",
+        "4",
+        "--requests",
+        str(requests),
+        *ENGINE,
+        "--max-model-len",
+        "128",
+        "--out",
+        out.name,
+        "--json",
+        "-",
+        cwd=tmp_path,
+    )
     check_code(done.returncode, done.stdout + done.stderr, 0)
     (level,) = json.loads(done.stdout)["levels"]
     assert (level["users"], level["outcomes"], level["ttft_ms"]["n"]) == (
-        4, {"ok": requests}, requests,
-    )  # fmt: skip
+        4,
+        {"ok": requests},
+        requests,
+    )
     if done.returncode == 0:
         assert "4 concurrent requests" in done.stderr
     run = read_run(out)

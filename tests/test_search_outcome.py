@@ -56,12 +56,18 @@ def test_each_workload_of_a_mix_has_its_own_latencies() -> None:
         for name, row in level.mix.items()
     }
     assert got == {
-        "chat": {"ttft_ms": (20, 0, 10, 10), "itl_ms": (60, 0, pytest.approx(20, rel=1e-3),
-                 pytest.approx(20, rel=1e-3)), "e2e_ms": (20, 0, 70, 70)},
+        "chat": {
+            "ttft_ms": (20, 0, 10, 10),
+            "itl_ms": (60, 0, pytest.approx(20, rel=1e-3), pytest.approx(20, rel=1e-3)),
+            "e2e_ms": (20, 0, 70, 70),
+        },
         # 19 x 3 gaps, and three that never came; failed is infinite: 5% of the requests
-        "rag": {"ttft_ms": (20, 1, 100, inf), "itl_ms": (60, 3, pytest.approx(50, rel=1e-3), inf),
-                "e2e_ms": (20, 1, 250, inf)},
-    }  # fmt: skip
+        "rag": {
+            "ttft_ms": (20, 1, 100, inf),
+            "itl_ms": (60, 3, pytest.approx(50, rel=1e-3), inf),
+            "e2e_ms": (20, 1, 250, inf),
+        },
+    }
     assert level.itl_ms.n == 120
 
 
@@ -84,11 +90,14 @@ def test_the_level_that_is_judged(levels: list[tuple[int, float, int]], want: in
     """The first above the knee that breaks an SLO, if the server was scraped twice in it."""
     held = [
         Level(
-            i, users, end_ns=10 * SECOND, over_share={"ttft_p95": over},
+            i,
+            users,
+            end_ns=10 * SECOND,
+            over_share={"ttft_p95": over},
             server=replace(SCRAPED, samples=samples),
         )
         for i, (users, over, samples) in enumerate(levels)
-    ]  # fmt: skip
+    ]
     found = bottleneck(PLAN.slos, 8, held, MaxNumSeqs())
     assert found.window.startswith(f"{want} users held for 10 s")
 

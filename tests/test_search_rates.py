@@ -60,8 +60,12 @@ def test_the_senders_stall_shows_from_the_schedule_alone() -> None:
     got = {key: late(table, key, half) for key in ("ttft", "e2e", *SCHEDULED)}
     # a request due at 10.5 s is not late by more than half a second itself: its answer makes it so
     assert got == {
-        "ttft": 21, "e2e": 21, "schedule_lag": 20, "ttft_from_send": 0, "e2e_from_send": 0,
-    }  # fmt: skip
+        "ttft": 21,
+        "e2e": 21,
+        "schedule_lag": 20,
+        "ttft_from_send": 0,
+        "e2e_from_send": 0,
+    }
     lag = SCHEDULED["schedule_lag"].observe(table).ns
     assert (lag.max(), (lag > 0).sum()) == (SECOND, 40)
     figures = window_summary(table, 0, 20 * SECOND)
@@ -151,13 +155,37 @@ def test_above_capacity_the_backlog_grows(
     ("slower", "ttft_ms", "beyond"),
     [
         (1.0, "finite", set[str]()),
-        (1.3, "finite", {"ttft_p50", "ttft_p95", "itl_p50", "itl_p95", "tpot_p50", "tpot_p95",
-                         "e2e_p50", "e2e_p95"}),  # 0.6 of its capacity becomes 0.78
+        (
+            1.3,
+            "finite",
+            {
+                "ttft_p50",
+                "ttft_p95",
+                "itl_p50",
+                "itl_p95",
+                "tpot_p50",
+                "tpot_p95",
+                "e2e_p50",
+                "e2e_p95",
+            },
+        ),  # 0.6 of its capacity becomes 0.78
         # 1.2 times its capacity: how late they are says how long the level was held
-        (2.0, "infinite", {"ttft_p50", "ttft_p95", "itl_p50", "itl_p95", "tpot_p50", "tpot_p95",
-                           "e2e_p50", "e2e_p95"}),
+        (
+            2.0,
+            "infinite",
+            {
+                "ttft_p50",
+                "ttft_p95",
+                "itl_p50",
+                "itl_p95",
+                "tpot_p50",
+                "tpot_p95",
+                "e2e_p50",
+                "e2e_p95",
+            },
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_same_rate_on_a_slower_engine(slower: float, ttft_ms: str, beyond: set[str]) -> None:
     """Two minutes of Poisson arrivals at one rate: what became worse is named, with its unit."""
     plan = SearchPlan((), rate_step_per_s=0.01)

@@ -49,11 +49,16 @@ def test_gross_violations_are_seen_at_once(
     hits = rng.binomial(waves, 12 * ALLOWED, (RUNS, blocks)) * (USERS / waves)
     least = -np.log(judge.BETS_ALPHA * ALPHA)
     sizes = np.full(blocks, float(USERS))
-    seen = [judge.log_bets(sizes[:n], run[:n], ALLOWED) >= least
-            for run in hits for n in range(1, blocks + 1)]  # fmt: skip
+    seen = [
+        judge.log_bets(sizes[:n], run[:n], ALLOWED) >= least
+        for run in hits
+        for n in range(1, blocks + 1)
+    ]
     share = np.reshape(seen, (RUNS, blocks)).any(axis=1).mean()
-    figure(f"12 times the share allowed, {waves} waves a block: shown in {blocks} blocks in "
-           f"{share:.1%}")  # fmt: skip
+    figure(
+        f"12 times the share allowed, {waves} waves a block: shown in {blocks} blocks in "
+        f"{share:.1%}"
+    )
     assert share >= 0.90
 
 
@@ -73,9 +78,11 @@ def test_the_trend_of_a_window(blocks: int, alike: float, figure: Callable[[str]
         np.mean([drift(run)[1] <= TREND_ALPHA for run in z + slope * line]) for slope in (0, 3, 6)
     ]
     near = np.mean([dependence(run)[1] <= TREND_ALPHA for run in z])
-    figure(f"trend over {blocks} blocks, neighbors correlated by {alike}: false alarms "
-           f"{shown[0]:.1%}; a drift by 3 deviations seen in {shown[1]:.0%}, by 6 in "
-           f"{shown[2]:.0%}; dependence in {near:.0%}")  # fmt: skip
+    figure(
+        f"trend over {blocks} blocks, neighbors correlated by {alike}: false alarms "
+        f"{shown[0]:.1%}; a drift by 3 deviations seen in {shown[1]:.0%}, by 6 in "
+        f"{shown[2]:.0%}; dependence in {near:.0%}"
+    )
     assert shown[0] <= 0.05
     if blocks == MAX_BLOCKS and not alike:
         assert shown[1] >= 0.5

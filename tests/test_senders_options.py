@@ -68,12 +68,18 @@ MESSAGES = {"temperature": 0, "max_tokens": 9}  # Anthropic's API has neither le
         ("responses", RequestSpec("", 3, 9, messages=SAID), RESPONSES | {"input": SAID}),
         ("messages", SPEC, MESSAGES | {"messages": HELLO}),
         ("messages", RequestSpec("", 3, 9, messages=SAID), MESSAGES | {"messages": SAID}),
-        ("generate", IDS, USAGE | {
-            "token_ids": [5, 6, 7], "sampling_params": {"temperature": 0} | LENGTH,
-        }),
+        (
+            "generate",
+            IDS,
+            USAGE
+            | {
+                "token_ids": [5, 6, 7],
+                "sampling_params": {"temperature": 0} | LENGTH,
+            },
+        ),
         ("chat", SPEC._replace(model="other"), EXACT | {"messages": HELLO, "model": "other"}),
     ],
-)  # fmt: skip
+)
 def test_bodies_ask_for_exact_length_and_counts(
     api: str, spec: RequestSpec, want: dict[str, object]
 ) -> None:
@@ -111,8 +117,10 @@ def test_headers_are_filled_in_when_they_are_sent(monkeypatch: pytest.MonkeyPatc
         options, options.access(), "chat", SPEC, request_id="run-0-7", user="0-3", session="0-3"
     )
     assert sent.split(b"\r\n\r\n")[0].decode().split("\r\n")[4:7] == [
-        "X-Session-ID: run-0-3", "X-Ids: 0-3/run-0-7", "X-T: t tenant-secret",
-    ]  # fmt: skip
+        "X-Session-ID: run-0-3",
+        "X-Ids: 0-3/run-0-7",
+        "X-T: t tenant-secret",
+    ]
     assert options.access().secrets == ("tenant-secret",)
     assert "tenant-secret" not in json.dumps(options.to_json()) + repr(options.access())
 

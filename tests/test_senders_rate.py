@@ -22,8 +22,20 @@ if TYPE_CHECKING:
 
     from harness.records.folder_reader import Run
 
-COMMAND = (sys.executable, "-m", "harness", "run", "--embedded", "--quiet", "--prompt-tokens", "32",
-           "--workload", "fixed", "--output-tokens", "8")  # fmt: skip
+COMMAND = (
+    sys.executable,
+    "-m",
+    "harness",
+    "run",
+    "--embedded",
+    "--quiet",
+    "--prompt-tokens",
+    "32",
+    "--workload",
+    "fixed",
+    "--output-tokens",
+    "8",
+)
 
 
 def started(folder: Path, *words: str) -> subprocess.Popen[bytes]:
@@ -47,14 +59,18 @@ def test_a_stopped_worker_is_late_by_the_schedule_alone(tmp_path: Path) -> None:
     requests are late in a window of 6 s, 8%: the p95 cannot be trusted, so the level is invalid.
     """
     folder = tmp_path / "run"
-    run = started(folder, "--rate", "40/s", "--arrivals", "constant", "--processes", "2",
-                  "--duration", "6s")  # fmt: skip
+    run = started(
+        folder, "--rate", "40/s", "--arrivals", "constant", "--processes", "2", "--duration", "6s"
+    )
     levels = folder / "client.jsonl"
     while not levels.exists() or levels.read_text().count("\n") < 30:  # five lines a second
         assert run.poll() is None
         time.sleep(0.05)
-    worker = next(p for p in psutil.Process(run.pid).children(recursive=True)
-                  if "harness.senders.worker" in p.cmdline())  # fmt: skip
+    worker = next(
+        p
+        for p in psutil.Process(run.pid).children(recursive=True)
+        if "harness.senders.worker" in p.cmdline()
+    )
     os.kill(worker.pid, signal.SIGSTOP)
     time.sleep(1.2)
     os.kill(worker.pid, signal.SIGCONT)
@@ -77,8 +93,19 @@ def test_a_stopped_worker_is_late_by_the_schedule_alone(tmp_path: Path) -> None:
 def test_what_is_due_beyond_the_limit_is_dropped_and_failed(tmp_path: Path) -> None:
     """A server of one slot gets 200/s and --max-in-flight 5: far more than it can take."""
     folder = tmp_path / "run"
-    run = started(folder, "--rate", "200", "--max-in-flight", "5", "--max-num-seqs", "1",
-                  "--duration", "4s", "--slo", "ttft_p95=10s")  # fmt: skip
+    run = started(
+        folder,
+        "--rate",
+        "200",
+        "--max-in-flight",
+        "5",
+        "--max-num-seqs",
+        "1",
+        "--duration",
+        "4s",
+        "--slo",
+        "ttft_p95=10s",
+    )
     code, records, level = finished(run, folder)
     table = records.table
     dropped = table.outcome == DROPPED

@@ -91,9 +91,14 @@ def test_a_rate_is_told_once_everybody_is_there() -> None:
     ]
     told: list[tuple[int, float]] = []
     shape = ControllerShape(
-        Script(targets), lambda: 7, lambda: 5, lambda: None, lambda: None,
-        pace=lambda level, rate: told.append((level, rate)), pacers=3,
-    )  # fmt: skip
+        Script(targets),
+        lambda: 7,
+        lambda: 5,
+        lambda: None,
+        lambda: None,
+        pace=lambda level, rate: told.append((level, rate)),
+        pacers=3,
+    )
     shape.runner = runner = Users()  # type: ignore[assignment]
     got = []
     for runner.user_count in (0, 3, 3):

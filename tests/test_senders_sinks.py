@@ -19,9 +19,18 @@ def record(number: int) -> RequestRecord:
     """A request that had its one token after 10 ms."""
     at = array("q", [10_000_000])
     return RequestRecord(
-        0, number, 0, 0, at[0], Outcome.ok,
-        planned_tokens=1, answer_index=0, at_ns=at, not_before_ns=at, tokens=array("q", [1]),
-    )  # fmt: skip
+        0,
+        number,
+        0,
+        0,
+        at[0],
+        Outcome.ok,
+        planned_tokens=1,
+        answer_index=0,
+        at_ns=at,
+        not_before_ns=at,
+        tokens=array("q", [1]),
+    )
 
 
 def test_the_metrics_port_leaves_the_process_as_it_was() -> None:

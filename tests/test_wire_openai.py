@@ -140,11 +140,24 @@ def test_done() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"{", b"1", b"[]", b"null", b'"x"', b'{"choices":[1]}', b'{"choices":{"a":1}}',
-     b'{"choices":[{"delta":1}]}', b'{"type":"message_delta","usage":[1]}',
-     b'{"type":"content_block_delta","delta":[1]}', b'{"usage":[1]}', b'{"choices":1}', b"\xff",
-     b'"\xff"',      b"[" * 100_000],
-)  # fmt: skip
+    [
+        b"{",
+        b"1",
+        b"[]",
+        b"null",
+        b'"x"',
+        b'{"choices":[1]}',
+        b'{"choices":{"a":1}}',
+        b'{"choices":[{"delta":1}]}',
+        b'{"type":"message_delta","usage":[1]}',
+        b'{"type":"content_block_delta","delta":[1]}',
+        b'{"usage":[1]}',
+        b'{"choices":1}',
+        b"\xff",
+        b'"\xff"',
+        b"[" * 100_000,
+    ],
+)
 def test_other_json_is_no_completion(data: bytes) -> None:
     """Whatever its shape, it ends in one kind of error."""
     with pytest.raises(NotACompletion, match="an event is"):

@@ -24,9 +24,13 @@ if TYPE_CHECKING:
 
 MAX_POINTS: Final = 1_800
 COLUMNS: Final = (
-    "t_s", "users", "tokens_per_s", "running", "waiting",
+    "t_s",
+    "users",
+    "tokens_per_s",
+    "running",
+    "waiting",
     *(f"{key}_{name}_ms" for key in LIVE_KEYS for name in LIVE_QUANTILES),
-)  # fmt: skip
+)
 CHARTS: Final = [
     {"key": key, "name": row.name, "headline": row.headline}
     for key, row in LATENCIES.items()

@@ -40,8 +40,14 @@ if TYPE_CHECKING:
 
 NAMES: Final = ("cold_1", "warm_1", "run_1", "run_2", "run_3", "run_4", "run_5")
 RUN_COLUMNS: Final = (
-    "run", "ttft_s", "e2e_s", "tokens", "gpu_util_pct", "server_cpu_pct", "notes",
-)  # fmt: skip
+    "run",
+    "ttft_s",
+    "e2e_s",
+    "tokens",
+    "gpu_util_pct",
+    "server_cpu_pct",
+    "notes",
+)
 SERVER_CPU: Final = "CPU of the server, s"
 OTHERS_CPU: Final = "CPU of others, s"
 STABLE: Final = 0.2  # a warm TTFT that is further from the median is an outlier
@@ -66,9 +72,13 @@ def measure_cold_start(
         by_start["growth of the page cache, MB"] = (psutil.virtual_memory().cached - cached) / 1e6
         model: Any = line.fetch("/v1/models").json()
         body = {
-            "model": model["data"][0]["id"], "max_tokens": tokens[1], "temperature": 0,
-            "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True},
-        }  # fmt: skip
+            "model": model["data"][0]["id"],
+            "max_tokens": tokens[1],
+            "temperature": 0,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
         requests: list[Figures] = []
         gpu_memory_mib["before the requests"] = memory_used_mib(gpus)
         for name in NAMES:

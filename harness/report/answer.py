@@ -235,8 +235,11 @@ def _held(facts: ReportData) -> Answer:
     if facts.result.command == "drill" and facts.result.gates:
         badge, tone, (headline, *told) = drill_sentences(facts)
         return Answer(badge, tone, headline, told + [_figures(facts, one) for one in facts.used])
-    words = {Status.met: ("SLO met", "good"), Status.missed: ("SLO missed", "bad"),
-             Status.measured: ("measured", "good")}  # fmt: skip
+    words = {
+        Status.met: ("SLO met", "good"),
+        Status.missed: ("SLO missed", "bad"),
+        Status.measured: ("measured", "good"),
+    }
     badge, tone = words.get(facts.status, ("inconclusive", "unsure"))
     error = facts.result.commonest_error
     judged = [one for one in (facts.result.errors, *facts.result.slos) if one is not None]

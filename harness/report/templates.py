@@ -13,9 +13,13 @@ def render(name: str, **data: Any) -> str:
     """A template with these values, as HTML or, by its name, text; a missing value is an error."""
     text = not name.endswith(".html.j2")
     pages = Environment(
-        loader=PackageLoader("harness.report"), undefined=StrictUndefined, autoescape=not text,  # noqa: S701 - Markdown
-        trim_blocks=text, lstrip_blocks=text, keep_trailing_newline=text,
-    )  # fmt: skip
+        loader=PackageLoader("harness.report"),
+        undefined=StrictUndefined,
+        autoescape=not text,  # noqa: S701 - Markdown
+        trim_blocks=text,
+        lstrip_blocks=text,
+        keep_trailing_newline=text,
+    )
     pages.filters["sentence"] = as_sentence
     pages.filters["number"] = format_number
     return pages.get_template(name).render(**data)

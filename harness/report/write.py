@@ -37,8 +37,14 @@ MARKDOWN_COLUMNS: Final[tuple[str, ...]] = (
     "p95 TTFT, ms", "p95 ITL, ms", "Tokens/s", "Waiting",
 )  # fmt: skip
 FIRST_COLUMNS: Final = (
-    "concurrency", "mean_e2e_s", "p95_e2e_s", "qps", "tok_s", "gpu_util_pct", "notes",
-)  # fmt: skip
+    "concurrency",
+    "mean_e2e_s",
+    "p95_e2e_s",
+    "qps",
+    "tok_s",
+    "gpu_util_pct",
+    "notes",
+)
 # What people look for in a spreadsheet; levels.parquet has all figures.
 CSV_COLUMNS: Final = (
     *FIRST_COLUMNS, "rate_per_s", "in_flight", "seconds", "purpose", "decision", "n_failed",

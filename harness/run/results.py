@@ -340,8 +340,11 @@ def write_results(path: Path, compat: Sequence[str] = (), slos: Sequence[Slo] = 
 
 # A search with another status has no knee to compare with.
 ANSWERED: Final = (
-    Status.found, Status.not_reached, Status.inconclusive, Status.slo_failed_at_min,
-)  # fmt: skip
+    Status.found,
+    Status.not_reached,
+    Status.inconclusive,
+    Status.slo_failed_at_min,
+)
 CODES: Final = {
     Verdict.met: EXIT_OK,
     Verdict.inconclusive: EXIT_INCONCLUSIVE,

@@ -84,9 +84,15 @@ class Session:
         self._over = Event()
         self._lag = LoopLag(CLOCK, MASTER_LAG_S)
         self.shape = ControllerShape(
-            controller, CLOCK.now_ns, load.known_ns, self.scraper.latest, self._over.set,
-            pace=load.pace, pacers=options.processes, asks_per_s=asks_per_s,
-        )  # fmt: skip
+            controller,
+            CLOCK.now_ns,
+            load.known_ns,
+            self.scraper.latest,
+            self._over.set,
+            pace=load.pace,
+            pacers=options.processes,
+            asks_per_s=asks_per_s,
+        )
         self.shape.runner = load.runner
 
     def client_samples(self) -> list[ClientSample]:

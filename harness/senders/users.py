@@ -65,10 +65,15 @@ class LlmClient:
         self._user = user
 
     def send(
-        self, *, messages: Sequence[dict[str, Any]] = (), prompt: str = "",
-        tools: Sequence[dict[str, Any]] = (), body: Mapping[str, Any] = NO_FIELDS,
-        output_tokens: int | None = None, name: str = "",
-    ) -> Exchange:  # fmt: skip
+        self,
+        *,
+        messages: Sequence[dict[str, Any]] = (),
+        prompt: str = "",
+        tools: Sequence[dict[str, Any]] = (),
+        body: Mapping[str, Any] = NO_FIELDS,
+        output_tokens: int | None = None,
+        name: str = "",
+    ) -> Exchange:
         """Send one request, wait for its end and return what came back, a failure too.
 
         `name` is its row in Locust's statistics, as in Locust's own clients; "": the API's path.
