@@ -376,8 +376,10 @@ def test_a_running_server(
             capabilities(131_072),
             ["--users", "10", "--gpu", "h100"],
             0,
-            "context of 10 users             at most 104,832 tokens in whole blocks, "
-            "104,857 without",
+            (
+                "context of 10 users             at most 104,832 tokens in whole blocks, "
+                "104,857 without"
+            ),
         ),
         (capabilities(131_072), ["--gpu", "h100"], 0, "reserve                         unknown"),
         (
