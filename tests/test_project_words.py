@@ -188,12 +188,21 @@ def prose_of(path: Path) -> Iterator[tuple[int, str]]:
         yield first, said
 
 
+def c_prose_of(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, text) of each comment in C."""
+    text = path.read_text()
+    for comment in re.finditer(r"/\*.*?\*/", text, re.DOTALL):
+        yield text.count("\n", 0, comment.start()) + 1, comment[0]
+
+
 def mentions_in_code() -> Iterator[Mention]:
     """Names between backticks, and dotted names of ours without."""
     ours = {path.stem for path in sources()} | {path.parent.name for path in sources()}
-    for path in sources():
+    in_c = [path for end in ("c", "h") for path in sorted((TOP / "harness").rglob(f"*.{end}"))]
+    for path in [*sources(), *in_c]:
         at = str(path.relative_to(TOP))
-        for line, said in prose_of(path):
+        prose = c_prose_of if path in in_c else prose_of
+        for line, said in prose(path):
             for name in QUOTED.findall(said):
                 yield Mention(at, line, name)
             for name in DOTTED.findall(QUOTED.sub("", said)):

@@ -36,7 +36,7 @@ KNEE = (
 
 MOMENTS: dict[str, Callable[[int, Path], bool]] = {
     "the engine starts": lambda pid, _: "engine.process" in " ".join(descendants(pid).values()),
-    "a load process starts": lambda pid, _: "drive.worker" in " ".join(descendants(pid).values()),
+    "a load process starts": lambda pid, _: "senders.worker" in " ".join(descendants(pid).values()),
     "the folder is there": lambda _, out: (out / "run.json").exists(),
     "the load starts": lambda _, out: lines(out / "server.jsonl") > 0,
     "the second step": lambda _, out: lines(out / "levels.jsonl") > 0,
@@ -78,7 +78,7 @@ def test_kill(tmp_path: Path) -> None:
         family = descendants(process.pid)
         process.kill()
     assert sorted(w.rpartition("harness.")[2].split()[0] for w in family.values()) == [
-        "drive.worker",
+        "senders.worker",
         "engine.process",
         "reader.decoder_process",
     ]
@@ -143,7 +143,7 @@ def test_a_client_that_cannot_tell_says_so(tmp_path: Path) -> None:
     )
     with started(*run, "--slo", "itl_p95=50ms", "--out", str(out)) as process:
         wait_for(lambda: lines(out / "client.jsonl") > 3)
-        worker = next(p for p, w in descendants(process.pid).items() if "drive.worker" in w)
+        worker = next(p for p, w in descendants(process.pid).items() if "senders.worker" in w)
         until = time.monotonic() + 60
         while process.poll() is None and time.monotonic() < until:
             with contextlib.suppress(ProcessLookupError):

@@ -411,7 +411,7 @@ static PyType_Spec drain_spec = {
     "harness.reader._drain.Drain", sizeof(struct drain), 0, Py_TPFLAGS_DEFAULT, drain_slots,
 };
 
-/* What this file was compiled with: `drive.fast_path.LAYOUT` must say the same. */
+/* What this file was compiled with: `reader.fast_path.LAYOUT` must say the same. */
 static PyObject *layout(void) {
 #define CELL(name) (int)(offsetof(struct lane, name) / sizeof(int64_t))
     return Py_BuildValue(

@@ -10,7 +10,7 @@
 #include <sys/socket.h>
 #include <time.h>
 
-/* ---- when it arrived: wire.stamps.SocketStamps.arrival */
+/* ---- when it arrived: reader.stamping.SocketStamps.arrival */
 
 int64_t clock_ns(int64_t anchor_ns) {
     struct timespec now;
@@ -85,7 +85,7 @@ static int has_template(const struct lane *lane) {
     return before > 0 && before <= SHAPE_BYTES && rest >= 0 && rest <= SHAPE_BYTES - before;
 }
 
-/* Whether the event is a token like the lane's template (wire.alike.TokenTemplate.match); if so `running`
+/* Whether the event is a token like the lane's template (wire.token_template.TokenTemplate.match); if so `running`
    is its running count, or -1. */
 static int is_token(const struct lane *lane, const char *data, size_t size, int64_t *running) {
     if (!has_template(lane)) return 0;

@@ -1,8 +1,9 @@
 /* One connection as the C reader sees it, and what `_lane.c` does with a read of it.
 
-   The Python modules that say the same, and why: `wire.stamps` (when it arrived), `wire.alike` (is
-   it a token), `wire.framing` (what an event looks like), `drive.fast_path` (who writes which cell).
-   `_drain.c` exports all constants below as LAYOUT; `drive.reading` compares them with Python's
+   The Python modules that say the same, and why: `reader.stamping` (when it arrived),
+   `wire.token_template` (is it a token), `wire.sse` (what an event looks like), `reader.fast_path`
+   (who writes which cell).
+   `_drain.c` exports all constants below as LAYOUT; `reader.backends` compares them with Python's
    and reads in Python where they differ. Change LAYOUT_VERSION with the meaning of anything that
    LAYOUT does not show. */
 #ifndef HARNESS_LANE_H
@@ -14,7 +15,7 @@
 
 #define LAYOUT_VERSION 3
 
-/* ---- wire.framing */
+/* ---- wire.sse */
 
 #define DATA "data: "
 #define EVENT_END "\n\n"
@@ -68,7 +69,7 @@ struct socket_read {
     int exact;
 };
 
-/* For the decoder: `drive.batch`. Kind: BYTES or TOKEN, plus EXACT. */
+/* For the decoder: `reader.raw_batch`. Kind: BYTES or TOKEN, plus EXACT. */
 enum { BYTES = 0, EXACT = 1, TOKEN = 4 };
 struct row { int64_t stream, at_ns, bound_ns, kind, value; };
 
