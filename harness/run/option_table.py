@@ -133,7 +133,7 @@ PROVE: Final = (
            "runner-up's, and find it again", None),
     *START,
 )  # fmt: skip
-TIMEOUTS: Final = (  # fields of study_options.Timeouts; their defaults are there
+TIMEOUTS: Final = (  # fields of core.timeouts.Timeouts; their defaults are there
     Option("--connect-timeout", "TCP and TLS; default: 10s", duration("--connect-timeout", "10s"),
            "TIME"),
     Option("--first-token-timeout", "from sending to the first token; default: 120s",
