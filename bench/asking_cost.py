@@ -24,8 +24,12 @@ from urllib.parse import urlsplit
 
 from harness.wire.http import post
 
-VARIANTS = {"bare": (False, False), "counts": (True, False), "scrape": (False, True),
-            "both": (True, True)}  # fmt: skip
+VARIANTS = {
+    "bare": (False, False),
+    "counts": (True, False),
+    "scrape": (False, True),
+    "both": (True, True),
+}
 
 
 def family_cpu_s(pid: int) -> float:
@@ -51,11 +55,15 @@ def load(url: str, model: str, options: argparse.Namespace, *, counts: bool) -> 
     """(seconds, bytes) of `streams` requests at once."""
     where = urlsplit(url)
     body = {
-        "model": model, "max_tokens": options.tokens, "min_tokens": options.tokens,
-        "ignore_eos": True, "stream": True, "temperature": 0,
+        "model": model,
+        "max_tokens": options.tokens,
+        "min_tokens": options.tokens,
+        "ignore_eos": True,
+        "stream": True,
+        "temperature": 0,
         "prompt": f"{time.time_ns()} say something",
         "stream_options": {"include_usage": True, "continuous_usage_stats": counts},
-    }  # fmt: skip
+    }
     poll, open_, n_bytes = select.epoll(), {}, 0
     begun = time.monotonic()
     for _ in range(options.streams):
@@ -108,8 +116,10 @@ def main(options: argparse.Namespace) -> None:
         order = list(VARIANTS)[number % 4 :] + list(VARIANTS)[: number % 4]
         rounds.append({v: once(options.url, model, options, v) for v in order})
     bare = [r["bare"] for r in rounds]
-    print(f"bare    CPU {median(c for c, _ in bare):.0f} us/token, {median(t for _, t in bare):.0f}"
-          f" tokens/s; {options.streams} streams, medians of {options.rounds} rounds")  # fmt: skip
+    print(
+        f"bare    CPU {median(c for c, _ in bare):.0f} us/token, {median(t for _, t in bare):.0f}"
+        f" tokens/s; {options.streams} streams, medians of {options.rounds} rounds"
+    )
     for variant in ("counts", "scrape", "both"):
         cpu = sorted(r[variant][0] / r["bare"][0] - 1 for r in rounds)
         rate = sorted(r[variant][1] / r["bare"][1] - 1 for r in rounds)

@@ -79,9 +79,12 @@ def watched(
     """Run a client to its end under a watch, its first process called `name` there."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         process = subprocess.Popen(
-            [*map(str, command)], stdout=out, stderr=err, stdin=subprocess.DEVNULL,
+            [*map(str, command)],
+            stdout=out,
+            stderr=err,
+            stdin=subprocess.DEVNULL,
             env={**os.environ, **(env or {})},
-        )  # fmt: skip
+        )
         watch = Watch({process.pid: name, server.pid: "server"})
         watch.start()
         try:
@@ -107,12 +110,31 @@ def note_of(done: subprocess.CompletedProcess[str]) -> str:
 def harness(server: Server, load: Load, folder: Path) -> Read:
     """`vllm-harness run`: worker, decoder, master, records, report."""
     out = folder / "run"
-    done, watch = watched(server, [
-        Path(sys.executable).with_name("vllm-harness"), "run", server.url,
-        "--users", load.streams, "--requests", load.requests, "--workload", "fixed",
-        "--api", load.api, "--prompt-tokens", PROMPT_TOKENS, "--output-tokens", load.tokens,
-        "--quiet", "--insecure", "--out", out,
-    ], name="master")  # fmt: skip
+    done, watch = watched(
+        server,
+        [
+            Path(sys.executable).with_name("vllm-harness"),
+            "run",
+            server.url,
+            "--users",
+            load.streams,
+            "--requests",
+            load.requests,
+            "--workload",
+            "fixed",
+            "--api",
+            load.api,
+            "--prompt-tokens",
+            PROMPT_TOKENS,
+            "--output-tokens",
+            load.tokens,
+            "--quiet",
+            "--insecure",
+            "--out",
+            out,
+        ],
+        name="master",
+    )
     read = Read(watch, note=note_of(done))
     if (out / "requests.parquet").exists():
         table = concat_tables(list(read_run(out).chunks()))
@@ -127,10 +149,18 @@ def c_client(server: Server, load: Load, folder: Path) -> Read:
     """The floor: reads, keeps the stamps, parses nothing."""
     file = folder / "request"
     file.write_bytes(_request(server, load))
-    done, watch = watched(server, [
-        build("c_client"), server.port, load.streams, load.requests, file, load.tokens,
-        0 if load.burst else SPREAD_S * 1e3,
-    ])  # fmt: skip
+    done, watch = watched(
+        server,
+        [
+            build("c_client"),
+            server.port,
+            load.streams,
+            load.requests,
+            file,
+            load.tokens,
+            0 if load.burst else SPREAD_S * 1e3,
+        ],
+    )
     read = Read(watch, note=note_of(done))
     if not done.returncode:
         user, system, _ = done.stdout.split()

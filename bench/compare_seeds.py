@@ -154,8 +154,7 @@ def main() -> None:
         "| A knee 10% lower | pairs | knee *worse* | knee worse by more than 5% | exit code 99 |",
         "|---|---:|---:|---:|---:|",
     ]
-    names = {"all": "all", "narrow": "both knees' intervals at most 5% wide",
-             "wide": "a wider one"}  # fmt: skip
+    names = {"all": "all", "narrow": "both knees' intervals at most 5% wide", "wide": "a wider one"}
     for group, name in (names | {k: k for k in ("slots", "kv", "prefill", "decode")}).items():
         shares = (f"{n[f'{group} {x}'] / max(n[group], 1):.1%}" for x in ("worse", "beyond", "red"))
         text.append(f"| {name} | {n[group]} | {' | '.join(shares)} |")

@@ -60,9 +60,12 @@ def cell(streams: int, options: argparse.Namespace) -> None:
     tokens = int(options.seconds * 1000 / options.gap_ms)
     paced = ServingOptions(first_ns=FIRST_MS * 10**6, pace_ns=int(options.gap_ms * 1e6))
     config = EngineConfig(
-        model="qwen2.5-0.5b", max_num_seqs=streams, stream_interval=1, jitter=0.0,
+        model="qwen2.5-0.5b",
+        max_num_seqs=streams,
+        stream_interval=1,
+        jitter=0.0,
         time_scale=options.time_scale,
-    )  # fmt: skip
+    )
     serving = ServingOptions() if options.engine else paced
     with start_engine(config, serving=serving) as engine:
         body = {"model": config.model, "max_tokens": tokens, "stream": True, "prompt": "a b",

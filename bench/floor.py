@@ -65,9 +65,16 @@ def measure(host: str, messages: int, prefix: list[str]) -> None:
         port = server.getsockname()[1]
         time.sleep(0.05)  # stamping is switched on for the whole host, in about a millisecond
         child = subprocess.Popen(
-            [*prefix, sys.executable, __file__, "--send", f"{host}:{port}", "--messages",
-             str(messages)]
-        )  # fmt: skip
+            [
+                *prefix,
+                sys.executable,
+                __file__,
+                "--send",
+                f"{host}:{port}",
+                "--messages",
+                str(messages),
+            ]
+        )
         times = receive(server, messages)
         child.wait()
     after_before = (times[:, 1] - times[:, 0]) / 1e3

@@ -82,9 +82,20 @@ class Maker:
         at = sent + np.cumsum(gaps).astype(np.int64)
         low = at - np.where(self.draw.random(n) < INEXACT, 300_000, 0)
         ones = np.ones(n, np.int64)
-        made = RequestRecord(0, self.number, user, sent, int(at[-1]) + MS, Outcome.ok, status=200,
-                             planned_tokens=n, output_tokens=n, answer_index=0, events_before=1,
-                             silent_events=1)  # fmt: skip
+        made = RequestRecord(
+            0,
+            self.number,
+            user,
+            sent,
+            int(at[-1]) + MS,
+            Outcome.ok,
+            status=200,
+            planned_tokens=n,
+            output_tokens=n,
+            answer_index=0,
+            events_before=1,
+            silent_events=1,
+        )
         self.number += 1
         for name, column in (("at_ns", at), ("not_before_ns", low), ("tokens", ones)):
             getattr(made, name).frombytes(column.tobytes())

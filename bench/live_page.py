@@ -5,7 +5,7 @@
 Locust with locustfiles/chat.py holds the users against the paced server (128 tokens each 20 ms); in
 turn nobody looks, and two "pages" poll once a second as the real one does, from the same cursor on.
 CPU is that of all client processes, tokens are the run's own count; ratios are within a round. What
-is done each second whether or not anybody looks (one point) is measured by itself.
+is done each second whether or not anybody looks (values counted, one point) is measured by itself.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from asking_cost import family_cpu_s
 from servers import Pace, paced
 
 from harness.metrics.recent_latencies import RecentLatencies
+from harness.metrics.run_latencies import RunLatencies
 
 TOP = Path(__file__).parents[1]
 POLLERS = 2
@@ -38,21 +39,28 @@ def main() -> None:
     for name, default in (("users", 500), ("seconds", 12), ("rounds", 4), ("processes", 0)):
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
-    print(f"one point at 25,000 gaps and 200 requests a second: {point_ms():.2f} ms")
+    print(f"one second of 25,000 gaps and 200 requests: {point_ms():.2f} ms")
     with paced(Pace()) as server:
         measure(options, server.url)
 
 
 def point_ms() -> float:
-    """The mean time that a second's point takes: values are handed over, quantiles looked up."""
-    recent, rng = RecentLatencies(), np.random.default_rng(1)
-    pieces = {"itl": rng.normal(2e7, 1e6, (50, 500)), "ttft": rng.normal(1e8, 1e7, (50, 4)),
-              "tpot": rng.normal(2e7, 1e5, (50, 4))}  # fmt: skip
+    """The mean time that a second takes: values are handed over and counted, a point is made."""
+    recent, whole, rng = RecentLatencies(), RunLatencies(), np.random.default_rng(1)
+    pieces = {
+        "itl": rng.normal(2e7, 1e6, (50, 500)),
+        "itl_per_token": rng.normal(2e7, 1e6, (50, 500)),
+        "ttft": rng.normal(1e8, 1e7, (50, 4)),
+        "ttfot": rng.normal(1e8, 1e7, (50, 4)),
+        "tpot": rng.normal(2e7, 1e5, (50, 4)),
+        "e2e": rng.normal(3e9, 1e8, (50, 4)),
+    }
     began = time.perf_counter()
     for _ in range(20):
         for key, values in pieces.items():
             for piece in values:
                 recent.take(key, piece)
+                whole.take(key, piece)
         recent.look()
     return (time.perf_counter() - began) / 20 * 1e3
 
@@ -61,12 +69,34 @@ def measure(options: argparse.Namespace, url: str) -> None:
     """One level, held by Locust itself."""
     web, bind = free_port(), free_port()
     command = [
-        sys.executable, "-m", "locust", "-f", "locustfiles/chat.py", "--host", url, "--autostart",
-        "--web-host", "127.0.0.1", "--web-port", str(web), "-u", str(options.users), "-r", "100",
-        "--output-tokens", "128", "--prompt-tokens", "16", "--workload", "fixed",
-        "--master-bind-port", str(bind), "--master-port", str(bind),
+        sys.executable,
+        "-m",
+        "locust",
+        "-f",
+        "locustfiles/chat.py",
+        "--host",
+        url,
+        "--autostart",
+        "--web-host",
+        "127.0.0.1",
+        "--web-port",
+        str(web),
+        "-u",
+        str(options.users),
+        "-r",
+        "100",
+        "--output-tokens",
+        "128",
+        "--prompt-tokens",
+        "16",
+        "--workload",
+        "fixed",
+        "--master-bind-port",
+        str(bind),
+        "--master-port",
+        str(bind),
         *(("--processes", str(options.processes)) if options.processes else ()),
-    ]  # fmt: skip
+    ]
     with subprocess.Popen(command, cwd=TOP, stderr=subprocess.DEVNULL) as process:
         try:
             base = f"http://127.0.0.1:{web}"
@@ -77,8 +107,10 @@ def measure(options: argparse.Namespace, url: str) -> None:
     closed, opened = (median(row[i] for row in rows) for i in (0, 1))
     ratio = median(row[1] / row[0] for row in rows)
     sizes = median(row[2] for row in rows)
-    print(f"\nmedians: closed {closed:.2f}, open {opened:.2f} µs/token; open/closed {ratio:.3f}; "
-          f"an answer has {sizes:.0f} bytes")  # fmt: skip
+    print(
+        f"\nmedians: closed {closed:.2f}, open {opened:.2f} µs/token; open/closed {ratio:.3f}; "
+        f"an answer has {sizes:.0f} bytes"
+    )
 
 
 def free_port() -> int:
@@ -115,8 +147,11 @@ def a_round(base: str, pid: int, seconds: int) -> tuple[float, float, float]:
                 cursors[i] = told["cursor"]
         made = tokens(base) - began
         found.append(1e6 * (family_cpu_s(pid) - cpu_s) / made)
-    print(f"closed {found[0]:.2f}, open {found[1]:.2f} µs/token, ratio {found[1] / found[0]:.3f}, "
-          f"{made / seconds:,.0f} tokens/s", flush=True)  # fmt: skip
+    print(
+        f"closed {found[0]:.2f}, open {found[1]:.2f} µs/token, ratio {found[1] / found[0]:.3f}, "
+        f"{made / seconds:,.0f} tokens/s",
+        flush=True,
+    )
     return found[0], found[1], median(sizes[1:])
 
 

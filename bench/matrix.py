@@ -43,9 +43,22 @@ def serving(cell: Cell) -> Iterator[Server]:
     elif cell.server == "tls":
         with tempfile.TemporaryDirectory() as folder:
             certificate = Path(folder) / "certificate.pem"
-            command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout",
-                       certificate, "-out", Path(folder) / "public.pem", "-days", "2", "-subj",
-                       "/CN=127.0.0.1"]  # fmt: skip
+            command = [
+                "openssl",
+                "req",
+                "-x509",
+                "-newkey",
+                "rsa:2048",
+                "-nodes",
+                "-keyout",
+                certificate,
+                "-out",
+                Path(folder) / "public.pem",
+                "-days",
+                "2",
+                "-subj",
+                "/CN=127.0.0.1",
+            ]
             subprocess.run(command, check=True, capture_output=True)
             with certificate.open("a") as file:
                 file.write((Path(folder) / "public.pem").read_text())

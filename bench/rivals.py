@@ -34,11 +34,28 @@ def locust(server: Server, load: Load, folder: Path) -> Read:
     out = folder / "locust.npz"
     done, watch = watched(
         server,
-        [sys.executable, "-m", "locust", "-f", HERE / "plain_locust.py", "--headless",
-         "--host", server.url, "-u", load.streams, "-r", load.streams, "--only-summary"],
-        {"BENCH_REQUESTS": str(load.requests), "BENCH_TOKENS": str(load.tokens),
-         "BENCH_SPREAD_S": str(0.0 if load.burst else SPREAD_S), "BENCH_OUT": str(out)},
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "locust",
+            "-f",
+            HERE / "plain_locust.py",
+            "--headless",
+            "--host",
+            server.url,
+            "-u",
+            load.streams,
+            "-r",
+            load.streams,
+            "--only-summary",
+        ],
+        {
+            "BENCH_REQUESTS": str(load.requests),
+            "BENCH_TOKENS": str(load.tokens),
+            "BENCH_SPREAD_S": str(0.0 if load.burst else SPREAD_S),
+            "BENCH_OUT": str(out),
+        },
+    )
     read = Read(watch, note=note_of(done))
     if out.exists():
         with np.load(out) as data:
@@ -51,15 +68,45 @@ def vllm_bench(server: Server, load: Load, folder: Path) -> Read:
     rate = "inf" if load.burst else load.streams / SPREAD_S
     done, watch = watched(
         server,
-        [VLLM / "venv/bin/python", "-c", VLLM_BENCH, "--backend", "openai-chat",
-         "--base-url", server.url, "--endpoint", "/v1/chat/completions", "--model", "bench",
-         "--tokenizer", VLLM / "tiny", "--dataset-name", "random", "--random-input-len",
-         PROMPT_TOKENS, "--random-output-len", load.tokens, "--num-prompts", load.requests,
-         "--max-concurrency", load.streams, "--request-rate", rate, "--ignore-eos",
-         "--save-result", "--save-detailed", "--result-dir", folder, "--result-filename",
-         "bench.json", "--disable-tqdm", "--ready-check-timeout-sec", "0"],
+        [
+            VLLM / "venv/bin/python",
+            "-c",
+            VLLM_BENCH,
+            "--backend",
+            "openai-chat",
+            "--base-url",
+            server.url,
+            "--endpoint",
+            "/v1/chat/completions",
+            "--model",
+            "bench",
+            "--tokenizer",
+            VLLM / "tiny",
+            "--dataset-name",
+            "random",
+            "--random-input-len",
+            PROMPT_TOKENS,
+            "--random-output-len",
+            load.tokens,
+            "--num-prompts",
+            load.requests,
+            "--max-concurrency",
+            load.streams,
+            "--request-rate",
+            rate,
+            "--ignore-eos",
+            "--save-result",
+            "--save-detailed",
+            "--result-dir",
+            folder,
+            "--result-filename",
+            "bench.json",
+            "--disable-tqdm",
+            "--ready-check-timeout-sec",
+            "0",
+        ],
         {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"},
-    )  # fmt: skip
+    )
     read = Read(watch, note=note_of(done))
     if (folder / "bench.json").exists():
         body = json.loads((folder / "bench.json").read_text())

@@ -88,7 +88,12 @@ def from_bytes(data: bytes) -> list[Sends]:
 def from_json(data: bytes) -> list[Sends]:
     """The embedded engine's /oracle."""
     return [
-        Sends(r["arrived_ns"], sum(r["tokens"]), 0, np.array(r["before_ns"], np.int64),
-              np.array(r["after_ns"], np.int64))
+        Sends(
+            r["arrived_ns"],
+            sum(r["tokens"]),
+            0,
+            np.array(r["before_ns"], np.int64),
+            np.array(r["after_ns"], np.int64),
+        )
         for r in json.loads(data)["requests"]
-    ]  # fmt: skip
+    ]

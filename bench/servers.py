@@ -81,8 +81,16 @@ def fetch(url: str) -> bytes:
 def paced(pace: Pace, certificate: Path | None = None) -> Iterator[Server]:
     """The C server, as long as this lasts."""
     program = build("paced_server_tls" if certificate else "paced_server")
-    flags = ["--first-ms", FIRST_MS, "--gap-ms", pace.gap_ms, "--tokens-per-event", pace.per_event,
-             "--hold", pace.hold]  # fmt: skip
+    flags = [
+        "--first-ms",
+        FIRST_MS,
+        "--gap-ms",
+        pace.gap_ms,
+        "--tokens-per-event",
+        pace.per_event,
+        "--hold",
+        pace.hold,
+    ]
     if certificate:
         flags += ["--certificate", certificate]
     with _running([program, *flags]) as process:

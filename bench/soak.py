@@ -123,11 +123,27 @@ def soak(minutes: float, every_s: float, users: int, out: Path) -> dict[tuple[st
     """Run, look, and take the loop lags from the run folder."""
     port = free_port()
     command = [
-        sys.executable, "-m", "harness", "run", "--embedded", "--max-num-seqs", str(SLOTS),
-        "--prompt-tokens", str(PROMPT), "--output-tokens", str(OUTPUT), "--users", str(users),
-        "--duration", f"{round(minutes * 60)}s", "--metrics-port", str(port), "--quiet",
-        "--out", str(out),
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "harness",
+        "run",
+        "--embedded",
+        "--max-num-seqs",
+        str(SLOTS),
+        "--prompt-tokens",
+        str(PROMPT),
+        "--output-tokens",
+        str(OUTPUT),
+        "--users",
+        str(users),
+        "--duration",
+        f"{round(minutes * 60)}s",
+        "--metrics-port",
+        str(port),
+        "--quiet",
+        "--out",
+        str(out),
+    ]
     points: dict[tuple[str, str], Points] = {}
     kinds: dict[int, str] = {}
     client = out / names.CLIENT
@@ -183,7 +199,7 @@ in about {REQUEST_BYTES} bytes (`REQUEST_BYTES`): that is part of its limit. And
 """,
         "| process | figure | first block | last block | most | growth in an hour | limit | |",
         "|---|---|--:|--:|--:|--:|--:|---|",
-    ]  # fmt: skip
+    ]
     rows += [
         f"| {one.process} | {one.figure} | {one.first:,.1f} | {one.last:,.1f} | {one.most:,.1f} | "
         f"{one.per_hour:+,.2f} ({one.low:+,.2f} to {one.high:+,.2f}) | {one.limit:,.1f} | "

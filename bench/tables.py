@@ -105,10 +105,17 @@ def machine() -> dict[str, Any]:
     """What it was measured on: no names of hosts, no paths."""
     git = subprocess.run(
         ["git", "describe", "--always", "--dirty"],  # noqa: S607 - the system's
-        cwd=HERE, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    return {**hardware(), "python": platform.python_version(), "versions": versions(),
-            "commit": git.stdout.strip()}  # fmt: skip
+        cwd=HERE,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return {
+        **hardware(),
+        "python": platform.python_version(),
+        "versions": versions(),
+        "commit": git.stdout.strip(),
+    }
 
 
 def machine_line() -> str:
@@ -127,11 +134,17 @@ def keep(page: Path, results: list[tuple[Cell, list[Row], str]], memory: list[st
     body = {
         "machine": machine(),
         "cells": [
-            {"cell": asdict(cell), "name": cell.name, "note": note,
-             "rows": [asdict(row) | {"cost_us": row.cost_us, "misses": row.misses} for row in rows]}
+            {
+                "cell": asdict(cell),
+                "name": cell.name,
+                "note": note,
+                "rows": [
+                    asdict(row) | {"cost_us": row.cost_us, "misses": row.misses} for row in rows
+                ],
+            }
             for cell, rows, note in results
         ],
         "memory": memory,
-    }  # fmt: skip
+    }
     page.with_suffix(".json").write_text(json.dumps(body, indent=1) + "\n")
     page.write_text(markdown(results, memory))

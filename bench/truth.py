@@ -61,8 +61,12 @@ FLAGS: Final[dict[str, tuple[str, float]]] = {
     "slots": ("max-num-seqs", 2), "KV cache": ("num-gpu-blocks-override", 2),
     "batched tokens": ("max-num-batched-tokens", 0.25), "API servers": ("api-server-count", 2),
 }  # fmt: skip
-PARTS: Final = {"API server": "api", "engine process": "engine", "compute": "worker",
-                "client": "client"}  # fmt: skip
+PARTS: Final = {
+    "API server": "api",
+    "engine process": "engine",
+    "compute": "worker",
+    "client": "client",
+}
 WORKER: Final = "VLLM::Worker"  # computes; beside the engine's process on a CPU
 
 
@@ -119,43 +123,100 @@ KNOBS: Final = {  # knob -> the causes that it is the remedy of
     "client": ("client",),
 }
 ON_CPU: Final = ("slots", "KV cache", "API server", "engine process", "compute")
-PLENTY: Final = {"max-num-seqs": 128, "num-gpu-blocks-override": 512, "block-size": 32,
-                 "max-num-batched-tokens": 2048, "api-server-count": 1}  # fmt: skip
+PLENTY: Final = {
+    "max-num-seqs": 128,
+    "num-gpu-blocks-override": 512,
+    "block-size": 32,
+    "max-num-batched-tokens": 2048,
+    "api-server-count": 1,
+}
 SHORT: Final = "--workload fixed --prompt-tokens 32 --output-tokens 64"
 CPU: Final = tuple(
     replace(case, flags=PLENTY | case.flags, knobs=case.knobs or ON_CPU)
     for case in (
         Case("slots", "batch slots", "ttft_p95", 8, SHORT, {"max-num-seqs": 8}),
-        Case("kv", "KV cache capacity", "ttft_p95", 8,
-             "--workload fixed --prompt-tokens 128 --output-tokens 64",
-             {"num-gpu-blocks-override": 61, "max-model-len": 512}),
-        Case("prefill", "prefill compute", "ttft_p95", 8,
-             "--workload fixed --prompt-tokens 256 --output-tokens 2", model="small"),
-        Case("front-end", "front end", "ttft_p95", 8,
-             "--workload chat --prompt-tokens 32 --output-tokens 64"),
-        Case("decode", "decode bandwidth", "tpot_p95", 1.6,
-             "--workload fixed --prompt-tokens 16 --output-tokens 64", model="small"),
+        Case(
+            "kv",
+            "KV cache capacity",
+            "ttft_p95",
+            8,
+            "--workload fixed --prompt-tokens 128 --output-tokens 64",
+            {"num-gpu-blocks-override": 61, "max-model-len": 512},
+        ),
+        Case(
+            "prefill",
+            "prefill compute",
+            "ttft_p95",
+            8,
+            "--workload fixed --prompt-tokens 256 --output-tokens 2",
+            model="small",
+        ),
+        Case(
+            "front-end",
+            "front end",
+            "ttft_p95",
+            8,
+            "--workload chat --prompt-tokens 32 --output-tokens 64",
+        ),
+        Case(
+            "decode",
+            "decode bandwidth",
+            "tpot_p95",
+            1.6,
+            "--workload fixed --prompt-tokens 16 --output-tokens 64",
+            model="small",
+        ),
         # A prompt in one step, of 20 gaps' length, and 47 gaps an answer: from four users on, more
         # than 5% of the gaps have the prompt of another user in them.
-        Case("interference", "prefill-decode interference", "itl_p95", 10,
-             "--workload fixed --prompt-tokens 512 --output-tokens 48",
-             {"max-num-batched-tokens": 512}, (*ON_CPU, "batched tokens"), model="small"),
-        Case("client", "client", "ttft_p95", 8, SHORT, knobs=("slots", "compute", "client"),
-             cores=WHOLE | {"client": 0.06}),
-        Case("slots-long", "batch slots", "ttft_p95", 8,
-             "--workload fixed --prompt-tokens 16 --output-tokens 128", {"max-num-seqs": 16}),
-        Case("kv-long", "KV cache capacity", "ttft_p95", 8,
-             "--workload fixed --prompt-tokens 32 --output-tokens 192",
-             {"num-gpu-blocks-override": 85}),
+        Case(
+            "interference",
+            "prefill-decode interference",
+            "itl_p95",
+            10,
+            "--workload fixed --prompt-tokens 512 --output-tokens 48",
+            {"max-num-batched-tokens": 512},
+            (*ON_CPU, "batched tokens"),
+            model="small",
+        ),
+        Case(
+            "client",
+            "client",
+            "ttft_p95",
+            8,
+            SHORT,
+            knobs=("slots", "compute", "client"),
+            cores=WHOLE | {"client": 0.06},
+        ),
+        Case(
+            "slots-long",
+            "batch slots",
+            "ttft_p95",
+            8,
+            "--workload fixed --prompt-tokens 16 --output-tokens 128",
+            {"max-num-seqs": 16},
+        ),
+        Case(
+            "kv-long",
+            "KV cache capacity",
+            "ttft_p95",
+            8,
+            "--workload fixed --prompt-tokens 32 --output-tokens 192",
+            {"num-gpu-blocks-override": 85},
+        ),
     )
-)  # fmt: skip
+)
 # The size of the KV cache is given: servers that start side by side cannot take it from each other.
 # Cases have what they can in common, because servers with the same flags are one server. A level
 # passes after 14 request lifetimes at the earliest, so answers are short, what is scarce is very
 # scarce, and 45 s find a knee.
-GPU_PLENTY: Final = {"max-num-seqs": 512, "max-model-len": 8192, "max-num-batched-tokens": 8192,
-                     "gpu-memory-utilization": 0.05, "kv-cache-memory-bytes": 10_000_000_000,
-                     "api-server-count": 2}  # fmt: skip
+GPU_PLENTY: Final = {
+    "max-num-seqs": 512,
+    "max-model-len": 8192,
+    "max-num-batched-tokens": 8192,
+    "gpu-memory-utilization": 0.05,
+    "kv-cache-memory-bytes": 10_000_000_000,
+    "api-server-count": 2,
+}
 GPU_LOAD: Final = "--processes 3 --precision 10% --workload"
 FEW: Final = f"{GPU_LOAD} fixed --prompt-tokens 128 --output-tokens 64 --min-users 8 --max-users 64"
 MANY: Final = f"{GPU_LOAD} chat --prompt-tokens 64 --output-tokens 32 --min-users 32"
@@ -163,23 +224,63 @@ LONG: Final = f"{GPU_LOAD} fixed --prompt-tokens 4096 --min-users 4 --max-users 
 GPU: Final = tuple(
     replace(case, flags=GPU_PLENTY | case.flags, model="")
     for case in (
-        Case("h200-slots-12", "batch slots", "ttft_p95=100ms itl_p95=50ms", 0, FEW,
-             {"max-num-seqs": 12, "kv-cache-memory-bytes": 2_000_000_000},
-             ("slots", "engine process")),
+        Case(
+            "h200-slots-12",
+            "batch slots",
+            "ttft_p95=100ms itl_p95=50ms",
+            0,
+            FEW,
+            {"max-num-seqs": 12, "kv-cache-memory-bytes": 2_000_000_000},
+            ("slots", "engine process"),
+        ),
         # 10 blocks a request in the mean: 16 requests.
-        Case("h200-kv-160", "KV cache capacity", "ttft_p95=100ms itl_p95=50ms", 0, FEW,
-             {"num-gpu-blocks-override": 160, "max-model-len": 512},
-             ("KV cache", "engine process")),
-        Case("h200-prefill", "prefill compute", "ttft_p95=250ms", 0, f"{LONG} 4",
-             {}, ("prompts", "batched tokens", "engine process")),
-        Case("h200-steps", "prefill-decode interference", "itl_p95=30ms", 0, f"{LONG} 128",
-             {}, ("batched tokens", "prompts", "engine process")),
-        Case("h200-front", "front end", "ttft_p95=200ms itl_p95=50ms", 0, MANY,
-             {"api-server-count": 1}, ("API servers", "engine process")),
-        Case("h200-engine", "engine process", "ttft_p95=200ms itl_p95=50ms", 0, MANY,
-             {"api-server-count": 4}, ("engine process", "API server")),
+        Case(
+            "h200-kv-160",
+            "KV cache capacity",
+            "ttft_p95=100ms itl_p95=50ms",
+            0,
+            FEW,
+            {"num-gpu-blocks-override": 160, "max-model-len": 512},
+            ("KV cache", "engine process"),
+        ),
+        Case(
+            "h200-prefill",
+            "prefill compute",
+            "ttft_p95=250ms",
+            0,
+            f"{LONG} 4",
+            {},
+            ("prompts", "batched tokens", "engine process"),
+        ),
+        Case(
+            "h200-steps",
+            "prefill-decode interference",
+            "itl_p95=30ms",
+            0,
+            f"{LONG} 128",
+            {},
+            ("batched tokens", "prompts", "engine process"),
+        ),
+        Case(
+            "h200-front",
+            "front end",
+            "ttft_p95=200ms itl_p95=50ms",
+            0,
+            MANY,
+            {"api-server-count": 1},
+            ("API servers", "engine process"),
+        ),
+        Case(
+            "h200-engine",
+            "engine process",
+            "ttft_p95=200ms itl_p95=50ms",
+            0,
+            MANY,
+            {"api-server-count": 4},
+            ("engine process", "API server"),
+        ),
     )
-)  # fmt: skip
+)
 
 
 @contextlib.contextmanager
@@ -199,8 +300,17 @@ def begin(case: Case, model: Path, at: Sequence[int], log: Path) -> Server:
     env = dict(os.environ)
     if at:
         env |= CPU_ENV | {"VLLM_CPU_OMP_THREADS_BIND": f"{at[0]}"}
-    command = [*HARNESS, "serve", "--model-dir", str(model), "--port", str(port),
-               f"--start-args={words}", "--log", f"{log}"]  # fmt: skip
+    command = [
+        *HARNESS,
+        "serve",
+        "--model-dir",
+        str(model),
+        "--port",
+        str(port),
+        f"--start-args={words}",
+        "--log",
+        f"{log}",
+    ]
     with log.with_suffix(".out").open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out, env=env, start_new_session=True)
     return process, f"http://127.0.0.1:{port}"
@@ -316,12 +426,14 @@ def brief(result: dict[str, Any]) -> dict[str, Any]:
     if str(result.get("invalid_reason") or "").lower().find("client") >= 0:
         named = [["client", 1.0], *named]
     return {
-        "status": result.get("status"), "knee": knee_of(result) if result else math.nan,
+        "status": result.get("status"),
+        "knee": knee_of(result) if result else math.nan,
         "ci95": (result.get("knee") or {}).get("ci95"),
-        "named": found.get("bound_by"), "causes": named,
+        "named": found.get("bound_by"),
+        "causes": named,
         "slos": [one["slo"] for one in result.get("slos") or []],
         "invalid": result.get("invalid_reason") or "",
-    }  # fmt: skip
+    }
 
 
 @contextlib.contextmanager
@@ -385,8 +497,15 @@ def try_case(
                 run(knob, which, ready(*begun[json.dumps(which.flags)]))
             except (RuntimeError, LookupError) as error:
                 rows[knob] = {"invalid": str(error), "knee": math.nan}
-    row = {"name": case.name, "planted": case.planted, "load": case.load, "flags": case.flags,
-           "cores": case.cores if at else None, "slos": slos, "runs": rows}  # fmt: skip
+    row = {
+        "name": case.name,
+        "planted": case.planted,
+        "load": case.load,
+        "flags": case.flags,
+        "cores": case.cores if at else None,
+        "slos": slos,
+        "runs": rows,
+    }
     with (out.parent / "truth.jsonl").open("a") as file:
         file.write(json.dumps(row) + "\n")
     return row
@@ -415,9 +534,16 @@ def moved(row: dict[str, Any]) -> list[tuple[str, float, bool]]:
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """The page."""
-    heads = ("Case", "Planted", "Knee", "Named (probability)", "Runner-up",
-             "The knee when a resource is doubled, or halved", "Moved it most",
-             "Right")  # fmt: skip
+    heads = (
+        "Case",
+        "Planted",
+        "Knee",
+        "Named (probability)",
+        "Runner-up",
+        "The knee when a resource is doubled, or halved",
+        "Moved it most",
+        "Right",
+    )
     lines = [f"| {' | '.join(heads)} |", "|---|---|--:|---|---|---|---|---|"]
     right = wrong_sure = judged = 0
     for row in rows:

@@ -90,16 +90,24 @@ def metrics() -> str:
         "",
         "## Why some texts have TPOT above ITL",
         "",
-        "Here the mean TPOT of requests of one length is the mean ITL per token of the same",
-        "requests: both divide the time after the first token by the gaps in it. Elsewhere TPOT",
-        "is larger, for one of these reasons:",
+        "Here a request's TPOT is the mean of its ITL per token: both divide the time from the",
+        "first token to the last by the tokens after the first. So over requests of one length the",
+        "two means are equal. Elsewhere TPOT is larger, for one of these reasons:",
         "",
-        "- It is the whole latency over all output tokens, e2e / n, so that TTFT is in it.",
-        "- ITL is per event there, and TPOT too, but an event carries several tokens.",
-        "- A p95 of TPOT is over requests, one of ITL over gaps. Long answers have more gaps, so",
-        "  a few slow short requests raise the p95 of TPOT and hardly that of ITL. The other way",
-        "  round, a pause in each answer raises the p95 of ITL and hardly that of TPOT.",
-        "- ITL leaves out gaps of zero, which tokens in one event or one read make.",
+        "- **TTFT is in it**: TPOT is the whole latency over all output tokens there, e2e / n",
+        "  (GuideLLM's, for example: [compat.md](compat.md)).",
+        "- **A mean beside a median**: most gaps are one short step, and a few are long, because",
+        "  the prefill of another request fell into them. The median ITL leaves the few out; TPOT",
+        "  has them.",
+        "- **A request counts once, whatever its length**: an answer of 10 tokens counts as much",
+        "  in TPOT as one of 1,000, but has 9 of their 1,008 gaps. If short answers are slower per",
+        "  token, the mean and the p95 of TPOT are higher than those of ITL. The other way round,",
+        "  one pause in each answer raises the p95 of ITL and hardly that of TPOT.",
+        "- **Gaps of zero**: an event of several tokens is counted there as one gap and further",
+        "  gaps of zero, which lower the quantiles of ITL and not those of TPOT.",
+        "",
+        "Where an event of several tokens is one gap, as in our ITL, it is the other way round:",
+        "with four tokens in each event, ITL is four times TPOT.",
     ]
     return "\n".join(rows) + "\n"
 
@@ -533,8 +541,12 @@ def dashboards() -> str:
             rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
         rows += [""]
         if page.notes:
-            rows += ["Annotations on its graphs: " + "; ".join(
-                f"*{note.name}* ({note.colour})" for note in page.notes) + ".", ""]  # fmt: skip
+            rows += [
+                "Annotations on its graphs: "
+                + "; ".join(f"*{note.name}* ({note.colour})" for note in page.notes)
+                + ".",
+                "",
+            ]
     return "\n".join(rows).rstrip() + "\n"
 
 
@@ -631,19 +643,30 @@ def run_folder() -> str:
     ):
         kinds = {f.name: KINDS[str(f.type)] for f in arrow}
         rows += _columns(name, note, [(c, kinds[c], _unit(c), texts[c]) for c in kinds])
-    rows += _columns("levels", LEVELS_NOTE, [
-        (c, KINDS[kind], "", LEVELS[c])
-        for c, kind in zip(frames.LEVELS, ("int64",) * 2 + ("string",) + (TIME,) * 3, strict=True)
-    ])  # fmt: skip
+    rows += _columns(
+        "levels",
+        LEVELS_NOTE,
+        [
+            (c, KINDS[kind], "", LEVELS[c])
+            for c, kind in zip(
+                frames.LEVELS, ("int64",) * 2 + ("string",) + (TIME,) * 3, strict=True
+            )
+        ],
+    )
     for name, sample, columns, note in (
         ("server", ServerSample, NUMBER_FIELDS, SERVER_NOTE),
         ("gpu", GpuSample, frames.READINGS, GPU_NOTE),
     ):
         texts = dict(re.findall(r"^ +(\w+): .*  # (.+)$", inspect.getsource(sample), re.MULTILINE))
-        rows += _columns(name, note, [("at", "time", "", "when it was read")] + [
-            (c, {"gpu": "integer", "throttled": "text"}.get(c, "number"), _unit(c), texts[c])
-            for c in columns
-        ])  # fmt: skip
+        rows += _columns(
+            name,
+            note,
+            [("at", "time", "", "when it was read")]
+            + [
+                (c, {"gpu": "integer", "throttled": "text"}.get(c, "number"), _unit(c), texts[c])
+                for c in columns
+            ],
+        )
     return "\n".join(rows) + "\n"
 
 

@@ -41,7 +41,9 @@ RED: Final = DynamicConfigValue("color", {"mode": "fixed", "fixedColor": "red"})
 DASHED: Final = DynamicConfigValue("custom.lineStyle", {"fill": "dash", "dash": [8, 6]})
 STYLES: Final[dict[str, list[DynamicConfigValue]]] = {
     "limit": [
-        RED, DASHED, DynamicConfigValue("custom.fillOpacity", 0),
+        RED,
+        DASHED,
+        DynamicConfigValue("custom.fillOpacity", 0),
         DynamicConfigValue("custom.stacking", {"mode": "none", "group": "limit"}),
     ],
     "users": [
@@ -51,7 +53,7 @@ STYLES: Final[dict[str, list[DynamicConfigValue]]] = {
         DynamicConfigValue("custom.lineInterpolation", "stepAfter"),
         DynamicConfigValue("color", {"mode": "fixed", "fixedColor": "#8e8e8e"}),
     ],
-}  # fmt: skip
+}
 
 
 def query(of: Query, place: int, *, heat: bool = False) -> prometheus.Dataquery:
@@ -64,8 +66,10 @@ def query(of: Query, place: int, *, heat: bool = False) -> prometheus.Dataquery:
 
 def thresholds(panel: Panel) -> dashboard.ThresholdsConfig:
     """From the first colour on; without any, nothing is coloured."""
-    steps = [Threshold(None if not i else at, colour)
-             for i, (at, colour) in enumerate(panel.colours or ((0.0, "text"),))]  # fmt: skip
+    steps = [
+        Threshold(None if not i else at, colour)
+        for i, (at, colour) in enumerate(panel.colours or ((0.0, "text"),))
+    ]
     return dashboard.ThresholdsConfig().mode(ThresholdsMode.ABSOLUTE).steps(steps)
 
 
@@ -174,9 +178,10 @@ def against(panel: Panel) -> xychart.Panel:
         .legend(legend())
         .tooltip(tooltip())
         .min(0)
-        .override_by_name(x, [DynamicConfigValue("unit", "none"),
-                              DynamicConfigValue("custom.axisLabel", "users")])
-    )  # fmt: skip
+        .override_by_name(
+            x, [DynamicConfigValue("unit", "none"), DynamicConfigValue("custom.axisLabel", "users")]
+        )
+    )
     for each in panel.queries:
         if each.style == "limit":
             lines = DynamicConfigValue("custom.show", "lines")
@@ -201,8 +206,10 @@ def _matcher(of: MatcherConfig) -> xychart.MatcherConfig:
 
 def states(panel: Panel) -> statetimeline.Panel:
     """A lane for each series, coloured where it is 1."""
-    words = {"0": ValueMappingResult(text="no", color="green"),
-             "1": ValueMappingResult(text="yes", color="red")}  # fmt: skip
+    words = {
+        "0": ValueMappingResult(text="no", color="green"),
+        "1": ValueMappingResult(text="yes", color="red"),
+    }
     return (
         statetimeline.Panel()
         .mappings([ValueMap(words)])

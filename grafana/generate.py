@@ -56,9 +56,15 @@ def dashboard(name: str, of: Dashboard) -> build.Dashboard:
         .timezone("browser")
         .tooltip(DashboardCursorSync.CROSSHAIR)
         .readonly()
-        .link(build.DashboardLink("Others").type(DashboardLinkType.DASHBOARDS).tags(["vllm-harness"])
-              .as_dropdown(False).include_vars(True).keep_time(True))
-    )  # fmt: skip
+        .link(
+            build.DashboardLink("Others")
+            .type(DashboardLinkType.DASHBOARDS)
+            .tags(["vllm-harness"])
+            .as_dropdown(False)
+            .include_vars(True)
+            .keep_time(True)
+        )
+    )
     page = page.with_variable(source())
     for each in of.variables:
         page = page.with_variable(variable(each))

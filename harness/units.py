@@ -9,8 +9,14 @@ from typing import Final
 
 from harness.errors import ConfigError
 
-NS_PER: Final = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000,
-                 "m": 60_000_000_000, "h": 3_600_000_000_000}  # fmt: skip
+NS_PER: Final = {
+    "ns": 1,
+    "us": 1_000,
+    "ms": 1_000_000,
+    "s": 1_000_000_000,
+    "m": 60_000_000_000,
+    "h": 3_600_000_000_000,
+}
 MS: Final = NS_PER["ms"]
 SECOND: Final = NS_PER["s"]
 LONGEST: Final = 1_000 * NS_PER["h"]  # what every timer can wait for

@@ -80,18 +80,30 @@ def _run_rates() -> list[Recording]:
     ended = rate(HARNESS_SERIES["requests"], OVER, RUN_BY)
     lag = f"max by ({RUN_BY}) ({HARNESS_SERIES['loop_lag']})"
     return [
-        Recording("harness:output_tokens:rate", rate(HARNESS_SERIES["output_tokens"], OVER, RUN_BY),
-                  "output tokens per second"),
-        Recording("harness:prompt_tokens:rate", rate(HARNESS_SERIES["prompt_tokens"], OVER, RUN_BY),
-                  "prompt tokens of ended requests per second"),
+        Recording(
+            "harness:output_tokens:rate",
+            rate(HARNESS_SERIES["output_tokens"], OVER, RUN_BY),
+            "output tokens per second",
+        ),
+        Recording(
+            "harness:prompt_tokens:rate",
+            rate(HARNESS_SERIES["prompt_tokens"], OVER, RUN_BY),
+            "prompt tokens of ended requests per second",
+        ),
         Recording("harness:requests:rate", ended, "requests that ended per second"),
-        Recording("harness:goodput:rate", rate(HARNESS_SERIES["good_requests"], OVER, RUN_BY),
-                  "requests within every SLO per second"),
+        Recording(
+            "harness:goodput:rate",
+            rate(HARNESS_SERIES["good_requests"], OVER, RUN_BY),
+            "requests within every SLO per second",
+        ),
         Recording("harness:failures:ratio", f"{failed} / {ended}", "share that failed"),
-        Recording("harness:slo_misses:ratio", f"{misses} / {looked}",
-                  "share over the limit, by `slo`: exact, no bucket is involved"),
+        Recording(
+            "harness:slo_misses:ratio",
+            f"{misses} / {looked}",
+            "share over the limit, by `slo`: exact, no bucket is involved",
+        ),
         Recording("harness:loop_lag_seconds:max", lag, "the latest load process"),
-    ]  # fmt: skip
+    ]
 
 
 def _server_latencies() -> list[Recording]:
@@ -121,20 +133,38 @@ def _server_load() -> list[Recording]:
     return [
         Recording("harness:server_running:sum", gauge("sum", "running"), "requests in the batch"),
         Recording("harness:server_waiting:sum", gauge("sum", "waiting"), "requests that wait"),
-        Recording("harness:server_kv_usage:max", gauge("max", "kv_usage"),
-                  "share of the KV cache in use, of the fullest engine"),
-        Recording("harness:server_output_tokens:rate", counter("generation_tokens_total"),
-                  "output tokens per second"),
-        Recording("harness:server_prompt_tokens:rate", counter("prompt_tokens_total"),
-                  "prompt tokens per second"),
-        Recording("harness:server_requests:rate", counter("requests_total"),
-                  "requests that ended per second"),
-        Recording("harness:server_preemptions:rate", counter("preemptions_total"),
-                  "preemptions per second"),
-        Recording("harness:server_prefix_hits:ratio", f"({hits}) / ({queries})",
-                  "share of the prompt tokens that the prefix cache had"),
+        Recording(
+            "harness:server_kv_usage:max",
+            gauge("max", "kv_usage"),
+            "share of the KV cache in use, of the fullest engine",
+        ),
+        Recording(
+            "harness:server_output_tokens:rate",
+            counter("generation_tokens_total"),
+            "output tokens per second",
+        ),
+        Recording(
+            "harness:server_prompt_tokens:rate",
+            counter("prompt_tokens_total"),
+            "prompt tokens per second",
+        ),
+        Recording(
+            "harness:server_requests:rate",
+            counter("requests_total"),
+            "requests that ended per second",
+        ),
+        Recording(
+            "harness:server_preemptions:rate",
+            counter("preemptions_total"),
+            "preemptions per second",
+        ),
+        Recording(
+            "harness:server_prefix_hits:ratio",
+            f"({hits}) / ({queries})",
+            "share of the prompt tokens that the prefix cache had",
+        ),
         Recording("harness:server_step_tokens:mean", step, "tokens in an engine's step"),
-    ]  # fmt: skip
+    ]
 
 
 RECORDED: Final = {

@@ -27,13 +27,17 @@ def _alert(name: str, expr: str, wait: str, summary: str, description: str) -> A
 
 WATCHED: Final = (
     _alert(
-        "ScrapeTargetDown", f"{_UP('.+')} == 0 or {_GONE}", "15s",
+        "ScrapeTargetDown",
+        f"{_UP('.+')} == 0 or {_GONE}",
+        "15s",
         "{{ $labels.instance }} does not answer Prometheus, or is gone",
         "Its figures end here; a run that goes on goes on unseen. Look at the process, its port "
         "and whether /metrics asks for a login.",
     ),
     _alert(
-        "ServerDown", f"{HARNESS_SERIES['target_up']} == 0", "10s",
+        "ServerDown",
+        f"{HARNESS_SERIES['target_up']} == 0",
+        "10s",
         "the server behind {{ $labels.instance }} does not answer",
         "The exporter beside it gets no figures of vLLM's. Look at the server's log: out of "
         "memory, a crashed engine core, still loading.",
@@ -41,7 +45,8 @@ WATCHED: Final = (
     _alert(
         "ClientLate",
         f"harness:loop_lag_seconds:max > {LOOP_LAG_S} "
-        f"or harness:schedule_lag_seconds:p99 > {SEND_LATE_S}", "5s",
+        f"or harness:schedule_lag_seconds:p99 > {SEND_LATE_S}",
+        "5s",
         "the load generator is late: what it measures now is partly its own",
         "{{ $labels.instance }} woke or sent {{ $value | humanizeDuration }} late. Give it more "
         "processes or cores, or another machine than the server's.",
@@ -56,7 +61,9 @@ WATCHED: Final = (
         "the others by themselves: start the load again.",
     ),
     _alert(
-        "RequestsFail", f"harness:failures:ratio > {FAILURES}", "15s",
+        "RequestsFail",
+        f"harness:failures:ratio > {FAILURES}",
+        "15s",
         f"more than {FAILURES:.0%} of the requests fail",
         "{{ $value | humanizePercentage }} of the last minute's on {{ $labels.instance }}; "
         f"{HARNESS_SERIES['requests']} says how.",
@@ -70,9 +77,11 @@ WATCHED: Final = (
         "{{ $labels.slo }} on {{ $labels.instance }}: more than it allows.",
     ),
     _alert(
-        "KvCacheNearlyFull", f"harness:server_kv_usage:max > {KV_FULL}", "30s",
+        "KvCacheNearlyFull",
+        f"harness:server_kv_usage:max > {KV_FULL}",
+        "30s",
         "the KV cache is nearly full: preemptions are next",
         "{{ $value | humanizePercentage }} is in use on {{ $labels.instance }}. Fewer or shorter "
         "requests at once, a larger --gpu-memory-utilization, or another replica.",
     ),
-)  # fmt: skip
+)

@@ -73,20 +73,42 @@ def browser() -> Iterator[Browser]:
 
 @contextlib.contextmanager
 def locust(
-    *arguments: object, file: str = "knee", env: dict[str, str] | None = None
+    *arguments: object,
+    file: str = "knee",
+    env: dict[str, str] | None = None,
+    codes: tuple[int, ...] = (0, 1),
 ) -> Iterator[str]:
-    """Locust with its web UI, its URL; ended in order (1: Locust's code where requests failed)."""
+    """Locust with its web UI, its URL; ended in order with one of `codes`.
+
+    1 is Locust's where requests failed.
+    """
     web, bind = free_port(), free_port()
     path = file if file.endswith(".py") else f"locustfiles/{file}.py"
     command = [
-        sys.executable, "-m", "locust", "-f", path, "--web-host", "127.0.0.1",
-        "--web-port", str(web), "--master-bind-port", str(bind), "--master-port", str(bind),
+        sys.executable,
+        "-m",
+        "locust",
+        "-f",
+        path,
+        "--web-host",
+        "127.0.0.1",
+        "--web-port",
+        str(web),
+        "--master-bind-port",
+        str(bind),
+        "--master-port",
+        str(bind),
         *map(str, arguments),
-    ]  # fmt: skip
+    ]
     with subprocess.Popen(
-        command, cwd=TOP, env=os.environ | (env or {}), text=True, stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    ) as process:  # fmt: skip
+        command,
+        cwd=TOP,
+        env=os.environ | (env or {}),
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as process:
         try:
             wait_until_served(process, web)
             yield f"http://127.0.0.1:{web}"
@@ -97,7 +119,7 @@ def locust(
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise
-        assert process.returncode in (0, 1), out
+        assert process.returncode in codes, out
         assert "Traceback" not in out, out
 
 

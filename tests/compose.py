@@ -72,16 +72,27 @@ class Stack:
         self.project = f"harness-test-{os.getpid()}"
         drop = ("COMPOSE_PROFILES", "HARNESS_TARGET", "MAKEFLAGS", "MAKELEVEL", "MFLAGS")
         self.env = {k: v for k, v in (os.environ | where()).items() if k not in drop}
-        self.env |= {"COMPOSE_PROJECT_NAME": self.project, "LOCUST_PORT": str(port),
-                     "HARNESS_TAG": "test", "HARNESS_BUILD_NETWORK": "host",
-                     "LOCUST_LOGIN": "yes", "HARNESS_LOCUSTFILE": PLAIN}  # fmt: skip
+        self.env |= {
+            "COMPOSE_PROJECT_NAME": self.project,
+            "LOCUST_PORT": str(port),
+            "HARNESS_TAG": "test",
+            "HARNESS_BUILD_NETWORK": "host",
+            "LOCUST_LOGIN": "yes",
+            "HARNESS_LOCUSTFILE": PLAIN,
+        }
 
     def run(self, *command: str, **more: str) -> subprocess.CompletedProcess[str]:
         """A command in the copy, to its end."""
         return subprocess.run(
-            command, cwd=self.folder, env=self.env | more, text=True, capture_output=True,
-            check=False, timeout=300, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+            command,
+            cwd=self.folder,
+            env=self.env | more,
+            text=True,
+            capture_output=True,
+            check=False,
+            timeout=300,
+            stdin=subprocess.DEVNULL,
+        )
 
     def compose(self, *arguments: str, **more: str) -> str:
         """`docker compose`: its stdout; fails the test where it fails."""

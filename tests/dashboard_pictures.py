@@ -46,8 +46,17 @@ if TYPE_CHECKING:
 
 OUT: Final = ROOT / "docs/pictures"
 SLOS: Final = (Slo.parse("ttft_p95=250ms"), Slo.parse("itl_p95=50ms"))
-COMMAND: Final = ("knee", "--budget", "80s", "--max-users", "32", "--prompt-tokens", "128",
-                  "--output-tokens", "64")  # fmt: skip
+COMMAND: Final = (
+    "knee",
+    "--budget",
+    "80s",
+    "--max-users",
+    "32",
+    "--prompt-tokens",
+    "128",
+    "--output-tokens",
+    "64",
+)
 ENGINE: Final = EngineConfig(
     max_num_seqs=8, num_gpu_blocks=112, max_model_len=1024
 )  # of 16 tokens: 12 hold a request
@@ -55,9 +64,18 @@ LINE: Final = 38  # pixels of a grid line
 COLOURS: Final = ("#56a64b", "#e0a100", "#3274d9", "#e55400", "#8f3bb8", "#1f8a85", "#8ab8ff")
 WINDOW: Final = "5s"
 GPU_S: Final = 18.0  # a recorded reading lasts so long
-UNITS: Final = {"s": "s", "reqps": "req/s", "percentunit": "%", "bytes": "GiB", "watt": "W",
-                "celsius": "°C", "hertz": "GHz", "Bps": "MB/s", "joule": "J",
-                "ops": "/s"}  # fmt: skip
+UNITS: Final = {
+    "s": "s",
+    "reqps": "req/s",
+    "percentunit": "%",
+    "bytes": "GiB",
+    "watt": "W",
+    "celsius": "°C",
+    "hertz": "GHz",
+    "Bps": "MB/s",
+    "joule": "J",
+    "ops": "/s",
+}
 SCALE: Final = {"percentunit": 100.0, "bytes": 1 / 2**30, "hertz": 1e-9, "Bps": 1e-6}
 Series = list[tuple[str, "np.ndarray", "np.ndarray", "Query"]]
 
@@ -102,8 +120,15 @@ def graph(stage: Staged, panel: Panel, axes: Axes, series: Series) -> None:
     if panel.least is not None:
         axes.set_ylim(bottom=0, top=panel.most and panel.most * highest)
     axes.set_xlim(-2, stage.ended - stage.began + 2)
-    axes.legend(fontsize=6, ncol=5, loc="upper center", bbox_to_anchor=(0.5, -0.08), frameon=False,
-                columnspacing=1.0, handlelength=1.4)  # fmt: skip
+    axes.legend(
+        fontsize=6,
+        ncol=5,
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.08),
+        frameon=False,
+        columnspacing=1.0,
+        handlelength=1.4,
+    )
 
 
 def heatmap(stage: Staged, _panel: Panel, axes: Axes, series: Series) -> None:
@@ -151,8 +176,11 @@ def against(_stage: Staged, panel: Panel, axes: Axes, series: Series) -> None:
     x = dict(zip(series[0][1].tolist(), series[0][2].tolist(), strict=True))
     for place, (name, at, values, query) in enumerate(series[1:]):
         pairs = sorted((x[t], v) for t, v in zip(at.tolist(), values, strict=True) if t in x)
-        style = {"ls": "--", "color": "#e02f44"} if query.style == "limit" else {
-            "ls": "", "marker": "o", "ms": 4, "alpha": 0.6, "color": COLOURS[place]}  # fmt: skip
+        style = (
+            {"ls": "--", "color": "#e02f44"}
+            if query.style == "limit"
+            else {"ls": "", "marker": "o", "ms": 4, "alpha": 0.6, "color": COLOURS[place]}
+        )
         axes.plot([p for p, _ in pairs], [v for _, v in pairs], label=name, **style)
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
@@ -166,15 +194,25 @@ def states(stage: Staged, _panel: Panel, axes: Axes, series: Series) -> None:
         for state, colour in ((0, "#c8e6c0"), (1, "#e02f44")):
             on = [(t, 1.0) for t, v in zip(at, values, strict=True) if v == state]
             axes.broken_barh(on, (lane + 0.1, 0.8), color=colour)
-        axes.text(0.01, lane + 0.5, series[lane][0], fontsize=7, va="center",
-                  transform=axes.get_yaxis_transform())  # fmt: skip
+        axes.text(
+            0.01,
+            lane + 0.5,
+            series[lane][0],
+            fontsize=7,
+            va="center",
+            transform=axes.get_yaxis_transform(),
+        )
     axes.set_yticks([])
     axes.set_xlim(-2, stage.ended - stage.began + 2)
 
 
 KINDS: Final[dict[str, Any]] = {
-    "graph": graph, "heatmap": heatmap, "stat": stat, "xy": against, "states": states,
-}  # fmt: skip
+    "graph": graph,
+    "heatmap": heatmap,
+    "stat": stat,
+    "xy": against,
+    "states": states,
+}
 
 
 def notes(stage: Staged, page: Dashboard, axes: Axes) -> None:

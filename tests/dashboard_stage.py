@@ -113,9 +113,16 @@ def staged(
         with prometheus(place / "prometheus", jobs, every="500ms") as prom:
             wait_for(lambda: prom.up(server) and prom.up(beside))
             process = started(
-                command[0], url, *command[1:], "--quiet", "--out", str(folder),
-                "--metrics-port", str(port), *(p for slo in slos for p in ("--slo", str(slo))),
-            )  # fmt: skip
+                command[0],
+                url,
+                *command[1:],
+                "--quiet",
+                "--out",
+                str(folder),
+                "--metrics-port",
+                str(port),
+                *(p for slo in slos for p in ("--slo", str(slo))),
+            )
             _, said = process.communicate(timeout=240)
             assert process.returncode in (0, 5, 6, 99), said
             wait_for(lambda: not prom.up(run))

@@ -28,9 +28,13 @@ class Ask(NamedTuple):
 def small(**options: Any) -> EngineConfig:
     """A small engine: 4 seats, 32 tokens a step, 64 blocks of 4 tokens, no jitter."""
     least = {
-        "max_num_seqs": 4, "max_num_batched_tokens": 32, "max_model_len": 32, "block_size": 4,
-        "num_gpu_blocks": 64, "jitter": 0.0,
-    }  # fmt: skip
+        "max_num_seqs": 4,
+        "max_num_batched_tokens": 32,
+        "max_model_len": 32,
+        "block_size": 4,
+        "num_gpu_blocks": 64,
+        "jitter": 0.0,
+    }
     return EngineConfig(**(least | options))
 
 

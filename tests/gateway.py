@@ -17,9 +17,12 @@ class Gateway(Balancer):
     """Another list may be assigned to `servers`; one that is gone keeps its connections."""
 
     def __init__(
-        self, servers: Iterable[str], *, in_turn: bool = False,
+        self,
+        servers: Iterable[str],
+        *,
+        in_turn: bool = False,
         answers: Mapping[bytes, bytes] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`answers`: by their first bytes, what connections are answered here, and then closed."""
         super().__init__(servers)
         if in_turn:

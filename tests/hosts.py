@@ -121,8 +121,20 @@ class Hosts:
 
     def _link(self, host: str, to: str, address: str) -> None:
         """A cable from the host to the bridge of another."""
-        _ip("link", "add", f"to-{to}", "netns", self._of(host), "type", "veth",
-            "peer", "name", f"of-{host}", "netns", self._of(to))  # fmt: skip
+        _ip(
+            "link",
+            "add",
+            f"to-{to}",
+            "netns",
+            self._of(host),
+            "type",
+            "veth",
+            "peer",
+            "name",
+            f"of-{host}",
+            "netns",
+            self._of(to),
+        )
         self._in(to, "link", "set", f"of-{host}", "master", "hub", "up")
         self._in(host, "address", "add", f"{address}/24", "dev", f"to-{to}")
         self._in(host, "link", "set", f"to-{to}", "up")
@@ -184,29 +196,68 @@ class Run:
             port = free.getsockname()[1]
         seconds = FAULTS[self.fault]
         self.master = self._locust(
-            "m", TOP, {}, "locustfiles/chat.py", "--master", "--headless", "--expect-workers", 2,
-            "-u", USERS, "-r", USERS, "-t", f"{seconds}s", "--host", url, "--workload", "fixed",
-            "--output-tokens", TOKENS, "--run-folder", self.run_folder, "--seed", self.seed,
-            "--master-bind-port", port,
-        )  # fmt: skip
+            "m",
+            TOP,
+            {},
+            "locustfiles/chat.py",
+            "--master",
+            "--headless",
+            "--expect-workers",
+            2,
+            "-u",
+            USERS,
+            "-r",
+            USERS,
+            "-t",
+            f"{seconds}s",
+            "--host",
+            url,
+            "--workload",
+            "fixed",
+            "--output-tokens",
+            TOKENS,
+            "--run-folder",
+            self.run_folder,
+            "--seed",
+            self.seed,
+            "--master-bind-port",
+            port,
+        )
         ahead = AHEAD_MS * (1 if self.seed % 2 else -1) * (self.fault == "clock off by 200 ms")
         self.workers = []
         for host, home in self.homes.items():
             home.mkdir()
             env = {"AHEAD_MS": str(ahead if host == "w0" else 0)}
-            self.workers.append(self._locust(
-                host, home, env, HERE / "host_locustfile.py", "--worker",
-                "--master-host", hosts.master, "--master-port", port,
-            ))  # fmt: skip
+            self.workers.append(
+                self._locust(
+                    host,
+                    home,
+                    env,
+                    HERE / "host_locustfile.py",
+                    "--worker",
+                    "--master-host",
+                    hosts.master,
+                    "--master-port",
+                    port,
+                )
+            )
 
     def _locust(
         self, host: str, cwd: Path, env: dict[str, str], file: object, *arguments: object
     ) -> subprocess.Popen[str]:
         process = self.hosts.start(
-            host, "-m", "locust", "-f", file, *arguments, cwd=cwd, stdin=subprocess.DEVNULL,
-            stdout=self.log, stderr=subprocess.STDOUT,
+            host,
+            "-m",
+            "locust",
+            "-f",
+            file,
+            *arguments,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=self.log,
+            stderr=subprocess.STDOUT,
             env=os.environ | env | {"PYTHONPATH": f"{TOP}:{os.environ.get('PYTHONPATH', '')}"},
-        )  # fmt: skip
+        )
         self.processes.append(process)
         return process
 
@@ -301,10 +352,18 @@ class Run:
         ended = read_json(self.run_folder / names.RESULT) or {}
         apart_ms = round(moved["w1"] - moved["w0"], 3) if len(moved) == len(WORKERS) else None
         return Row(
-            self.fault, self.seed, len(arrived), sum(sent.values()), len(run.table),
-            sum(lost.values()), before, f"{ended.get('status', '-')}, {self.master.returncode}",
-            apart_ms, (ended.get("client") or {}).get("clock_apart_ms"), wrong,
-        )  # fmt: skip
+            self.fault,
+            self.seed,
+            len(arrived),
+            sum(sent.values()),
+            len(run.table),
+            sum(lost.values()),
+            before,
+            f"{ended.get('status', '-')}, {self.master.returncode}",
+            apart_ms,
+            (ended.get("client") or {}).get("clock_apart_ms"),
+            wrong,
+        )
 
 
 def table(rows: list[dict[str, Any]]) -> Iterator[str]:

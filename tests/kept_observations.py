@@ -25,8 +25,22 @@ if TYPE_CHECKING:
 
 KEPT = Path(__file__).parent / "data" / "observations"
 # What rules read of a level; the rest would be most of the file.
-READ = ("index", "users", "decision", "settled_ns", "end_ns", "output_tokens_per_s", "over_share",
-        "ttft_ms", "server", "gpu", "client", "gaps", "arrivals", "late")  # fmt: skip
+READ = (
+    "index",
+    "users",
+    "decision",
+    "settled_ns",
+    "end_ns",
+    "output_tokens_per_s",
+    "over_share",
+    "ttft_ms",
+    "server",
+    "gpu",
+    "client",
+    "gaps",
+    "arrivals",
+    "late",
+)
 LATENCY = ("n", "mean")
 
 

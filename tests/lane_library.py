@@ -31,7 +31,7 @@ from harness.reader.fast_path import (
 )
 from harness.reader.raw_batch import BYTES, EXACT, TOKEN
 from harness.wire.openai import NotACompletion, read_event
-from harness.wire.sse import DATA, EVENT_END, is_special
+from harness.wire.sse import ABORT, CHOICES_KEY, DATA, DELTA_KEY, DONE, ERROR_KEY, EVENT_END
 from harness.wire.token_template import NO_MATCH, TokenTemplate, template_of
 
 if TYPE_CHECKING:
@@ -53,10 +53,13 @@ class PollRound(ctypes.Structure):
     """As in `_lane.h`."""
 
     _fields_ = [
-        *((name, ctypes.c_int64) for name in ("number", "polled_ns", "before_ns", "offset_ns",
-                                              "anchor_ns")),
-        ("trust_stamps", ctypes.c_int), ("read_bytes", ctypes.c_size_t),
-    ]  # fmt: skip
+        *(
+            (name, ctypes.c_int64)
+            for name in ("number", "polled_ns", "before_ns", "offset_ns", "anchor_ns")
+        ),
+        ("trust_stamps", ctypes.c_int),
+        ("read_bytes", ctypes.c_size_t),
+    ]
 
 
 class SocketRead(ctypes.Structure):
@@ -64,9 +67,12 @@ class SocketRead(ctypes.Structure):
 
     _fields_ = [
         *((name, ctypes.c_int) for name in ("fd", "code", "handed", "stamped")),
-        ("data", ctypes.c_void_p), ("size", ctypes.c_ssize_t),
-        ("at_ns", ctypes.c_int64), ("bound_ns", ctypes.c_int64), ("exact", ctypes.c_int),
-    ]  # fmt: skip
+        ("data", ctypes.c_void_p),
+        ("size", ctypes.c_ssize_t),
+        ("at_ns", ctypes.c_int64),
+        ("bound_ns", ctypes.c_int64),
+        ("exact", ctypes.c_int),
+    ]
 
 
 def compiled(folder: Path, *flags: str) -> list[Path]:
@@ -89,16 +95,26 @@ class LaneLibrary:
         self._library.lane_rows.restype = ctypes.c_size_t
 
     def arrival(
-        self, lane: ctypes.Array[ctypes.c_int64], stamp_ns: int, polled_ns: int, read_ns: int,
-        drained: bool, number: int, before_ns: int,
-    ) -> tuple[int, int, bool]:  # fmt: skip
+        self,
+        lane: ctypes.Array[ctypes.c_int64],
+        stamp_ns: int,
+        polled_ns: int,
+        read_ns: int,
+        drained: bool,
+        number: int,
+        before_ns: int,
+    ) -> tuple[int, int, bool]:
         """(at_ns, bound_ns, exact) of one read."""
         when = PollRound(number=number, polled_ns=polled_ns, before_ns=before_ns)
         out = SocketRead()
         self._library.lane_arrival(
-            lane, ctypes.byref(when), ctypes.c_int64(stamp_ns), int(drained),
-            ctypes.c_int64(read_ns), ctypes.byref(out),
-        )  # fmt: skip
+            lane,
+            ctypes.byref(when),
+            ctypes.c_int64(stamp_ns),
+            int(drained),
+            ctypes.c_int64(read_ns),
+            ctypes.byref(out),
+        )
         return out.at_ns, out.bound_ns, bool(out.exact)
 
     def rows(
@@ -107,8 +123,9 @@ class LaneLibrary:
         """Rows of one read, and their bytes; both are held in exactly as much memory as allowed."""
         memory = (ctypes.c_char * len(data)).from_buffer_copy(data)
         rows = (ctypes.c_int64 * (5 * (len(data) // 13 + 1)))()
-        read = SocketRead(data=ctypes.addressof(memory), size=len(data), at_ns=9, bound_ns=7,
-                          exact=exact)  # fmt: skip
+        read = SocketRead(
+            data=ctypes.addressof(memory), size=len(data), at_ns=9, bound_ns=7, exact=exact
+        )
         n = self._library.lane_rows(lane, ctypes.byref(read), rows)
         got = [tuple(rows[5 * i : 5 * i + 5]) for i in range(n)]
         return got, memory.raw[: read.size] if n else b""
@@ -124,8 +141,19 @@ class Generated(NamedTuple):
     exact: bool
 
 
-TEXTS: Final = ("x", " the", "", 'a"', "\\", "\u20ac\u2028", '"content":"x"', "[DONE]", '"error"',
-                "\n\n", "data: ")  # fmt: skip
+TEXTS: Final = (
+    "x",
+    " the",
+    "",
+    'a"',
+    "\\",
+    "\u20ac\u2028",
+    '"content":"x"',
+    "[DONE]",
+    '"error"',
+    "\n\n",
+    "data: ",
+)
 OTHERS: Final = (b"[DONE]", b"", b"{}", b'{"error": {"message": "no"}}', b'"', b"\x00\x01\x02")
 ENDS: Final = (b"", b"0\r\n\r\n", b"5", b"\r\n", b"ffffffffff\r\n", b"7fffffff\r\n", b"8;a=b\r\n")
 
@@ -198,6 +226,16 @@ def events_of(data: bytes) -> Iterator[bytes | None]:
             return
         yield body[len(DATA) : -len(EVENT_END)]
         data = data[2:]
+
+
+def is_special(data: bytes) -> bool:
+    """Whether an event, or a read of several, says more than a token: the rule of C.
+
+    How a stream ends, an error, or an object that is no part of an answer.
+    """
+    if DELTA_KEY not in data and CHOICES_KEY not in data:
+        return True
+    return DONE in data or ERROR_KEY in data or ABORT in data
 
 
 def rows_in_python(one: Generated) -> tuple[list[tuple[int, ...]], bytes]:

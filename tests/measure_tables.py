@@ -86,4 +86,4 @@ def evidence(
 def run_with(samples: Sequence[ServerSample]) -> Run:
     """A run of which nothing but the server's samples is looked at."""
     info = {"config": {}}
-    return Run(Path(), info, table(), [], [], list(samples), [], [], [], Damage())
+    return Run(Path(), info, table(), [], [], list(samples), [], [], Damage())

@@ -83,9 +83,11 @@ def prometheus(folder: Path, jobs: Mapping[str, str], every: str = "1s") -> Iter
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [
-        "prometheus", f"--config.file={folder}/prometheus.yml",
-        f"--storage.tsdb.path={folder}/data", f"--web.listen-address=127.0.0.1:{port}",
-    ]  # fmt: skip
+        "prometheus",
+        f"--config.file={folder}/prometheus.yml",
+        f"--storage.tsdb.path={folder}/data",
+        f"--web.listen-address=127.0.0.1:{port}",
+    ]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
     made = Prometheus(f"http://127.0.0.1:{port}")

@@ -38,11 +38,18 @@ def _request(draw: np.random.Generator, number: int, gap_ms: float) -> RequestRe
     low = at - np.where(draw.random(n) < 0.1, (gaps * draw.random(n)).astype(np.int64), 0)
     done = int(at[-1] if n else sent) + int(draw.integers(0, 3)) * MS
     return RequestRecord(
-        worker=number % 3, number=number, user=number % 7, sent_ns=sent, done_ns=done,
-        outcome=KINDS[draw.integers(len(KINDS))], planned_tokens=int(draw.integers(0, 80)),
-        answer_index=int(draw.integers(-1, n)) if n else -1, at_ns=ns_array(at.tolist()),
-        not_before_ns=ns_array(low.tolist()), tokens=ns_array(draw.integers(1, 4, n).tolist()),
-    )  # fmt: skip
+        worker=number % 3,
+        number=number,
+        user=number % 7,
+        sent_ns=sent,
+        done_ns=done,
+        outcome=KINDS[draw.integers(len(KINDS))],
+        planned_tokens=int(draw.integers(0, 80)),
+        answer_index=int(draw.integers(-1, n)) if n else -1,
+        at_ns=ns_array(at.tolist()),
+        not_before_ns=ns_array(low.tolist()),
+        tokens=ns_array(draw.integers(1, 4, n).tolist()),
+    )
 
 
 @dataclass

@@ -30,15 +30,28 @@ ENVIRONMENT = {
 }
 SERVERS: Final[dict[str, tuple[str, ...]]] = {
     # 32 blocks of 32 tokens: about eight requests of 32 + 96 tokens, where 32 slots are free
-    "few KV blocks": ("--max-num-seqs", "32", "--block-size", "32", "--num-gpu-blocks-override",
-                      "33", "--max-model-len", "1024"),
+    "few KV blocks": (
+        "--max-num-seqs",
+        "32",
+        "--block-size",
+        "32",
+        "--num-gpu-blocks-override",
+        "33",
+        "--max-model-len",
+        "1024",
+    ),
     # /inference/v1/generate is there only with --enable-scale-out
     "16 slots": ("--max-num-seqs", "16", "--enable-scale-out"),
     # at temperature 0 a model of random weights soon repeats itself, which n-grams predict
-    "speculating": ("--max-num-seqs", "4", "--override-generation-config", '{"temperature": 0}',
-                    "--speculative-config",
-                    '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}'),
-}  # fmt: skip
+    "speculating": (
+        "--max-num-seqs",
+        "4",
+        "--override-generation-config",
+        '{"temperature": 0}',
+        "--speculative-config",
+        '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}',
+    ),
+}
 
 
 KEYS: Final = {"few KV blocks": {"VLLM_API_KEY": "k"}}
@@ -81,9 +94,13 @@ def benchmark() -> Iterator[subprocess.Popen[str]]:
     """`vllm bench serve`, which imports now, and runs what `bench_serve` tells it."""
     command = [str(HOME / "venv/bin/python"), "-c", BENCH]
     with subprocess.Popen(
-        command, env=os.environ | ENVIRONMENT, text=True, stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-    ) as process:  # fmt: skip
+        command,
+        env=os.environ | ENVIRONMENT,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    ) as process:
         try:
             yield process
         finally:
@@ -99,15 +116,33 @@ def bench_serve(
     """
     results = [folder / f"bench-{number}.json" for number in range(len(runs))]
     commands = [
-        json.dumps([
-            "--base-url", url, "--model", "m", "--tokenizer", str(HOME / "tiny"),
-            "--dataset-name", "random", "--ignore-eos",
-            "--percentile-metrics", "ttft,tpot,itl,e2el", "--metric-percentiles", "50,99",
-            "--disable-tqdm", "--save-result", "--save-detailed", "--result-dir", str(folder),
-            "--result-filename", result.name, *flags,
-        ])
+        json.dumps(
+            [
+                "--base-url",
+                url,
+                "--model",
+                "m",
+                "--tokenizer",
+                str(HOME / "tiny"),
+                "--dataset-name",
+                "random",
+                "--ignore-eos",
+                "--percentile-metrics",
+                "ttft,tpot,itl,e2el",
+                "--metric-percentiles",
+                "50,99",
+                "--disable-tqdm",
+                "--save-result",
+                "--save-detailed",
+                "--result-dir",
+                str(folder),
+                "--result-filename",
+                result.name,
+                *flags,
+            ]
+        )
         for result, flags in zip(results, runs, strict=True)
-    ]  # fmt: skip
+    ]
     _, err = tool.communicate("\n".join(commands), timeout=300)
     assert tool.returncode == 0, err[-2000:]
     return [json.loads(result.read_text()) for result in results]

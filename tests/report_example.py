@@ -88,16 +88,25 @@ class Server:
         at = [] if bad else request.at
         self.records.append(
             RequestRecord(
-                worker=request.number % 2, number=request.number // 2, user=request.user,
-                sent_ns=request.sent_ns, done_ns=request.at[-1], status=503 if bad else 200,
-                outcome=Outcome.status if bad else Outcome.ok, head_ns=request.at[0],
-                error=self.error if bad else "", planned_tokens=request.length,
-                finish_reason="" if bad else "length", prompt_tokens=256,
-                output_tokens=request.length, answer_index=0 if at else -1,
-                at_ns=array("q", at), tokens=array("q", [1] * len(at)),
+                worker=request.number % 2,
+                number=request.number // 2,
+                user=request.user,
+                sent_ns=request.sent_ns,
+                done_ns=request.at[-1],
+                status=503 if bad else 200,
+                outcome=Outcome.status if bad else Outcome.ok,
+                head_ns=request.at[0],
+                error=self.error if bad else "",
+                planned_tokens=request.length,
+                finish_reason="" if bad else "length",
+                prompt_tokens=256,
+                output_tokens=request.length,
+                answer_index=0 if at else -1,
+                at_ns=array("q", at),
+                tokens=array("q", [1] * len(at)),
                 not_before_ns=array("q", [a - (20_000 if a % 50 == 0 else 0) for a in at]),
             )
-        )  # fmt: skip
+        )
         if len(self.waiting) + len(self.running) < self.users:
             self.send(request.user)
 
@@ -105,12 +114,20 @@ class Server:
         """What the server's metrics show now."""
         self.samples.append(
             ServerSample(
-                at_ns=self.now, running=float(len(self.running)), waiting=float(len(self.waiting)),
-                kv_usage=len(self.running) * 300 / 16384, preemptions_total=0.0,
-                prompt_tokens_total=self.prompts * 256.0, requests_total=float(len(self.records)),
-                generation_tokens_total=float(self.tokens), ttft_sum_s=self.ttft_s,
-                ttft_count=float(self.prompts), queue_sum_s=self.queue_s,
-                queue_count=float(self.prompts), prefill_sum_s=self.prompts * 0.016,
-                prefill_count=float(self.prompts), took_ns=5.0 * MS,
+                at_ns=self.now,
+                running=float(len(self.running)),
+                waiting=float(len(self.waiting)),
+                kv_usage=len(self.running) * 300 / 16384,
+                preemptions_total=0.0,
+                prompt_tokens_total=self.prompts * 256.0,
+                requests_total=float(len(self.records)),
+                generation_tokens_total=float(self.tokens),
+                ttft_sum_s=self.ttft_s,
+                ttft_count=float(self.prompts),
+                queue_sum_s=self.queue_s,
+                queue_count=float(self.prompts),
+                prefill_sum_s=self.prompts * 0.016,
+                prefill_count=float(self.prompts),
+                took_ns=5.0 * MS,
             )
-        )  # fmt: skip
+        )

@@ -32,20 +32,41 @@ LEVELS = (1, 2, 4, 8, 16, 32, 64, 48, 56, 52, 50, 51, 50, 51)
 PLAN = SearchPlan(SLOS)
 CLIENT = {"stamp_source": "kernel", "exact_share": 0.98, "loop_lag_p99_ms": 1.42, "cpu_s": 12.4}
 PURPOSES = ("up",) * 7 + ("bisect",) * 5 + ("repeat",) * 2
-COMMAND = ("vllm-harness", "knee", "http://127.0.0.1:8000", "--slo", "ttft_p95=500ms", "--slo",
-           "itl_p95=50ms", "--plan-users", "2000")  # fmt: skip
+COMMAND = (
+    "vllm-harness",
+    "knee",
+    "http://127.0.0.1:8000",
+    "--slo",
+    "ttft_p95=500ms",
+    "--slo",
+    "itl_p95=50ms",
+    "--plan-users",
+    "2000",
+)
 
 
 def begin(path: Path, said: str = "") -> RunFolder:
     """A folder with run.json alone; `said`: the names that model and workload have."""
     folder = RunFolder.create(path)
     slos = [str(slo) for slo in SLOS]
-    work = {"name": said or "chat", "prompt": {"mean": 256, "shape": "fixed"},
-            "output": {"mean": 48, "shape": "normal"}}  # fmt: skip
-    config = {"kind": "knee", "plan": {**asdict(PLAN), "slos": slos}, "slos": slos,
-              "plan_users": 2000, "drive": {"workload": work}}  # fmt: skip
-    target = {"url": "http://127.0.0.1:8000", "model": said or "example-1.5b", "version": "0.26.0",
-              "flags": {"max_num_seqs": SLOTS, "max_num_batched_tokens": 8192}}  # fmt: skip
+    work = {
+        "name": said or "chat",
+        "prompt": {"mean": 256, "shape": "fixed"},
+        "output": {"mean": 48, "shape": "normal"},
+    }
+    config = {
+        "kind": "knee",
+        "plan": {**asdict(PLAN), "slos": slos},
+        "slos": slos,
+        "plan_users": 2000,
+        "drive": {"workload": work},
+    }
+    target = {
+        "url": "http://127.0.0.1:8000",
+        "model": said or "example-1.5b",
+        "version": "0.26.0",
+        "flags": {"max_num_seqs": SLOTS, "max_num_batched_tokens": 8192},
+    }
     info = run_info(config, seeds={"load": 1}, server=target, command=COMMAND)
     folder.write_json(names.RUN, info)
     return folder

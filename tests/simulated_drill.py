@@ -143,8 +143,9 @@ def truth_cases() -> Iterator[tuple[str, float, int]]:
 def observed(expected: Expectation, seen: Simulated) -> tuple[int, int]:
     """Counted without the product's judge."""
     table = seen.table
-    table = table.select((table.begun_ns >= expected.begin_ns)
-                         & (table.begun_ns <= expected.end_ns))  # fmt: skip
+    table = table.select(
+        (table.begun_ns >= expected.begin_ns) & (table.begun_ns <= expected.end_ns)
+    )
     if expected.slo is not None:
         latency = SLO_METRICS[expected.slo.metric].observe(table)
         return len(latency.ns), int((latency.ns > expected.slo.limit_ns).sum())

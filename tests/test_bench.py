@@ -59,8 +59,11 @@ def measured(cell: dict[str, Any], folder: Path) -> tuple[dict[str, Any], str]:
     page = folder / "page.md"
     subprocess.run(
         [sys.executable, "-c", MATRIX, "--cell", asked, "--out", str(page)],
-        cwd=ROOT, check=True, capture_output=True, timeout=150,
-    )  # fmt: skip
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        timeout=150,
+    )
     (kept,) = json.loads(page.with_suffix(".json").read_text())["cells"]
     return {row["client"]: row for row in kept["rows"]}, page.read_text()
 

@@ -10,8 +10,11 @@ import pytest
 
 AUDIT = runpy.run_path(str(Path(__file__).parents[1] / ".ci" / "audit.py"))
 GOOD = {"name": "rich", "version": "15.0.0", "vulns": []}
-BAD = {"name": "jinja2", "version": "2.4.1",
-       "vulns": [{"id": "PYSEC-2014-8", "fix_versions": ["2.7.3"]}]}  # fmt: skip
+BAD = {
+    "name": "jinja2",
+    "version": "2.4.1",
+    "vulns": [{"id": "PYSEC-2014-8", "fix_versions": ["2.7.3"]}],
+}
 UNKNOWN = {"name": "rich", "skip_reason": "not found on PyPI"}
 
 

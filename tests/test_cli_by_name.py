@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ast
-from importlib import import_module
 from pathlib import Path
 
 from harness.cli.app import COMMANDS
 
-PACKAGE = Path(__file__).parents[1] / "harness"
+ROOT = Path(__file__).parents[1]
 BY_NAME = {"call": 0, "partial": 1, "add_command": 2}  # which of its arguments is the name
 
 
@@ -24,10 +23,17 @@ def names_in(path: Path) -> list[str]:
     return found
 
 
+def is_function(name: str) -> bool:
+    """Whether a file has it at its top. Nothing is imported: Locust would patch this process."""
+    module, _, function = name.partition(":")
+    path = ROOT / (module.replace(".", "/") + ".py")
+    body = ast.parse(path.read_text()).body if path.exists() else []
+    return function in {node.name for node in body if isinstance(node, ast.FunctionDef)}
+
+
 def test_every_name_is_of_a_function() -> None:
-    """And there are some: no command but what is light does its work where it is declared."""
-    names = [name for path in sorted(PACKAGE.rglob("*.py")) for name in names_in(path)]
-    assert len(set(names)) >= len(COMMANDS) - 3  # knee, run and sweep share theirs
-    for name in names:
-        module, _, function = name.partition(":")
-        assert callable(getattr(import_module(module), function, None)), name
+    """And there are some: no command does its work where it is declared."""
+    files = sorted((ROOT / "harness").rglob("*.py"))
+    names = {name for path in files for name in names_in(path)}
+    assert len(names) >= len(COMMANDS) - 2  # run and sweep share the start of knee
+    assert sorted(name for name in names if not is_function(name)) == []

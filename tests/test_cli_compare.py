@@ -43,8 +43,9 @@ def folder(
 def change(path: Path, **parts: dict[str, object]) -> None:
     """Write something else into run.json."""
     info = read_json(path / names.RUN) or {}
-    RunFolder(path).write_json(names.RUN, {k: v | parts.get(k, {}) if isinstance(v, dict) else v
-                                           for k, v in info.items()})  # fmt: skip
+    RunFolder(path).write_json(
+        names.RUN, {k: v | parts.get(k, {}) if isinstance(v, dict) else v for k, v in info.items()}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -61,11 +62,17 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     steps.write_text(steps.read_text().replace("}", ',"audited":false}'))
     for name, seed, slots in (("rates", 1, 40), ("lower", 3, 30)):
         path = folder(here / name, seed, slots=slots)
-        change(path, config={"plan": (read_json(path / names.RUN) or {})["config"]["plan"]
-                                     | {"rate_step_per_s": 0.01}})  # fmt: skip
+        change(
+            path,
+            config={
+                "plan": (read_json(path / names.RUN) or {})["config"]["plan"]
+                | {"rate_step_per_s": 0.01}
+            },
+        )
         lines = path / names.LEVELS
-        lines.write_text(re.sub(r'"users":(\d+)', r'"users":\1,"rate_per_s":\1e-2',
-                                lines.read_text()))  # fmt: skip
+        lines.write_text(
+            re.sub(r'"users":(\d+)', r'"users":\1,"rate_per_s":\1e-2', lines.read_text())
+        )
     folder(here / "apart", 7, (3,))
     change(here / "apart", config={"kind": "run"})
     return here
@@ -99,8 +106,19 @@ def test_what_is_compared(runs: Path) -> None:
     def told(b: str) -> Comparison:
         return compare_folders(runs / "a", runs / b, 0.05)
 
-    every = {"ttft_p50", "ttft_p95", "itl_p50", "itl_p95", "tpot_p50", "tpot_p95", "e2e_p50",
-             "e2e_p95", "output_tokens_per_s", "requests_per_s", "error_share"}  # fmt: skip
+    every = {
+        "ttft_p50",
+        "ttft_p95",
+        "itl_p50",
+        "itl_p95",
+        "tpot_p50",
+        "tpot_p95",
+        "e2e_p50",
+        "e2e_p95",
+        "output_tokens_per_s",
+        "requests_per_s",
+        "error_share",
+    }
     got = [(d.users, d.metric) for d in told("same").differences]
     assert got[0] == (0, "knee")
     assert set(got[1:]) == {(users, metric) for users in KNEE for metric in every}
@@ -122,8 +140,12 @@ def test_what_else_differs_is_said_first(
     server = info["server"] | {"model": "other-7b", "version": "0.27.0"}
     server["flags"] = {"max_num_seqs": 8, "max_num_batched_tokens": 8192}
     work = {"name": "chat", "prompt": {"mean": 512}, "output": {"mean": 48, "shape": "normal"}}
-    change(tmp_path / "b", server=server, config={"drive": {"workload": work}},
-           gpu={"gpus": [{"name": "H200"}]})  # fmt: skip
+    change(
+        tmp_path / "b",
+        server=server,
+        config={"drive": {"workload": work}},
+        gpu={"gpus": [{"name": "H200"}]},
+    )
     main(["compare", str(runs / "a"), str(tmp_path / "b"), "--markdown", str(tmp_path / "c.md")])
     want = (
         "CAUTION: A and B were measured differently: model (example-1.5b in A, other-7b in B), "
@@ -144,8 +166,14 @@ def test_files(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     result = json.loads(out)
     assert err.startswith(result["headline"])
     assert list(result) == [
-        "exit_code", "headline", "a", "b", "tolerance", "unlike", "differences",
-    ]  # fmt: skip
+        "exit_code",
+        "headline",
+        "a",
+        "b",
+        "tolerance",
+        "unlike",
+        "differences",
+    ]
     knee = result["differences"][0]
     assert (knee["metric"], knee["verdict"], knee["beyond"]) == ("knee", "worse", True)
     assert knee["ci95"][0] < knee["change"] < knee["ci95"][1] < -0.05
@@ -185,9 +213,13 @@ def test_rates_are_compared_by_rate(runs: Path) -> None:
     ],
 )
 def test_refusals(
-    runs: Path, line: str, code: int, said: str, capsys: pytest.CaptureFixture[str],
+    runs: Path,
+    line: str,
+    code: int,
+    said: str,
+    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     """One line on stderr."""
     monkeypatch.chdir(runs)
     assert main(["compare", *line.split()]) == code

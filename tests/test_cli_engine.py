@@ -26,16 +26,25 @@ LINE = (
     "--front-end-delay 3ms --jitter 5%"
 )
 WANT = EngineConfig(
-    model="qwen2.5-7b", gpu="a100", max_num_seqs=32, max_num_batched_tokens=4096,
-    max_model_len=4096, block_size=32, num_gpu_blocks=1000, enable_chunked_prefill=False,
-    enable_prefix_caching=False, stream_interval=4, front_end_ns=3 * MS, jitter=0.05,
-)  # fmt: skip
+    model="qwen2.5-7b",
+    gpu="a100",
+    max_num_seqs=32,
+    max_num_batched_tokens=4096,
+    max_model_len=4096,
+    block_size=32,
+    num_gpu_blocks=1000,
+    enable_chunked_prefill=False,
+    enable_prefix_caching=False,
+    stream_interval=4,
+    front_end_ns=3 * MS,
+    jitter=0.05,
+)
 
 
 @pytest.mark.parametrize(
-    ("line", "want"), [("", EngineConfig()), ("--max-num-seqs 8", EngineConfig(max_num_seqs=8)),
-                       (LINE, WANT)],
-)  # fmt: skip
+    ("line", "want"),
+    [("", EngineConfig()), ("--max-num-seqs 8", EngineConfig(max_num_seqs=8)), (LINE, WANT)],
+)
 def test_flags(line: str, want: EngineConfig) -> None:
     """A flag that is not given leaves the engine's default; `knee` takes the same flags."""
     assert engine_flags.engine_config(parser().parse_args(["engine", *line.split()])) == want

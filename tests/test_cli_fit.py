@@ -20,17 +20,26 @@ if TYPE_CHECKING:
     Config = dict[str, Any]
 
 LLAMA_70B: Config = {
-    "model_type": "llama", "hidden_size": 8192, "num_hidden_layers": 80, "vocab_size": 128_256,
-    "num_attention_heads": 64, "num_key_value_heads": 8, "intermediate_size": 28_672,
+    "model_type": "llama",
+    "hidden_size": 8192,
+    "num_hidden_layers": 80,
+    "vocab_size": 128_256,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "intermediate_size": 28_672,
     "max_position_embeddings": 131_072,
-}  # fmt: skip
+}
 MODEL_7B: Config = LLAMA_70B | {
-    "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
-}  # fmt: skip
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+}
 LLAMA_8B: Config = LLAMA_70B | {
-    "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
     "intermediate_size": 14_336,
-}  # fmt: skip
+}
 BLOCK_FP8: Config = {  # Qwen3 235B
     "model_type": "qwen3_moe", "hidden_size": 4096, "num_hidden_layers": 94, "head_dim": 128,
     "num_attention_heads": 64, "num_key_value_heads": 4, "intermediate_size": 12_288,
@@ -40,17 +49,30 @@ BLOCK_FP8: Config = {  # Qwen3 235B
 }  # fmt: skip
 UNKNOWN_WEIGHTS: Config = LLAMA_8B | {"quantization_config": {"quant_method": "new"}}
 QWEN2_1_5B: Config = {
-    "model_type": "qwen2", "hidden_size": 1536, "num_hidden_layers": 28, "num_attention_heads": 12,
-    "num_key_value_heads": 2, "intermediate_size": 8960, "vocab_size": 151_936,
-    "tie_word_embeddings": True, "use_sliding_window": False, "sliding_window": 4096,
-}  # fmt: skip
+    "model_type": "qwen2",
+    "hidden_size": 1536,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 12,
+    "num_key_value_heads": 2,
+    "intermediate_size": 8960,
+    "vocab_size": 151_936,
+    "tie_word_embeddings": True,
+    "use_sliding_window": False,
+    "sliding_window": 4096,
+}
 LATENT: Config = {
-    "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128,
-}  # fmt: skip
+    "kv_lora_rank": 512,
+    "qk_rope_head_dim": 64,
+    "qk_nope_head_dim": 128,
+    "v_head_dim": 128,
+}
 TINY: Config = {
-    "model_type": "qwen2", "hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "model_type": "qwen2",
+    "hidden_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
     "num_key_value_heads": 1,
-}  # fmt: skip
+}
 GIB = 2**30
 # four GPUs of 80 GB, as common texts have them; a driver reports 79.19 GiB of an H100
 H100 = ["--gpu", "h100", "--memory", "80"]
@@ -185,9 +207,13 @@ def run(tmp_path: Path, config: Config, *options: str) -> int:
     ],
 )  # fmt: skip
 def test_known_answers(
-    config: Config, options: list[str], code: int, lines: list[str], tmp_path: Path,
+    config: Config,
+    options: list[str],
+    code: int,
+    lines: list[str],
+    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     """As printed, and the exit code that says whether it fits."""
     assert run(tmp_path, config, *options) == code
     shown = [re.sub(" +", " ", line) for line in capsys.readouterr().out.splitlines()]
@@ -207,9 +233,12 @@ def test_known_answers(
     ],
 )  # fmt: skip
 def test_replicas(
-    config: Config, options: list[str], users: dict[int, int], tmp_path: Path,
+    config: Config,
+    options: list[str],
+    users: dict[int, int],
+    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     """Users of replicas of so many GPUs each; a replica that does not start has none."""
     out = tmp_path / "fit.json"
     run(tmp_path, config, *options, "--json", str(out))
@@ -260,20 +289,35 @@ def test_prefill_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 PHI3_SHAPE: Config = {  # a window of 255, that Phi 3 has in each layer
-    "model_type": "phi3", "hidden_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "sliding_window": 255, "intermediate_size": 1024,
-    "vocab_size": 32_000, "max_position_embeddings": 2048,
-}  # fmt: skip
+    "model_type": "phi3",
+    "hidden_size": 512,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "sliding_window": 255,
+    "intermediate_size": 1024,
+    "vocab_size": 32_000,
+    "max_position_embeddings": 2048,
+}
 
 
 def capabilities(max_model_len: int, **labels: str) -> probe.Capabilities:
     """What a probe finds of a server of 8,192 blocks of 128 tokens."""
     labels |= {"block_size": "128", "num_gpu_blocks": "8192", "cache_dtype": "auto"}
     return probe.Capabilities(
-        url="http://127.0.0.1:8000", api="completions", model="m", models=("m",),
-        max_model_len=max_model_len, version="0.32.0", fixed_length=True, continuous_usage=True,
-        final_usage=True, tokenize=True, metrics=True, cache=probe.cache_summary([labels]),
-    )  # fmt: skip
+        url="http://127.0.0.1:8000",
+        api="completions",
+        model="m",
+        models=("m",),
+        max_model_len=max_model_len,
+        version="0.32.0",
+        fixed_length=True,
+        continuous_usage=True,
+        final_usage=True,
+        tokenize=True,
+        metrics=True,
+        cache=probe.cache_summary([labels]),
+    )
 
 
 @pytest.mark.parametrize(
@@ -285,9 +329,15 @@ def capabilities(max_model_len: int, **labels: str) -> probe.Capabilities:
     ],
 )
 def test_a_running_server(
-    said: str | None, tokens: int, concurrency: float, differs: bool | None, users: int,
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    said: str | None,
+    tokens: int,
+    concurrency: float,
+    differs: bool | None,
+    users: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """Its own figures beside ours; where they differ by more than 1%, its own are the answer."""
     found = capabilities(2048)
     if said:
@@ -309,24 +359,52 @@ def test_a_running_server(
 @pytest.mark.parametrize(
     ("found", "options", "code", "shown"),
     [
-        (replace(capabilities(131_072), flags={"max_num_seqs": 4}), ["--users", "5"], 99,
-         "and 4 slots"),
-        (replace(capabilities(131_072), flags={"max_num_seqs": 4}),
-         ["--users", "5", "--max-num-seqs", "8"], 0, "and 8 slots"),
+        (
+            replace(capabilities(131_072), flags={"max_num_seqs": 4}),
+            ["--users", "5"],
+            99,
+            "and 4 slots",
+        ),
+        (
+            replace(capabilities(131_072), flags={"max_num_seqs": 4}),
+            ["--users", "5", "--max-num-seqs", "8"],
+            0,
+            "and 8 slots",
+        ),
         # of the server's KV cache, not of what the GPU would have; and it is another GPU
-        (capabilities(131_072), ["--users", "10", "--gpu", "h100"], 0,
-         "context of 10 users             at most 104,832 tokens in whole blocks, 104,857 without"),
+        (
+            capabilities(131_072),
+            ["--users", "10", "--gpu", "h100"],
+            0,
+            (
+                "context of 10 users             at most 104,832 tokens in whole blocks, "
+                "104,857 without"
+            ),
+        ),
         (capabilities(131_072), ["--gpu", "h100"], 0, "reserve                         unknown"),
-        (capabilities(131_072, kv_cache_size_tokens="1048576", kv_cache_max_concurrency="nan"), [],
-         0, "the server's own figures        1,048,576 tokens, 8.00 requests"),
-        (capabilities(131_072, kv_cache_size_tokens="9" * 5000), [], 0,
-         "1,048,576 in 8,192 blocks"),
+        (
+            capabilities(131_072, kv_cache_size_tokens="1048576", kv_cache_max_concurrency="nan"),
+            [],
+            0,
+            "the server's own figures        1,048,576 tokens, 8.00 requests",
+        ),
+        (
+            capabilities(131_072, kv_cache_size_tokens="9" * 5000),
+            [],
+            0,
+            "1,048,576 in 8,192 blocks",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_a_running_server_says(
-    found: probe.Capabilities, options: list[str], code: int, shown: str, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    found: probe.Capabilities,
+    options: list[str],
+    code: int,
+    shown: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """Llama 8B on 8,192 blocks of 128 tokens: 1,048,576 tokens, 137 GB."""
     monkeypatch.setattr(probe, "probe", lambda *_: found)
     (tmp_path / "config.json").write_text(json.dumps(LLAMA_8B))
@@ -431,9 +509,12 @@ def test_a_real_vllm(
     ],
 )
 def test_bad_input(
-    edits: Config, options: list[str], message: str, tmp_path: Path,
+    edits: Config,
+    options: list[str],
+    message: str,
+    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     """One sentence; what is not understood is refused, not guessed."""
     assert run(tmp_path, LLAMA_70B | edits, *options) == 2
     assert re.search(message, capsys.readouterr().err)
@@ -477,9 +558,12 @@ def weight_file(path: Path, values: int, dtype: str = "BF16") -> None:
     ],
 )
 def test_files_beside_it(
-    files: dict[str, tuple[int, str] | None], options: list[str], gb: str, tmp_path: Path,
+    files: dict[str, tuple[int, str] | None],
+    options: list[str],
+    gb: str,
+    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     """Their size counts where all are there, and vLLM loads what they hold."""
     for name, weights in files.items():
         if weights is None:  # what Git LFS leaves, without its files

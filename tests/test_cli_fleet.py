@@ -29,14 +29,22 @@ RESULT: dict[str, Any] = {
 }  # fmt: skip
 # 60 requests/s with 30 in flight
 BY_RATE = RESULT | {
-    "knee": RESULT["knee"] | {
-        "holds": 60.0, "estimate": 66.0, "ci95": [60.0, 72.0], "requests_per_s": 60.0,
-        "unit": "requests/s", "measured_at_users": None, "measured_at_per_s": 60.0,
+    "knee": RESULT["knee"]
+    | {
+        "holds": 60.0,
+        "estimate": 66.0,
+        "ci95": [60.0, 72.0],
+        "requests_per_s": 60.0,
+        "unit": "requests/s",
+        "measured_at_users": None,
+        "measured_at_per_s": 60.0,
         "in_flight": 30.0,
     },
-    "levels": [level | {"users": 0, "rate_per_s": rate, "in_flight": 30.0}
-               for level, rate in zip(RESULT["levels"], (60.0, 72.0), strict=True)],
-}  # fmt: skip
+    "levels": [
+        level | {"users": 0, "rate_per_s": rate, "in_flight": 30.0}
+        for level, rate in zip(RESULT["levels"], (60.0, 72.0), strict=True)
+    ],
+}
 
 
 def said(

@@ -16,9 +16,23 @@ ROOT = Path(__file__).parents[1]
 
 NAMES = list(COMMANDS)
 HEAVY = {
-    "numpy", "locust", "gevent", "matplotlib", "rich", "pyarrow", "jinja2", "orjson", "msgpack",
-    "httptools", "asyncio", "multiprocessing", "http.client", "ssl", "socket", "scipy",
-}  # fmt: skip
+    "numpy",
+    "locust",
+    "gevent",
+    "matplotlib",
+    "rich",
+    "pyarrow",
+    "jinja2",
+    "orjson",
+    "msgpack",
+    "httptools",
+    "asyncio",
+    "multiprocessing",
+    "http.client",
+    "ssl",
+    "socket",
+    "scipy",
+}
 
 
 @pytest.mark.parametrize("command", [None, *NAMES])
@@ -52,8 +66,11 @@ def test_make_knee_is_accepted() -> None:
     """The first command on a fresh clone asks for the embedded server."""
     shown = subprocess.run(
         ["make", "-n", "--no-print-directory", "--assume-old=.venv/.ready", "knee"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    ).stdout.replace("\\\n", " ")  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.replace("\\\n", " ")
     words = shown.splitlines()[-1].split()
     assert words[0].endswith("vllm-harness")
     assert "--embedded" in accept(words[1:])
@@ -89,10 +106,15 @@ def test_help_shows_the_workloads_lengths(capsys: pytest.CaptureFixture[str]) ->
         main(["run", "--help"])
     rows = [line.split()[:3] for line in capsys.readouterr().out.splitlines()]
     assert [row for row in rows if row[:1] and row[0] in WORKLOADS] == [
-        ["chat", "256", "128"], ["completions", "256", "128"], ["fixed", "256", "128"],
-        ["rag", "2048", "64"], ["summarize", "1536", "192"], ["write", "96", "512"],
-        ["agent", "1216", "96"], ["conversation", "96", "192"],
-    ]  # fmt: skip
+        ["chat", "256", "128"],
+        ["completions", "256", "128"],
+        ["fixed", "256", "128"],
+        ["rag", "2048", "64"],
+        ["summarize", "1536", "192"],
+        ["write", "96", "512"],
+        ["agent", "1216", "96"],
+        ["conversation", "96", "192"],
+    ]
 
 
 @pytest.mark.parametrize("command", [[], ["knee"], ["engine"], ["doctor"], ["coldstart"]])

@@ -73,16 +73,25 @@ SESSIONS = (
 @pytest.mark.parametrize(
     ("line", "think", "talk"),
     [
-        (SESSIONS, Lengths("lognormal", 2000, 0.5), Conversation(
-            Lengths("uniform", 6, 0.5), "last:3", "real", 2, 9000, 120 * SECOND)),
-        ("--workload conversation", Lengths("lognormal", 5000, 0.5),
-         Conversation(Lengths("lognormal", 5, 0.5))),
-        ("--workload conversation --turns 3 --think-time 40ms", Lengths("fixed", 40),
-         Conversation(Lengths("fixed", 3))),
+        (
+            SESSIONS,
+            Lengths("lognormal", 2000, 0.5),
+            Conversation(Lengths("uniform", 6, 0.5), "last:3", "real", 2, 9000, 120 * SECOND),
+        ),
+        (
+            "--workload conversation",
+            Lengths("lognormal", 5000, 0.5),
+            Conversation(Lengths("lognormal", 5, 0.5)),
+        ),
+        (
+            "--workload conversation --turns 3 --think-time 40ms",
+            Lengths("fixed", 40),
+            Conversation(Lengths("fixed", 3)),
+        ),
         ("--think-time 2s", Lengths("fixed", 2000), None),
         ("", None, None),
     ],
-)  # fmt: skip
+)
 def test_sessions_and_think_time(line: str, think: Lengths, talk: Conversation) -> None:
     """Options replace what the workload has; think time is for all of them."""
     args = parser().parse_args(["run", URL, "--users", "4", *line.split()])
@@ -195,10 +204,21 @@ def test_what_users_add_to_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Headers keep their variables unread, fields are JSON, temperature is 0 unless it is given."""
     monkeypatch.setenv("TENANT", "secret")
     words = [
-        "--header", "X-T: $TENANT", "--header", "X-U:{user}", "--body", "top_p=0.9",
-        "--body", 'stop=["a"]', "--model", "a=3,b", "--model", "c",
-        "--workload", "chat=9,summarize=1",
-    ]  # fmt: skip
+        "--header",
+        "X-T: $TENANT",
+        "--header",
+        "X-U:{user}",
+        "--body",
+        "top_p=0.9",
+        "--body",
+        'stop=["a"]',
+        "--model",
+        "a=3,b",
+        "--model",
+        "c",
+        "--workload",
+        "chat=9,summarize=1",
+    ]
     got = knee.options(parser().parse_args(["knee", URL, *words]))
     assert got.target.headers == (("X-T", "$TENANT"), ("X-U", "{user}"))
     assert got.load.body == {"temperature": 0, "top_p": 0.9, "stop": ["a"]}
@@ -270,7 +290,8 @@ REFUSED = {
     "knee --connect-timeout 1,5s": ("try '1.5s'",),
     "run --users 4 --duration 2mins": ("try '2m'",),
     "knee --slo ttft_p95=0.5s,itl_p95=50ms": (
-        "expected one limit", "try --slo ttft_p95=0.5s --slo itl_p95=50ms.",
+        "expected one limit",
+        "try --slo ttft_p95=0.5s --slo itl_p95=50ms.",
     ),
     "knee --slo e2e_p95<10s": ("try 'e2e_p95=10s'",),
     "knee --slo ttft:300": ("try 'ttft_p95=300ms'",),  # as `vllm bench --goodput` has it
@@ -287,18 +308,23 @@ REFUSED = {
     "run :18123 --users 4": ("try http://127.0.0.1:18123.",),
     f"run {URL}/metrics --users 4": ("one of a server's endpoints", f"try {URL}."),
     "knee --slo e2e_p95=9s --at-least 600": (
-        "--at-least is 600 and --max-users 512", "try --max-users 600.",
+        "--at-least is 600 and --max-users 512",
+        "try --max-users 600.",
     ),
     "knee --at-least 4": ("--at-least is given without an SLO", "try --slo ttft_p95=500ms"),
     "knee --precision 2%": ("--precision is given without an SLO",),
     "knee --slo e2e_p95=9s --load rate --max-users 30": (
-        "--max-users is given with --load rate", "does not use it", "--max-rate", "--load users",
+        "--max-users is given with --load rate",
+        "does not use it",
+        "--max-rate",
+        "--load users",
     ),
     "knee --max-rate 30/s": ("--max-rate is given with --load users", "--load rate"),
     "knee --max-in-flight 30": ("--max-in-flight is given with --load users",),
     f"run {URL} --users 4 --arrivals constant": ("--arrivals is given with --users", "with --rate"),
     "vary max-num-seqs=1,2 knee --slo e2e_p95=9s": (
-        "has 'knee' among its own words", "try `vllm-harness vary max-num-seqs=1,2 -- knee ...`.",
+        "has 'knee' among its own words",
+        "try `vllm-harness vary max-num-seqs=1,2 -- knee ...`.",
     ),
     "knee --max-errors 1": ("--max-errors is '1'", "percentage", "'1%'"),
     "knee --min-users 8 --max-users 4": ("--min-users is 8", "--max-users is 4", "at most"),
@@ -321,7 +347,8 @@ REFUSED = {
     "knee --prompt-cv x": ("--prompt-cv is 'x'", "from 0 to 5 times", "try --prompt-cv 0.5"),
     "knee --output-cv 6": ("--output-cv is '6'",),
     f"knee {URL} --prompt-min 300": (
-        "the mean of --prompt-tokens is 256, its range 300 to any", "try --prompt-tokens 300",
+        "the mean of --prompt-tokens is 256, its range 300 to any",
+        "try --prompt-tokens 300",
     ),
     f"knee {URL} --prompt-min 300 --prompt-max 100": (
         "--prompt-min is 300 and --prompt-max is 100",
@@ -332,7 +359,8 @@ REFUSED = {
         "expected room for one turn; try --session-budget 1440.",
     ),
     "run --embedded --users 4 --api responses": (
-        "--api is responses, which the embedded server does not have", "try --api chat.",
+        "--api is responses, which the embedded server does not have",
+        "try --api chat.",
     ),
     f"knee {URL} --output-max 100": ("its range 0 to 100", "try --output-tokens 100"),
     "knee --prompt-tokens 0": ("--prompt-tokens is '0'",),
@@ -359,7 +387,9 @@ REFUSED = {
     "knee --batch 8": ("has no option --batch", "vllm-harness knee --help"),
     "knee --connect-timeout 5": ("--connect-timeout is '5'", "no readable unit", "try '5s'"),
     "knee --first-token-timeout 5m --request-timeout 1m": (
-        "--first-token-timeout is 300s", "--request-timeout 60s", "try --request-timeout 300s",
+        "--first-token-timeout is 300s",
+        "--request-timeout 60s",
+        "try --request-timeout 300s",
     ),
     "knee --first-token-timeout 11m": ("--request-timeout 600s", "try --request-timeout 660s"),
     "knee --processes 513": ("--processes is 513", "--max-users is 512", "try --processes 512"),
@@ -377,14 +407,16 @@ REFUSED = {
     "run --users 4": ("no URL was given", "--embedded", "try http://127.0.0.1:8000"),
     "sweep --users 4": ("no URL was given", "--embedded", "try http://127.0.0.1:8000"),
     "run --users 4 --max-num-seqs 8": (
-        "no URL was given, and --max-num-seqs asks for the embedded server", "try --embedded",
+        "no URL was given, and --max-num-seqs asks for the embedded server",
+        "try --embedded",
     ),
     f"knee {URL}/v1/chat/completions": ("one of a server's endpoints", f"try {URL}."),
     f"knee {URL} {URL}": (f"unrecognized arguments: {URL}", "try `vllm-harness knee --help`"),
     f"knee {URL} --server-flag 256": ("--server-flag is '256'", "NAME=VALUE", "max-num-seqs=256"),
     f"knee {URL} --server-flag max-num-seqs=": ("--server-flag is 'max-num-seqs='",),
     "run --embedded --users 4 --server-flag max-num-seqs=8": (
-        "no URL was given", "try --max-num-seqs",
+        "no URL was given",
+        "try --max-num-seqs",
     ),
     "knee --slos ttft_p95=1s": ("no option --slos: did you mean --slo?", "harness knee --help"),
     f"knee --max-user 10 {URL}": ("no option --max-user: did you mean --max-users?",),
@@ -394,7 +426,7 @@ REFUSED = {
     "report DIR --compat aiperf,": ("--compat is ''", "try --compat vllm-bench"),
     "kneel": ("the command is 'kneel'", "expected one of knee, run,", "try vllm-harness knee."),
     "help sweeps": ("the command is 'sweeps'", "try vllm-harness sweep."),
-}  # fmt: skip
+}
 
 
 # What is typed for `run`, and what is offered: one of our options, or what to do instead.
@@ -591,7 +623,7 @@ def test_interrupted(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     def interrupt(_args: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("harness.cli.doctor.execute", interrupt)
+    monkeypatch.setattr("harness.cli.doctor_work.execute", interrupt)
     assert main(["doctor"]) == EXIT_INTERRUPTED
     assert capsys.readouterr().err == "vllm-harness: interrupted\n"
 

@@ -122,10 +122,19 @@ def test_good_server() -> None:
         got = ask(server)
         asked = server.asked
     assert got == Capabilities(
-        url=f"http://127.0.0.1:{server.port}", api="chat", model="m", models=("m",),
-        max_model_len=4096, version="0.32.0", fixed_length=True, continuous_usage=True,
-        final_usage=True, tokenize=True, metrics=True, cache=KV_CACHE,
-    )  # fmt: skip
+        url=f"http://127.0.0.1:{server.port}",
+        api="chat",
+        model="m",
+        models=("m",),
+        max_model_len=4096,
+        version="0.32.0",
+        fixed_length=True,
+        continuous_usage=True,
+        final_usage=True,
+        tokenize=True,
+        metrics=True,
+        cache=KV_CACHE,
+    )
     assert server.paths == ["/v1/models", CHAT, "/version", "/metrics", "/tokenize", INFO]
     assert (asked[1][1]["stream"], asked[1][1]["max_tokens"]) == (True, 2)
 
@@ -232,116 +241,208 @@ def raw(answer: bytes) -> Reply:
 SEEN_BAD: dict[str, tuple[Reply, str | None, type[HarnessError], tuple[str, ...], int]] = {
     # name: reply, --model, error, what its sentence holds, requests to the API under load
     "not HTTP": (
-        raw(b"SSH-2.0-OpenSSH_9.2\r\n"), None, ServerUnreachable,
-        ("does not answer in HTTP", "SSH-2.0", "expected a vLLM server", "try the port"), 0,
+        raw(b"SSH-2.0-OpenSSH_9.2\r\n"),
+        None,
+        ServerUnreachable,
+        ("does not answer in HTTP", "SSH-2.0", "expected a vLLM server", "try the port"),
+        0,
     ),
     "closes at once": (
-        raw(b""), None, ServerUnreachable, ("does not answer in HTTP", "closes"), 0,
+        raw(b""),
+        None,
+        ServerUnreachable,
+        ("does not answer in HTTP", "closes"),
+        0,
     ),
     "another service": (
-        raw(http(b"<html>", 404, "text/html")), None, ServerUnreachable,
-        ("/v1/models answers 404", "expected vLLM's API", "try the port"), 0,
+        raw(http(b"<html>", 404, "text/html")),
+        None,
+        ServerUnreachable,
+        ("/v1/models answers 404", "expected vLLM's API", "try the port"),
+        0,
     ),
     "another service with 200": (
-        raw(http(b"<html>", 200, "text/html")), None, ServerUnreachable,
-        ("/v1/models lists no model", "try the port"), 0,
+        raw(http(b"<html>", 200, "text/html")),
+        None,
+        ServerUnreachable,
+        ("/v1/models lists no model", "try the port"),
+        0,
     ),
     "401": (
-        raw(http({"error": "Unauthorized"}, 401)), None, ServerUnreachable,
-        ("answers 401", "no key was sent", "VLLM_API_KEY", "OPENAI_API_KEY"), 0,
+        raw(http({"error": "Unauthorized"}, 401)),
+        None,
+        ServerUnreachable,
+        ("answers 401", "no key was sent", "VLLM_API_KEY", "OPENAI_API_KEY"),
+        0,
     ),
     "not ready": (
-        raw(http({}, 503)), None, ServerUnreachable, ("answers 503", "ready", "/health"), 0,
+        raw(http({}, 503)),
+        None,
+        ServerUnreachable,
+        ("answers 503", "ready", "/health"),
+        0,
     ),
     "breaks": (
-        raw(http({"error": "out\nof\x1b[2J memory"}, 500)), None, ServerUnreachable,
-        ("answers 500", "memory", "expected 200"), 0,
+        raw(http({"error": "out\nof\x1b[2J memory"}, 500)),
+        None,
+        ServerUnreachable,
+        ("answers 500", "memory", "expected 200"),
+        0,
     ),
     "unknown model": (
-        vllm_like(models=models("a", "b")), "c", ConfigError,
-        ("--model is 'c'", "expected one of a, b", "try --model a"), 0,
+        vllm_like(models=models("a", "b")),
+        "c",
+        ConfigError,
+        ("--model is 'c'", "expected one of a, b", "try --model a"),
+        0,
     ),
     "redirects": (
-        raw(http({}, 307, Location="https://llm.example/v1/models")), None, ServerUnreachable,
-        ("/v1/models answers 307 and redirects to https://llm.example/v1/models:",), 0,
+        raw(http({}, 307, Location="https://llm.example/v1/models")),
+        None,
+        ServerUnreachable,
+        ("/v1/models answers 307 and redirects to https://llm.example/v1/models:",),
+        0,
     ),
     "rate limit": (
-        vllm_like(**{"chat/completions": http({}, 429, **{"Retry-After": "30"})}), None,
-        ServerUnreachable, ("answers 429 (Retry-After: 30)", "try again after 30 s"), 1,
+        vllm_like(**{"chat/completions": http({}, 429, **{"Retry-After": "30"})}),
+        None,
+        ServerUnreachable,
+        ("answers 429 (Retry-After: 30)", "try again after 30 s"),
+        1,
     ),
     "rate limit, until some time": (
-        vllm_like(**{"chat/completions": http({}, 429)}), None,
-        ServerUnreachable, ("answers 429 (no Retry-After)", "try again later"), 1,
+        vllm_like(**{"chat/completions": http({}, 429)}),
+        None,
+        ServerUnreachable,
+        ("answers 429 (no Retry-After)", "try again later"),
+        1,
     ),
     "several models, none named": (
-        vllm_like(models=models("a", "b")), None, ConfigError,
-        ("serves 2 models", "none was named", "a, b", "try --model a"), 0,
+        vllm_like(models=models("a", "b")),
+        None,
+        ConfigError,
+        ("serves 2 models", "none was named", "a, b", "try --model a"),
+        0,
     ),
     "does not stream": (
         vllm_like(**{"chat/completions": http({"choices": [{"message": {"content": "a"}}]})}),
-        None, ServerUnreachable, ("does not stream", "expected text/event-stream"), 1,
+        None,
+        ServerUnreachable,
+        ("does not stream", "expected text/event-stream"),
+        1,
     ),
     "no chat": (
-        vllm_like(**{"chat/completions": http({}, 404)}), None, ServerUnreachable,
-        (CHAT, "answers 404", "--api"), 1,
+        vllm_like(**{"chat/completions": http({}, 404)}),
+        None,
+        ServerUnreachable,
+        (CHAT, "answers 404", "--api"),
+        1,
     ),
     "needs a flag of the server": (
-        vllm_like(**{"chat/completions": http({"message": "use --enable-scale-out"}, 403)}), None,
-        ServerUnreachable, (CHAT, "answers 403", "use --enable-scale-out"), 1,
+        vllm_like(**{"chat/completions": http({"message": "use --enable-scale-out"}, 403)}),
+        None,
+        ServerUnreachable,
+        (CHAT, "answers 403", "use --enable-scale-out"),
+        1,
     ),
     "a field that it refuses": (
-        vllm_like(**{"chat/completions": http({"message": "top_p must be in [0, 1]"}, 400)}), None,
-        ServerUnreachable, ("answers 400", "top_p must be in [0, 1]"), 4,
+        vllm_like(**{"chat/completions": http({"message": "top_p must be in [0, 1]"}, 400)}),
+        None,
+        ServerUnreachable,
+        ("answers 400", "top_p must be in [0, 1]"),
+        4,
     ),
     "refuses all": (
-        vllm_like(**{"chat/completions": http({"message": "no chat template"}, 400)}), None,
-        ServerUnreachable, (CHAT, "answers 400", "no chat template"), 4,
+        vllm_like(**{"chat/completions": http({"message": "no chat template"}, 400)}),
+        None,
+        ServerUnreachable,
+        (CHAT, "answers 400", "no chat template"),
+        4,
     ),
     "streams nothing": (
-        vllm_like(**{"chat/completions": sse(ROLE, USAGE)}), None, ServerUnreachable,
-        ("streams no token", "expected two"), 1,
+        vllm_like(**{"chat/completions": sse(ROLE, USAGE)}),
+        None,
+        ServerUnreachable,
+        ("streams no token", "expected two"),
+        1,
     ),
     "breaks off": (
-        vllm_like(**{"chat/completions": sse(ROLE, token(), end=b"")}), None, ServerUnreachable,
-        ("breaks its stream off", "[DONE]"), 1,
+        vllm_like(**{"chat/completions": sse(ROLE, token(), end=b"")}),
+        None,
+        ServerUnreachable,
+        ("breaks its stream off", "[DONE]"),
+        1,
     ),
     "streams an error": (
-        vllm_like(**{"chat/completions": sse(ROLE, {"error": {"message": "engine died"}})}), None,
-        ServerUnreachable, ("streams an error", "engine died", "log"), 1,
+        vllm_like(**{"chat/completions": sse(ROLE, {"error": {"message": "engine died"}})}),
+        None,
+        ServerUnreachable,
+        ("streams an error", "engine died", "log"),
+        1,
     ),
     "streams no JSON": (
-        vllm_like(**{"chat/completions": sse(end=b"data: hello\n\n")}), None,
-        ServerUnreachable, ("not JSON", "hello"), 1,
+        vllm_like(**{"chat/completions": sse(end=b"data: hello\n\n")}),
+        None,
+        ServerUnreachable,
+        ("not JSON", "hello"),
+        1,
     ),
     "streams an error by its name": (
         vllm_like(**{"chat/completions": sse(ROLE, end=b"event: error\ndata: no room\n\n")}),
-        None, ServerUnreachable, ("streams an error", "no room", "log"), 1,
+        None,
+        ServerUnreachable,
+        ("streams an error", "no room", "log"),
+        1,
     ),
     "gives up": (
         vllm_like(**{"chat/completions": sse(token(), {"choices": [{"finish_reason": "abort"}]})}),
-        None, ServerUnreachable, ("breaks its answer off", "abort"), 1,
+        None,
+        ServerUnreachable,
+        ("breaks its answer off", "abort"),
+        1,
     ),
     "ends by a stranger": (
         vllm_like(**{"chat/completions": sse({"x": 1}, token(), {"x": 1})}),
-        None, ServerUnreachable, ("ends its stream by an object",), 1,
+        None,
+        ServerUnreachable,
+        ("ends its stream by an object",),
+        1,
     ),
     "compressed": (
-        vllm_like(**{"chat/completions": http(b"x", 200, "text/event-stream",
-                                              **{"Content-Encoding": "gzip"})}),
-        None, ServerUnreachable, ("answers encoded (gzip)", "without compression"), 1,
+        vllm_like(
+            **{
+                "chat/completions": http(
+                    b"x", 200, "text/event-stream", **{"Content-Encoding": "gzip"}
+                )
+            }
+        ),
+        None,
+        ServerUnreachable,
+        ("answers encoded (gzip)", "without compression"),
+        1,
     ),
     "an error with 200": (
         vllm_like(**{"chat/completions": http({"error": {"message": "model is loading"}})}),
-        None, ServerUnreachable, ("does not stream", "says 'model is loading'", "log"), 1,
+        None,
+        ServerUnreachable,
+        ("does not stream", "says 'model is loading'", "log"),
+        1,
     ),
     "an error with 200, as a stream": (
         vllm_like(**{"chat/completions": http({"detail": "is loading"}, 200, "text/event-stream")}),
-        None, ServerUnreachable, ("answers an error (is loading)",), 1,
+        None,
+        ServerUnreachable,
+        ("answers an error (is loading)",),
+        1,
     ),
     "truncated body": (
-        raw(http({"data": []})[:-3]), None, ServerUnreachable, ("does not answer in HTTP",), 0,
+        raw(http({"data": []})[:-3]),
+        None,
+        ServerUnreachable,
+        ("does not answer in HTTP",),
+        0,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", SEEN_BAD)
@@ -359,11 +460,13 @@ def test_bad_server(name: str) -> None:
 @pytest.mark.parametrize(
     ("line", "want"),
     [
-        (b'vllm:time_to_first_token_seconds_bucket{le="x"} 1\n',
-         "/metrics cannot be read (vllm:time_to_first_token_seconds_bucket has a bucket le='x',"),
+        (
+            b'vllm:time_to_first_token_seconds_bucket{le="x"} 1\n',
+            "/metrics cannot be read (vllm:time_to_first_token_seconds_bucket has a bucket le='x',",
+        ),
         (b'vllm:cache_config_info{engine="core-0"} 1\n', ""),
     ],
-)  # fmt: skip
+)
 def test_odd_metrics(line: bytes, want: str) -> None:
     """A page that cannot be read ends in a sentence, never in a traceback."""
     page = http(b"vllm:num_requests_running 1\n" + line, kind="text/plain")

@@ -75,10 +75,23 @@ def test_refused_before_anything_heavy_is_imported(where: Any, tmp_path: Path) -
     code, lines, said = REFUSED[where]
     with where() as url:
         done = subprocess.run(
-            [sys.executable, "-c", SPY, "run", url, "--users", "1", "--out", str(tmp_path / "run"),
-             "--first-token-timeout", "300ms"],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-c",
+                SPY,
+                "run",
+                url,
+                "--users",
+                "1",
+                "--out",
+                str(tmp_path / "run"),
+                "--first-token-timeout",
+                "300ms",
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     assert (done.returncode, done.stdout.splitlines()) == (code, [li.format(url) for li in lines])
     refusal, imported = done.stderr.splitlines()
     assert said in refusal

@@ -45,12 +45,18 @@ SERVERS: dict[str, tuple[Reply, tuple[str, ...], int, tuple[str, ...]]] = {
     "unknown model": (vllm_like(), ("--model", "n"), 2, ("--model is 'n'", "try --model m")),
     "several models": (vllm_like(models=models("a", "b")), (), 2, ("serves 2 models", "a, b")),
     "does not stream": (
-        vllm_like(**{"chat/completions": http({"choices": []})}), (), 3, ("does not stream",),
+        vllm_like(**{"chat/completions": http({"choices": []})}),
+        (),
+        3,
+        ("does not stream",),
     ),
     "context too small": (
-        vllm_like(models=models("m", max_model_len=64)), (), 2, ("context 64", "--prompt-tokens"),
+        vllm_like(models=models("m", max_model_len=64)),
+        (),
+        2,
+        ("context 64", "--prompt-tokens"),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", SERVERS)

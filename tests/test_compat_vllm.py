@@ -32,11 +32,24 @@ Figures = dict[tuple[str, str], float]  # by metric and statistic
 def bench(tool: subprocess.Popen[str], url: str, folder: Path) -> dict[str, Figures]:
     """The tool's figures by API, ms."""
     runs = (
-        ("--backend", backend, "--endpoint", path, "--max-concurrency", "2",
-         "--num-prompts", str(REQUESTS), "--seed", str(seed),
-         "--random-input-len", str(PROMPT), "--random-output-len", str(ANSWER))
+        (
+            "--backend",
+            backend,
+            "--endpoint",
+            path,
+            "--max-concurrency",
+            "2",
+            "--num-prompts",
+            str(REQUESTS),
+            "--seed",
+            str(seed),
+            "--random-input-len",
+            str(PROMPT),
+            "--random-output-len",
+            str(ANSWER),
+        )
         for seed, (backend, path) in enumerate(APIS.values(), 1)
-    )  # fmt: skip
+    )
     found = {}
     for api, saved in zip(APIS, bench_serve(tool, url, folder, *runs), strict=True):
         assert (saved["completed"], saved["total_output_tokens"]) == (REQUESTS, REQUESTS * ANSWER)
@@ -49,10 +62,26 @@ def bench(tool: subprocess.Popen[str], url: str, folder: Path) -> dict[str, Figu
 def ours(url: str, out: Path, api: str) -> Figures:
     """What ours says that the tool would print, ms."""
     done = harness(
-        "run", url, "--users", "2", "--requests", str(REQUESTS), "--workload", "fixed",
-        "--api", api, "--prompt-tokens", str(PROMPT), "--output-tokens", str(ANSWER),
-        "--quiet", "--compat", "vllm-bench", "--out", str(out),
-    )  # fmt: skip
+        "run",
+        url,
+        "--users",
+        "2",
+        "--requests",
+        str(REQUESTS),
+        "--workload",
+        "fixed",
+        "--api",
+        api,
+        "--prompt-tokens",
+        str(PROMPT),
+        "--output-tokens",
+        str(ANSWER),
+        "--quiet",
+        "--compat",
+        "vllm-bench",
+        "--out",
+        str(out),
+    )
     assert "Beside vllm bench serve" in done.stdout, done.stderr
     level: dict[str, Any] = load(out / "result.json")["compat"]["vllm-bench"]["levels"][0]
     assert level["approximate"] == ""

@@ -26,13 +26,15 @@ ASKS = st.lists(
     ),
     max_size=14,
 ).map(lambda asks: [ask._replace(hashes=ask.hashes[: ask.prompt // 4]) for ask in asks])
-ENGINES = st.fixed_dictionaries({
-    "num_gpu_blocks": st.sampled_from([8, 9, 13, 64]),
-    "max_num_seqs": st.integers(1, 6),
-    "max_num_batched_tokens": st.sampled_from([6, 9, 32]),
-    "enable_prefix_caching": st.booleans(),
-    "jitter": st.sampled_from([0.0, 0.1]),
-})  # fmt: skip
+ENGINES = st.fixed_dictionaries(
+    {
+        "num_gpu_blocks": st.sampled_from([8, 9, 13, 64]),
+        "max_num_seqs": st.integers(1, 6),
+        "max_num_batched_tokens": st.sampled_from([6, 9, 32]),
+        "enable_prefix_caching": st.booleans(),
+        "jitter": st.sampled_from([0.0, 0.1]),
+    }
+)
 
 
 @given(ASKS, ENGINES, st.dictionaries(st.integers(0, 30), st.integers(0, 13), max_size=4))

@@ -58,8 +58,11 @@ def page_of(run: str, **values: str) -> list[dict[str, str]]:
     """Series of one run, as `promtool test rules` takes them."""
     info = {"run_info": "1x60", **values}
     where = f'job="j", instance="{run}"'
-    more = {"run_info": 'run="r", model="m"', "level_phase": 'phase="measuring"',
-            "levels_total": 'decision="pass"'}  # fmt: skip
+    more = {
+        "run_info": 'run="r", model="m"',
+        "level_phase": 'phase="measuring"',
+        "levels_total": 'decision="pass"',
+    }
     return [
         {"series": f"harness_{name}{{{where}, {more.get(name, '')}}}", "values": shown}
         for name, shown in info.items()
@@ -81,20 +84,29 @@ IDLE = page_of("idle", users_running="0x60", level_phase="0x60")
         (page_of("a", knee_users="8x30 stale"), "knee", 0),  # not the last search's
         ([{"series": "harness_knee_users", "values": "8x60"}], "knee", None),
     ],
-)  # fmt: skip
+)
 def test_knee_is_drawn_of_what_it_says(given, key, shown, tmp_path: Path) -> None:
     """Points of levels that stand still beside an idle run; marks of levels that ended."""
-    names = {("knee", "ITL p95 against users", "users"), ("knee", "level ended", ""),
-             ("knee", "Knee", "knee")}  # fmt: skip
-    [expr] = [e for (of, name, legend), e in expressions()
-              if (of, name, legend) in names and key in (name, legend)]  # fmt: skip
+    names = {
+        ("knee", "ITL p95 against users", "users"),
+        ("knee", "level ended", ""),
+        ("knee", "Knee", "knee"),
+    }
+    [expr] = [
+        e
+        for (of, name, legend), e in expressions()
+        if (of, name, legend) in names and key in (name, legend)
+    ]
     for name, value in (("run", ".*"), ("model", ".*"), ("window", "10s")):
         expr = expr.replace(f"${name}", value)
     want = [] if shown is None else [{"labels": "{}", "value": shown}]
     asked = f"count({expr})" if key == "level ended" else expr
     case = {"expr": asked, "eval_time": "60s", "exp_samples": want}
-    test_rules("groups: []\n", tmp_path,
-               [{"interval": "1s", "input_series": given, "promql_expr_test": [case]}])  # fmt: skip
+    test_rules(
+        "groups: []\n",
+        tmp_path,
+        [{"interval": "1s", "input_series": given, "promql_expr_test": [case]}],
+    )
 
 
 def test_every_series_is_known() -> None:
@@ -168,9 +180,21 @@ def types(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with Grafana's types and TypeScript, from npm."""
     folder = tmp_path_factory.mktemp("types")
     done = subprocess.run(
-        ["npm", "install", "--prefix", str(folder), "--no-audit", "--no-fund", "--ignore-scripts",
-         *PACKAGES], capture_output=True, text=True, check=False, cwd=folder,
-    )  # fmt: skip
+        [
+            "npm",
+            "install",
+            "--prefix",
+            str(folder),
+            "--no-audit",
+            "--no-fund",
+            "--ignore-scripts",
+            *PACKAGES,
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+    )
     assert done.returncode == 0, done.stderr
     shutil.copy(ROOT / "tests/data/dashboard_types.ts", folder / "types.ts")
     return folder
@@ -193,8 +217,11 @@ def test_grafanas_own_types(types: Path) -> None:
         checked(types, "".join(f"export const {n}: Whole = {t};\n" for n, t in texts.items())) == ""
     )
     knee = texts["knee"]
-    for good, bad in (('"showLegend": true', '"showLegend": "yes"'),
-                      ('"mode": "absolute"', '"mode": "absolut"'),
-                      ('"graphMode"', '"graphModes"'), ('"lineWidth"', '"lineWidht"')):  # fmt: skip
+    for good, bad in (
+        ('"showLegend": true', '"showLegend": "yes"'),
+        ('"mode": "absolute"', '"mode": "absolut"'),
+        ('"graphMode"', '"graphModes"'),
+        ('"lineWidth"', '"lineWidht"'),
+    ):
         assert good in knee
         assert "error TS" in checked(types, f"export const x: Whole = {knee.replace(good, bad)};")

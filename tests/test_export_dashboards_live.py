@@ -25,22 +25,37 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MODEL = "llama-3.1-8b"  # as the embedded engine calls itself
-SLOS = tuple(map(Slo.parse, (
-    "ttft_p95=250ms", "itl_p95=50ms", "itl_per_token_p95=1s", "tpot_p50=1s", "e2e_p50=30s",
-)))  # fmt: skip
+SLOS = tuple(
+    map(
+        Slo.parse,
+        (
+            "ttft_p95=250ms",
+            "itl_p95=50ms",
+            "itl_per_token_p95=1s",
+            "tpot_p50=1s",
+            "e2e_p50=30s",
+        ),
+    )
+)
 LENGTHS = ("--prompt-tokens", "64", "--output-tokens", "32")
 EMPTY = {
-    ("client", "Schedule lag", "p50"), ("client", "Schedule lag", "p99"),  # users have no schedule
-    *(key for key, expr in expressions() if re.search(r"harness_(\w*rate_|in_flight|drill)", expr)
-      if key[1] != "knee found"),
+    ("client", "Schedule lag", "p50"),
+    ("client", "Schedule lag", "p99"),  # users have no schedule
+    *(
+        key
+        for key, expr in expressions()
+        if re.search(r"harness_(\w*rate_|in_flight|drill)", expr)
+        if key[1] != "knee found"
+    ),
     ("client", "Failed requests by outcome", "{{outcome}}"),  # none fails
     ("server", "Server CPU, cores", "engine cores"),  # the embedded engine has no such process
-}  # fmt: skip
+}
 UNDECIDED = {  # a short search may end before
-    ("knee", "Search progress", "failed from"), ("knee", "Search progress", "knee"),
+    ("knee", "Search progress", "failed from"),
+    ("knee", "Search progress", "knee"),
     ("knee", "Search progress", "passed up to"),
     ("knee", "knee found", ""),
-}  # fmt: skip
+}
 
 
 @pytest.mark.process
@@ -74,8 +89,9 @@ def test_every_panel_of_a_real_vllm_has_data(
     asked = [(key, expr) for key, expr in expressions() if of_server.search(expr)]
     command = ("run", "--users", "6", "--duration", "5s", *LENGTHS)
     # which does not say its seats
-    with staged(vllm("16 slots"), "m", tmp_path, SLOS, free_port(), *command,
-                flags={"max_num_seqs": 16}) as stage:  # fmt: skip
+    with staged(
+        vllm("16 slots"), "m", tmp_path, SLOS, free_port(), *command, flags={"max_num_seqs": 16}
+    ) as stage:
         nothing = stage.without_data(asked)
     figure(f"real vLLM: {len(asked)} expressions, without a value: {sorted(nothing)}")
     # vLLM newer than some that run here

@@ -44,23 +44,31 @@ SERVER_BOUNDS: Final = {
 def run_histogram(key: str) -> str:
     """40 a second: 10 up to b, 29 more up to 2 b, and one that failed, which no sum counts."""
     b, last = BOUNDS[key]
-    return "\n".join([
-        *(f'harness_{key}_seconds_bucket{{le="{le}"}} +{n}'
-          for le, n in ((b, 10), (2 * b, 39), (last, 39), ("+Inf", 40))),
-        f"harness_{key}_seconds_sum +{39 * 1.5 * b}",
-        f"harness_{key}_seconds_count +40",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            *(
+                f'harness_{key}_seconds_bucket{{le="{le}"}} +{n}'
+                for le, n in ((b, 10), (2 * b, 39), (last, 39), ("+Inf", 40))
+            ),
+            f"harness_{key}_seconds_sum +{39 * 1.5 * b}",
+            f"harness_{key}_seconds_count +40",
+        ]
+    )
 
 
 def server_histogram(name: str) -> str:
     """40 a second: 10 up to b, 30 more up to 2 b."""
     b, mean = SERVER_BOUNDS[name]
-    return "\n".join([
-        *(f'vllm:{name}_bucket{{le="{le}"}} +{n}'
-          for le, n in ((b, 10), (2 * b, 40), ("+Inf", 40))),
-        f"vllm:{name}_sum +{40 * mean}",
-        f"vllm:{name}_count +40",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            *(
+                f'vllm:{name}_bucket{{le="{le}"}} +{n}'
+                for le, n in ((b, 10), (2 * b, 40), ("+Inf", 40))
+            ),
+            f"vllm:{name}_sum +{40 * mean}",
+            f"vllm:{name}_count +40",
+        ]
+    )
 
 
 RUN: Final = """
@@ -172,10 +180,12 @@ def scraped(page: str, where: str, *, decoy: bool = False) -> list[dict[str, str
         if name.startswith(("vllm:", "process")):
             shown += f'model_name="{"other" if decoy else "m"}", '
         instance = "other" if decoy else where
-        found.append({
-            "series": f'{name}{{{shown}job="{where}", instance="{instance}"}}',
-            "values": f"0+{value}x60" if grows else f"{value}x60",
-        })  # fmt: skip
+        found.append(
+            {
+                "series": f'{name}{{{shown}job="{where}", instance="{instance}"}}',
+                "values": f"0+{value}x60" if grows else f"{value}x60",
+            }
+        )
     return found
 
 
@@ -280,9 +290,11 @@ def latency_answers() -> dict[tuple[str, str], Answer]:
             answers[f"{name} quantiles", f"p{q * 100:g}"] = value
         answers[f"{name} quantiles", "limit of {{slo}}"] = {f'slo="{key}_{slo}"': limit}
         answers[f"{name} distribution", "{{le}}"] = by_le(key)
-    for key, theirs in (("ttft", "time_to_first_token_seconds"),
-                        ("itl", "inter_token_latency_seconds"),
-                        ("e2e", "e2e_request_latency_seconds")):  # fmt: skip
+    for key, theirs in (
+        ("ttft", "time_to_first_token_seconds"),
+        ("itl", "inter_token_latency_seconds"),
+        ("e2e", "e2e_request_latency_seconds"),
+    ):
         title, (b, mean) = f"{LATENCIES[key][0]}: client against server", SERVER_BOUNDS[theirs]
         answers[title, "client p95"] = quantiles(*BOUNDS[key])[0.95]
         answers[title, "server p95"] = b + b * 28 / 30  # the 38th of 40
@@ -336,8 +348,10 @@ GPU_ANSWERS: Final[dict[tuple[str, str], Answer]] = {
     ("GPUs: age of the last reading", "GPU {{gpu}}: {{name}}"): {'gpu="0", name="H200"': 0.25},
 }
 CLIENT_ANSWERS: Final[dict[tuple[str, str], Answer]] = {
-    ("CPU of each process, cores", "{{process}}"):
-        {'process="main"': 0.25, 'process="worker 0"': 0.75},
+    ("CPU of each process, cores", "{{process}}"): {
+        'process="main"': 0.25,
+        'process="worker 0"': 0.75,
+    },
     ("Loop lag", "{{process}}"): {'process="main"': 0.02, 'process="worker 0"': 0.15},
     ("Failed requests", "failed"): (3 + 1) / (12 + 3 + 1),
     ("Users: target and running", "target"): 9,
@@ -349,15 +363,18 @@ CLIENT_ANSWERS: Final[dict[tuple[str, str], Answer]] = {
     ("Failed requests by outcome", "{{outcome}}"): {'outcome="status"': 1, 'outcome="timeout"': 3},
     ("Tokens per second", "output"): 50,
     ("Tokens per second", "prompt"): 90,
-}  # fmt: skip
+}
 ANSWERS: Final[dict[Key, Answer]] = {
     (dashboard, *key): answer
     for dashboard, answers in {
-        "knee": knee_answers(), "latency": latency_answers(), "server": SERVER_ANSWERS,
-        "gpu": GPU_ANSWERS, "client": CLIENT_ANSWERS,
+        "knee": knee_answers(),
+        "latency": latency_answers(),
+        "server": SERVER_ANSWERS,
+        "gpu": GPU_ANSWERS,
+        "client": CLIENT_ANSWERS,
     }.items()
     for key, answer in answers.items()
-}  # fmt: skip
+}
 CHOSEN: Final = {"run": "r", "model": "m", "target": "server"}
 
 
@@ -394,8 +411,18 @@ LIMIT: Final = ("knee", "TTFT p95 against users", "limit")
 @pytest.mark.parametrize(
     ("chosen", "want"),
     [
-        (ALL, {USERS: 8 + 25, TOKENS: 50 + 151, RUNNING: 7 + 10 + 13, SEATS: 8 + 25,
-               CPU: 0.75 + 3.25, FULLEST: 3.25, LIMIT: 1.75}),
+        (
+            ALL,
+            {
+                USERS: 8 + 25,
+                TOKENS: 50 + 151,
+                RUNNING: 7 + 10 + 13,
+                SEATS: 8 + 25,
+                CPU: 0.75 + 3.25,
+                FULLEST: 3.25,
+                LIMIT: 1.75,
+            },
+        ),
         # an exporter names no model
         ({**ALL, "model": "m"}, {USERS: 8, TOKENS: 50, RUNNING: 7, SEATS: 8 + 25, CPU: 0.75}),
         ({**ALL, "run": "other"}, {USERS: 25, TOKENS: 151, RUNNING: 7 + 10 + 13, SEATS: 8 + 25}),
@@ -403,7 +430,7 @@ LIMIT: Final = ("knee", "TTFT p95 against users", "limit")
         (dict.fromkeys(ALL, "other"), {USERS: 25, RUNNING: 10 + 13, SEATS: 25, CPU: 3.25}),
         (dict.fromkeys(ALL, "none"), {key: {} for key in (USERS, TOKENS, RUNNING, SEATS, CPU)}),
     ],
-)  # fmt: skip
+)
 def test_what_is_chosen(chosen: dict[str, str], want: dict[Key, Answer], tmp_path: Path) -> None:
     """Where several runs or servers are chosen, counts add up and limits are the largest."""
     asked_for = dict(expressions())

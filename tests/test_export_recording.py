@@ -80,8 +80,7 @@ def users(asked: int, values: str) -> list[dict[str, str]]:
 
 
 # five below 100 ms, five between 100 and 200; one more failed; the sum is of the ten
-TTFT = histogram("harness_ttft_seconds", RUN,
-                 {"0.1": 5, "0.2": 10, "200.0": 10, "+Inf": 11}, 1.2)  # fmt: skip
+TTFT = histogram("harness_ttft_seconds", RUN, {"0.1": 5, "0.2": 10, "200.0": 10, "+Inf": 11}, 1.2)
 SERVER_TTFT = [
     *histogram("vllm:time_to_first_token_seconds", REPLICA, {"0.1": 5, "0.2": 10, "+Inf": 10}, 1),
     *histogram("vllm:request_queue_time_seconds", REPLICA, {"+Inf": 10}, 0.2),
@@ -109,19 +108,34 @@ PREFIX = [
         (SERVER_TTFT, "harness:server_ttft_seconds:mean", 1 / 10),
         (SERVER_TTFT, "harness:server_queue_seconds:mean", 0.2 / 10),
         (SERVER_TTFT, "harness:server_ttft_rest_seconds:mean", (1 - 0.2 - 0.3) / 10),
-        ([flat("vllm:num_requests_waiting", f'{REPLICA}, engine="{i}"', 3 + i) for i in (0, 1)],
-         "harness:server_waiting:sum", 3 + 4),
-        ([flat("vllm:kv_cache_usage_perc", f'{REPLICA}, engine="{i}"', 0.2 + i) for i in (0, 0.5)],
-         "harness:server_kv_usage:max", 0.2 + 0.5),
+        (
+            [flat("vllm:num_requests_waiting", f'{REPLICA}, engine="{i}"', 3 + i) for i in (0, 1)],
+            "harness:server_waiting:sum",
+            3 + 4,
+        ),
+        (
+            [
+                flat("vllm:kv_cache_usage_perc", f'{REPLICA}, engine="{i}"', 0.2 + i)
+                for i in (0, 0.5)
+            ],
+            "harness:server_kv_usage:max",
+            0.2 + 0.5,
+        ),
         (PREFIX, "harness:server_prefix_hits:ratio", 3 / 12),  # in vLLM's spelling before 0.12
-        (histogram("vllm:iteration_tokens_total", REPLICA, {"+Inf": 4}, 100),
-         "harness:server_step_tokens:mean", 100 / 4),
+        (
+            histogram("vllm:iteration_tokens_total", REPLICA, {"+Inf": 4}, 100),
+            "harness:server_step_tokens:mean",
+            100 / 4,
+        ),
     ],
-)  # fmt: skip
+)
 def test_recorded_is_what_it_says(given, name, want, tmp_path):
     """The series' values make the figure, by hand."""
-    close = {"expr": f"count(abs({name} - {want}) < 1e-9)", "eval_time": "2m",
-             "exp_samples": [{"labels": "{}", "value": 1}]}  # fmt: skip
+    close = {
+        "expr": f"count(abs({name} - {want}) < 1e-9)",
+        "eval_time": "2m",
+        "exp_samples": [{"labels": "{}", "value": 1}],
+    }
     case = {"interval": "1s", "input_series": given, "promql_expr_test": [close]}
     test_rules(ALL, tmp_path, [case])
 
@@ -143,8 +157,13 @@ KV = "vllm:gpu_cache_usage_perc"
         ([flat("harness_target_up", RUN, 1)], "ServerDown", 0),
         (lags(0.02, 0.15), "ClientLate", 1),
         (lags(0.02, 0.1), "ClientLate", 0),
-        (histogram("harness_schedule_lag_seconds", RUN, {"0.05": 98, "0.1": 100, "+Inf": 100}, 1),
-         "ClientLate", 1),  # p99 is 75 ms
+        (
+            histogram(
+                "harness_schedule_lag_seconds", RUN, {"0.05": 98, "0.1": 100, "+Inf": 100}, 1
+            ),
+            "ClientLate",
+            1,
+        ),  # p99 is 75 ms
         (users(8, "8x30 4x90"), "UsersMissing", 1),
         (users(8, "8x120"), "UsersMissing", 0),
         (users(200, "0+1x120"), "UsersMissing", 0),  # they still start
@@ -158,11 +177,14 @@ KV = "vllm:gpu_cache_usage_perc"
         ([flat(KV, REPLICA, 0.97)], "KvCacheNearlyFull", 1),
         ([flat(KV, REPLICA, 0.9)], "KvCacheNearlyFull", 0),
     ],
-)  # fmt: skip
+)
 def test_alerts_fire_when_they_should(given, alert, fires, tmp_path):
     """And only then."""
-    firing = {"expr": f'count(ALERTS{{alertname="{alert}", alertstate="firing"}}) or vector(0)',
-              "eval_time": "2m", "exp_samples": [{"labels": "{}", "value": fires}]}  # fmt: skip
+    firing = {
+        "expr": f'count(ALERTS{{alertname="{alert}", alertstate="firing"}}) or vector(0)',
+        "eval_time": "2m",
+        "exp_samples": [{"labels": "{}", "value": fires}],
+    }
     case = {"interval": "1s", "input_series": given, "promql_expr_test": [firing]}
     test_rules(ALL, tmp_path, [case])
 

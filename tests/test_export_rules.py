@@ -51,17 +51,26 @@ def level(users: int, ttft: float, itl: float, decision: str = "fail") -> Level:
     ("steps", "knee", "want"),
     [
         ([level(8, 0.04, 0)], None, []),
-        ([level(8, 0.4, 0.01), level(16, 1, 0.2)], None,
-         [f"At 8 concurrent requests p95 TTFT is over its limit: inspect {QUEUE}."]),
-        ([level(8, 0.4, 0.01), level(16, 1, 0.2)], 8,  # by chance a passed level may be over
-         [f"At 16 concurrent requests {BOTH}."]),
-        ([level(1, 0.04, 1)], None,
-         [f"At 1 concurrent request p95 ITL is over its limit: inspect {DECODE}."]),
+        (
+            [level(8, 0.4, 0.01), level(16, 1, 0.2)],
+            None,
+            [f"At 8 concurrent requests p95 TTFT is over its limit: inspect {QUEUE}."],
+        ),
+        (
+            [level(8, 0.4, 0.01), level(16, 1, 0.2)],
+            8,  # by chance a passed level may be over
+            [f"At 16 concurrent requests {BOTH}."],
+        ),
+        (
+            [level(1, 0.04, 1)],
+            None,
+            [f"At 1 concurrent request p95 ITL is over its limit: inspect {DECODE}."],
+        ),
         ([level(8, 0.4, 0.4, "inconclusive")], None, []),  # not decided: never called over
         ([level(8, 0.4, 0.4, "pass")], None, []),
         ([level(8, 1, 1, "invalid")], None, []),
     ],
-)  # fmt: skip
+)
 def test_report_says_where_to_look(steps, knee, want):
     """One line, of the lowest level that is over."""
     slos = tuple(SloResult(str(slo), Verdict.inconclusive) for slo in SLOS)
@@ -83,11 +92,12 @@ def buckets(name: str, limit_s: float, labels: str, bad: bool) -> list[dict[str,
 
 SOURCES = {
     "server": (
-        "vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds",
+        "vllm:time_to_first_token_seconds",
+        "vllm:inter_token_latency_seconds",
         {"job": "vllm", "model_name": "m"},
     ),
     "client": ("harness_ttft_seconds", "harness_itl_seconds", {"job": "run"}),
-}  # fmt: skip
+}
 
 
 def quadrant(source: str, ttft_bad: bool, itl_bad: bool) -> dict[str, object]:
@@ -130,16 +140,40 @@ KNEE = {
     "knee": {"holds": 40, "estimate": 48, "ci95": [40, 52], "measured_at_users": 48},
     # of 48 users the server saw 16 + 20 = 36 for 30 s, 16 + 26 = 42 for 10 s: 37.5, 78.1 %
     "levels": [
-        {"index": 0, "users": 48, "settled_ns": 0, "end_ns": 30, "decision": "pass",
-         "server": {"running_mean": 16.0, "waiting_mean": 20.0}},
-        {"index": 1, "users": 48, "settled_ns": 40, "end_ns": 50, "decision": "inconclusive",
-         "server": {"running_mean": 16.0, "waiting_mean": 26.0}},
-        {"index": 2, "users": 48, "settled_ns": 60, "end_ns": 99, "decision": "invalid",
-         "server": {"running_mean": 1.0, "waiting_mean": 0.0}},
-        {"index": 3, "users": 64, "settled_ns": 99, "end_ns": 199, "decision": "fail",
-         "server": {"running_mean": 16.0, "waiting_mean": 48.0}},
+        {
+            "index": 0,
+            "users": 48,
+            "settled_ns": 0,
+            "end_ns": 30,
+            "decision": "pass",
+            "server": {"running_mean": 16.0, "waiting_mean": 20.0},
+        },
+        {
+            "index": 1,
+            "users": 48,
+            "settled_ns": 40,
+            "end_ns": 50,
+            "decision": "inconclusive",
+            "server": {"running_mean": 16.0, "waiting_mean": 26.0},
+        },
+        {
+            "index": 2,
+            "users": 48,
+            "settled_ns": 60,
+            "end_ns": 99,
+            "decision": "invalid",
+            "server": {"running_mean": 1.0, "waiting_mean": 0.0},
+        },
+        {
+            "index": 3,
+            "users": 64,
+            "settled_ns": 99,
+            "end_ns": 199,
+            "decision": "fail",
+            "server": {"running_mean": 16.0, "waiting_mean": 48.0},
+        },
     ],
-}  # fmt: skip
+}
 
 
 def folder(path: Path, knee: dict[str, object]) -> Path:
@@ -189,7 +223,10 @@ def test_knee_rules(tmp_path):
     ]
     fires = {
         "exp_labels": {
-            "severity": "warning", "job": "vllm", "instance": "b", "model_name": 'qwen"7b'
+            "severity": "warning",
+            "job": "vllm",
+            "instance": "b",
+            "model_name": 'qwen"7b',
         },
         "exp_annotations": {
             "summary": "more than 31 requests run or wait on one replica",
@@ -197,18 +234,26 @@ def test_knee_rules(tmp_path):
             "up to 40 concurrent users at least (the knee is 48); the server counts 78% of them. "
             "Add a replica, or admit fewer.",
         },
-    }  # fmt: skip
+    }
     case = {"eval_time": "5m", "alertname": "ReplicaPastKnee", "exp_alerts": [fires]}
     query = form(tmp_path, "keda")
     total = {  # 32 + 31: KEDA asks for ceil(63 / 31) = 3 replicas
-        "expr": query["spec"]["triggers"][0]["metadata"]["query"], "eval_time": "5m",
+        "expr": query["spec"]["triggers"][0]["metadata"]["query"],
+        "eval_time": "5m",
         "exp_samples": [{"labels": "{}", "value": 63}],
-    }  # fmt: skip
+    }
     run_rules(
-        text, tmp_path,
-        [{"interval": "15s", "input_series": series, "alert_rule_test": [case],
-          "promql_expr_test": [total]}],
-    )  # fmt: skip
+        text,
+        tmp_path,
+        [
+            {
+                "interval": "15s",
+                "input_series": series,
+                "alert_rule_test": [case],
+                "promql_expr_test": [total],
+            }
+        ],
+    )
 
 
 def form(run: Path, name: str, *options: str) -> dict[str, Any]:
@@ -240,9 +285,12 @@ def test_autoscalers(tmp_path):
         "kind": "ScaledObject",
         "metadata": {"name": "qwen"},
         "spec": {
-            "scaleTargetRef": ref, "minReplicaCount": 1, "maxReplicaCount": 4, "triggers": [trigger]
+            "scaleTargetRef": ref,
+            "minReplicaCount": 1,
+            "maxReplicaCount": 4,
+            "triggers": [trigger],
         },
-    }  # fmt: skip
+    }
     target = {"type": "AverageValue", "averageValue": "28"}
     pods = {"metric": {"name": "vllm_requests_in_flight"}, "target": target}
     assert form(run, "hpa", *where) == {
@@ -250,10 +298,12 @@ def test_autoscalers(tmp_path):
         "kind": "HorizontalPodAutoscaler",
         "metadata": {"name": "qwen"},
         "spec": {
-            "scaleTargetRef": ref, "minReplicas": 1, "maxReplicas": 4,
+            "scaleTargetRef": ref,
+            "minReplicas": 1,
+            "maxReplicas": 4,
             "metrics": [{"type": "Pods", "pods": pods}],
         },
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(
@@ -298,14 +348,16 @@ SERVED = KNEE | {
         }
         for level in KNEE["levels"]
     ],
-}  # fmt: skip
+}
 
 
 def test_endpoint_picker(tmp_path):
     """llm-d's, with names and shape as its own configurations have them."""
     found = form(folder(tmp_path, SERVED), "llm-d")
-    picked = {"concurrency-detector": {"maxConcurrency": 40},
-              "utilization-detector": {"queueDepthThreshold": 22}}  # fmt: skip
+    picked = {
+        "concurrency-detector": {"maxConcurrency": 40},
+        "utilization-detector": {"queueDepthThreshold": 22},
+    }
     scorers = ["queue-scorer", "prefix-cache-scorer"]
     assert found == {
         "apiVersion": "llm-d.ai/v1alpha1",
@@ -327,10 +379,22 @@ def test_prefill_speed_comes_from_the_records(tmp_path):
     for number in range(400):
         sent, tokens = number * 10**9, 600 + number * 7
         first = sent + 20 * MS + 50_000 * tokens + (number * 7919 % 13) * MS  # and part of a step
-        writer.put([RequestRecord(
-            0, number, 0, sent, first, Outcome.ok, prompt_tokens=tokens, at_ns=array("q", [first]),
-            not_before_ns=array("q", [first]), tokens=array("q", [1]),
-        )])  # fmt: skip
+        writer.put(
+            [
+                RequestRecord(
+                    0,
+                    number,
+                    0,
+                    sent,
+                    first,
+                    Outcome.ok,
+                    prompt_tokens=tokens,
+                    at_ns=array("q", [first]),
+                    not_before_ns=array("q", [first]),
+                    tokens=array("q", [1]),
+                )
+            ]
+        )
     writer.close()
     (given,) = [
         plugin["parameters"]
@@ -375,16 +439,21 @@ def test_the_rule_of_the_mix_fires(tmp_path, prompt, output, fire):
     ]
     alerts = [
         {
-            "exp_labels": {"severity": "warning", "tokens": what, "job": "vllm",
-                           "model_name": 'qwen"7b'},
+            "exp_labels": {
+                "severity": "warning",
+                "tokens": what,
+                "job": "vllm",
+                "model_name": 'qwen"7b',
+            },
             "exp_annotations": {
                 "summary": f"{what}s are not of the {tokens} tokens that the knee was measured "
                 "with",
                 "description": "The knee is another; measure it with them.",
             },
         }
-        for what, tokens in (("prompt", 512), ("output", 64)) if what in fire
-    ]  # fmt: skip
+        for what, tokens in (("prompt", 512), ("output", 64))
+        if what in fire
+    ]
     case = {"eval_time": "45m", "alertname": "RequestMixLeft", "exp_alerts": alerts}
     run_rules(
         text, tmp_path, [{"interval": "15s", "input_series": series, "alert_rule_test": [case]}]

@@ -44,9 +44,13 @@ def sample(at_s: float, *, running: float = 3, kv: float = 0.25, n: int = 0) -> 
         for key, each in (("ttft", 0.1), ("queue", 0.04), ("prefill", 0.025))
     }
     return ServerSample(
-        int(at_s * S), running=running, waiting=0.0, kv_usage=kv, histograms=histograms,
+        int(at_s * S),
+        running=running,
+        waiting=0.0,
+        kv_usage=kv,
+        histograms=histograms,
         **summed_fields(histograms),
-    )  # fmt: skip
+    )
 
 
 def values_of(seen: TargetState, now_s: float = 100.0) -> dict[str, float]:
@@ -61,9 +65,12 @@ def values_of(seen: TargetState, now_s: float = 100.0) -> dict[str, float]:
 CACHE = {"engines": 2, "kv_tokens": 64_000}
 UP = TargetState(up=True, took_s=0.004, samples=(sample(99.5),), cache=CACHE)
 BASE = {
-    "target_up": 1, "target_sample_age_seconds": 0.5, "target_scrape_duration_seconds": 0.004,
-    "server_kv_tokens": 64_000, "server_kv_free_tokens": 48_000,  # three quarters
-}  # fmt: skip
+    "target_up": 1,
+    "target_sample_age_seconds": 0.5,
+    "target_scrape_duration_seconds": 0.004,
+    "server_kv_tokens": 64_000,
+    "server_kv_free_tokens": 48_000,  # three quarters
+}
 
 
 @pytest.mark.parametrize(
@@ -73,18 +80,30 @@ BASE = {
         (TargetState(given={"max_num_seqs": 8}), {"target_up": 0}),
         (UP, BASE),
         # two engines of 8 seats hold 16, of which 3 are taken
-        (replace(UP, given={"max_num_seqs": 8}),
-         {**BASE, "server_max_num_seqs source=given": 16, "server_slots_free": 13}),
-        (replace(UP, given={"max_num_seqs": 8}, read={"max_num_seqs": 4}),  # the server knows best
-         {**BASE, "server_max_num_seqs source=read": 8, "server_slots_free": 5}),
-        (replace(UP, given={"max_num_seqs": 1}),
-         {**BASE, "server_max_num_seqs source=given": 2, "server_slots_free": 0}),
-        (replace(UP, samples=(replace(sample(99.5), engine_cpu_s=7.5),)),
-         {**BASE, "engine_cpu_seconds_total": 7.5}),
-        (replace(UP, cache={}, samples=(sample(99.5, kv=nan),)),
-         {k: v for k, v in BASE.items() if "kv" not in k}),
+        (
+            replace(UP, given={"max_num_seqs": 8}),
+            {**BASE, "server_max_num_seqs source=given": 16, "server_slots_free": 13},
+        ),
+        (
+            replace(
+                UP, given={"max_num_seqs": 8}, read={"max_num_seqs": 4}
+            ),  # the server knows best
+            {**BASE, "server_max_num_seqs source=read": 8, "server_slots_free": 5},
+        ),
+        (
+            replace(UP, given={"max_num_seqs": 1}),
+            {**BASE, "server_max_num_seqs source=given": 2, "server_slots_free": 0},
+        ),
+        (
+            replace(UP, samples=(replace(sample(99.5), engine_cpu_s=7.5),)),
+            {**BASE, "engine_cpu_seconds_total": 7.5},
+        ),
+        (
+            replace(UP, cache={}, samples=(sample(99.5, kv=nan),)),
+            {k: v for k, v in BASE.items() if "kv" not in k},
+        ),
     ],
-)  # fmt: skip
+)
 def test_target(seen, want):
     """What is not known has no line."""
     assert values_of(seen) == want
@@ -104,9 +123,12 @@ def test_ttft_is_split_over_the_last_minute():
     slow = Histogram((1.0, inf), (5.0, 5.0), 50.0)  # 10 s each, long ago
     old, first, last = (
         replace(s, histograms={**s.histograms, "ttft": replace(slow, counts=c, sum=total)})
-        for s, c, total in ((old, (0.0, 0.0), 0.0), (first, (5.0, 5.0), 50.0),
-                            (last, (25.0, 25.0), 52.0))
-    )  # fmt: skip
+        for s, c, total in (
+            (old, (0.0, 0.0), 0.0),
+            (first, (5.0, 5.0), 50.0),
+            (last, (25.0, 25.0), 52.0),
+        )
+    )
     found = values_of(replace(UP, samples=(old, first, last)))
     parts = {k: v for k, v in found.items() if "ttft" in k}
     assert parts == {
@@ -152,8 +174,12 @@ def test_an_h200s_recorded_readings():
         if "throttled" in name
     }
     assert held == {reason: float(reason == "power_cap") for reason in REASON_LABELS.values()}
-    info = (("driver", "580.159.04"), ("gpu", "0"), ("name", "NVIDIA H200"),
-            ("uuid", "GPU-12345678"))  # fmt: skip
+    info = (
+        ("driver", "580.159.04"),
+        ("gpu", "0"),
+        ("name", "NVIDIA H200"),
+        ("uuid", "GPU-12345678"),
+    )
     assert lines["harness_gpu_info", info] == 1
 
 

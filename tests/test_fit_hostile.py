@@ -116,9 +116,14 @@ def test_most_are_answered() -> None:
 
 
 LLAMA: Config = {
-    "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
-    "num_key_value_heads": 8, "intermediate_size": 14_336, "vocab_size": 128_256,
-}  # fmt: skip
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14_336,
+    "vocab_size": 128_256,
+}
 DEEPSEEK: Config = json.loads((DATA / "configs/deepseek-v2-lite/config.json").read_text())
 
 

@@ -36,10 +36,18 @@ KV_KNOWN = [
     if log.get("kv_gib") and log["kv_gib"] > 0 and log["id"] not in REFUSED | OTHER_RANK | NO_BLOCKS
 ]
 CARDS = {
-    "RTX 3090": "rtx-3090", "RTX 4090": "rtx-4090", "A100 40": "a100-40gb", "A100 80": "a100",
-    "H100": "h100", "H200": "h200", "L4 ": "l4", "L40S": "l40s", "A10G": "a10g", "MI300X": "mi300x",
+    "RTX 3090": "rtx-3090",
+    "RTX 4090": "rtx-4090",
+    "A100 40": "a100-40gb",
+    "A100 80": "a100",
+    "H100": "h100",
+    "H200": "h200",
+    "L4 ": "l4",
+    "L40S": "l40s",
+    "A10G": "a10g",
+    "MI300X": "mi300x",
     "V100": "v100-32gb",
-}  # fmt: skip
+}
 
 
 def layout_of(log: Log) -> KvLayout:
@@ -125,11 +133,17 @@ def command(log: Log, folder: Path) -> list[str]:
 
 UNKNOWN = {
     # no GPU is named, or one that is not known here
-    "qwen3-1.7b-24gb", "qwen3-30b-a3b-910b3-weights", "llama31-8b-awq", "deepseek-v2-lite-need-no",
+    "qwen3-1.7b-24gb",
+    "qwen3-30b-a3b-910b3-weights",
+    "llama31-8b-awq",
+    "deepseek-v2-lite-need-no",
     "gemma3-1b-5090",
     # what vLLM keeps for itself decides
-    "llama31-8b-3090-29000-no", "32b-h100-need-no", "r1-awq-16x3090", "gpt-oss-120b-h100-0.14-no",
-}  # fmt: skip
+    "llama31-8b-3090-29000-no",
+    "32b-h100-need-no",
+    "r1-awq-16x3090",
+    "gpt-oss-120b-h100-0.14-no",
+}
 
 
 # of vLLM's present engine (V1), with a card and a share of it; GiB of one GPU

@@ -114,6 +114,23 @@ def test_every_part_has_a_layer() -> None:
     assert parts - set(LAYERS) == set()
 
 
+def test_the_page_has_every_room() -> None:
+    """The table of docs/design.md: the layer of each, and which third-party imports it may have."""
+    page = (ROOT / "docs/design.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| `(\w+)` \|.*\| ([\w, ]*?) ?\|$", page, re.MULTILINE)
+    assert {room: (int(layer), may) for layer, room, may in rows} == {
+        room: (layer, what_it_may(room)) for room, layer in LAYERS.items()
+    }
+
+
+def what_it_may(room: str) -> str:
+    """As the table says it: "pure", or what it may import that others may not."""
+    if room in PURE:
+        return "pure"
+    libraries = ("asyncio", "gevent", "locust", "matplotlib")
+    return ", ".join(name for name in libraries if room not in FORBIDDEN[name])
+
+
 def test_packages_say_their_layer() -> None:
     """The docstring of each folder names the layer that it is tested to be in."""
     docs = {name: (PACKAGE / name / "__init__.py") for name in LAYERS}

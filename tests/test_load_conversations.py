@@ -113,17 +113,23 @@ def test_a_prompt_begins_with_the_one_before() -> None:
     [
         # (first turn held, tokens of the prompt, of them new) by turn: 10 in, 30 out
         ({}, 0, [(0, 10, -1), (0, 50, 40), (0, 90, 40), (0, 130, 40), (0, 170, 40)]),
-        ({"history": "last:2"}, 0,
-         [(0, 10, -1), (0, 50, 40), (0, 90, 40), (1, 90, -1), (2, 90, -1)]),
-        ({"history": "budget:60"}, 0,
-         [(0, 10, -1), (0, 50, 40), (1, 50, -1), (2, 50, -1), (3, 50, -1)]),
+        (
+            {"history": "last:2"},
+            0,
+            [(0, 10, -1), (0, 50, 40), (0, 90, 40), (1, 90, -1), (2, 90, -1)],
+        ),
+        (
+            {"history": "budget:60"},
+            0,
+            [(0, 10, -1), (0, 50, 40), (1, 50, -1), (2, 50, -1), (3, 50, -1)],
+        ),
         # 40 + 80 + 120 = 240 tokens of prompts and answers
         ({"session_budget": 240}, 0, [(0, 10, -1), (0, 50, 40), (0, 90, 40)]),
         ({"session_budget": 239}, 0, [(0, 10, -1), (0, 50, 40)]),
         ({}, 125, [(0, 10, -1), (0, 50, 40), (0, 90, 40)]),  # 2% of the context are kept free
         ({"turns": Lengths("fixed", 1)}, 0, [(0, 10, -1)]),
     ],
-)  # fmt: skip
+)
 def test_what_a_prompt_holds_and_when_a_session_ends(
     changes: dict[str, object], context: int, want: list[tuple[int, int, int]]
 ) -> None:

@@ -97,8 +97,9 @@ def test_request_k_is_row_k(tmp_path: Path) -> None:
     data = source(tmp_path, rows)
     want = [f"row {k % 5}" for k in range(12)]
     assert [data.spec(k).text for k in range(12)] == want
-    striped = sorted((i * 3 + worker, data.spec(i * 3 + worker).text)
-                     for worker in range(3) for i in range(4))  # fmt: skip
+    striped = sorted(
+        (i * 3 + worker, data.spec(i * 3 + worker).text) for worker in range(3) for i in range(4)
+    )
     assert [text for _, text in striped] == want
     other = DataSource(workload=data.workload, calibration=Calibration(), **data.to_json())
     assert [other.spec(k) for k in range(12)] == [data.spec(k) for k in range(12)]
@@ -345,11 +346,17 @@ def test_a_log_becomes_requests(tmp_path: Path, suffix: str) -> None:
         log = tmp_path / "log.jsonl"
         log.write_text(
             "".join(
-                json.dumps({k: json.loads(v) if k in ("tools", "tool_calls") else v
-                            for k, v in row.items() if v}) + "\n"
+                json.dumps(
+                    {
+                        k: json.loads(v) if k in ("tools", "tool_calls") else v
+                        for k, v in row.items()
+                        if v
+                    }
+                )
+                + "\n"
                 for row in rows
             )
-        )  # fmt: skip
+        )
     made = convert(log, out)
     assert (made.n, made.talks, len(made.rows), made.notes) == (36, 6, 15, [])
     assert out.read_text() == (SAMPLES / "chats.jsonl").read_text()
@@ -387,9 +394,11 @@ def test_times_of_a_log(tmp_path: Path) -> None:
     """ISO 8601 or ms; the request is due when the message before the answer came."""
     log, out = tmp_path / "log.jsonl", tmp_path / "out.jsonl"
     rows = [
-        ("b", "user", "2026-11-23T10:00:02Z"), ("a", "user", "2026-11-23T10:00:00Z"),
-        ("b", "assistant", "2026-11-23T10:00:03Z"), ("a", "assistant", "2026-11-23T10:00:09Z"),
-    ]  # fmt: skip
+        ("b", "user", "2026-11-23T10:00:02Z"),
+        ("a", "user", "2026-11-23T10:00:00Z"),
+        ("b", "assistant", "2026-11-23T10:00:03Z"),
+        ("a", "assistant", "2026-11-23T10:00:09Z"),
+    ]
     log.write_text(
         "".join(
             json.dumps({"conversation_id": c, "role": r, "content": "hi", "timestamp": t}) + "\n"

@@ -25,8 +25,9 @@ def test_a_plan_is_a_function_of_its_key(name: str) -> None:
     assert (again.text, again.token_ids) != (spec.text, spec.token_ids)
     assert (spec.prompt_tokens, spec.output_tokens) == plan_lengths(row, 1, 0, 7)
     others = [plan(row, *key) for key in ((2, 0, 7), (1, 1, 7), (1, 0, 8))]
-    assert all(other.text + str(other.token_ids) != spec.text + str(spec.token_ids)
-               for other in others)  # fmt: skip
+    assert all(
+        other.text + str(other.token_ids) != spec.text + str(spec.token_ids) for other in others
+    )
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
@@ -64,9 +65,11 @@ def test_long_requests_are_clipped_to_the_context(name: str, api: str, context: 
     assert longer
     assert [got for _, got in longer if not room - 2 <= sum(got) <= room] == []
     shared = whole.system_tokens
-    assert [(had, got) for had, got in longer
-            if (got[0] - shared) / got[1] != pytest.approx((had[0] - shared) / had[1], rel=0.1)
-            ] == []  # fmt: skip
+    assert [
+        (had, got)
+        for had, got in longer
+        if (got[0] - shared) / got[1] != pytest.approx((had[0] - shared) / had[1], rel=0.1)
+    ] == []
     spec = plan(clips, 5, 2, 7)
     assert (spec.prompt_tokens, spec.output_tokens) == plan_lengths(clips, 5, 2, 7)
     many = sum(sum(plan_lengths(whole, 5, 0, n)) > room for n in range(1000))

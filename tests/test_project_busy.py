@@ -8,9 +8,11 @@ import pytest
 from study_process import TOO_BUSY, check_code
 
 TOP = Path(__file__).parents[1]
-CODE = "".join(
-    " ".join(path.read_text().split()) for path in sorted((TOP / "harness").rglob("*.py"))
-).replace('" "', "").replace('" f"', "")  # fmt: skip
+CODE = (
+    "".join(" ".join(path.read_text().split()) for path in sorted((TOP / "harness").rglob("*.py")))
+    .replace('" "', "")
+    .replace('" f"', "")
+)
 OTHER = "the server failed under load"
 
 

@@ -59,8 +59,11 @@ def test_results_fit_the_schema(tmp_path: Path) -> None:
 
 def test_exit_codes_are_documented() -> None:
     """docs/exit-codes.md has one row for each code that the code can end with."""
-    kinds = [kind.exit_code for kind in vars(errors).values() if isinstance(kind, type)
-             and issubclass(kind, errors.HarnessError)]  # fmt: skip
+    kinds = [
+        kind.exit_code
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, errors.HarnessError)
+    ]
     codes = {*kinds, *(code for name, code in vars(errors).items() if name.startswith("EXIT_"))}
     page = (ROOT / "docs/exit-codes.md").read_text()
     assert {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)} == codes

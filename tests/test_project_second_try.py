@@ -53,8 +53,19 @@ def run_tests(folder: Path, code: str, test: str, *arguments: str) -> tuple[int,
     """Pytest's exit code and the lines of its summary, with this project's conftest."""
     file = folder / "test_cases.py"
     file.write_text(code)
-    command = [sys.executable, "-m", "pytest", "-p", "conftest", "-c", str(TOP / "pyproject.toml"),
-               "--rootdir", str(folder), f"{file}{test}", *arguments]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "conftest",
+        "-c",
+        str(TOP / "pyproject.toml"),
+        "--rootdir",
+        str(folder),
+        f"{file}{test}",
+        *arguments,
+    ]
     done = subprocess.run(command, cwd=TOP / "tests", capture_output=True, text=True, check=False)
     return done.returncode, [line.strip("= ") for line in (done.stdout + done.stderr).splitlines()]
 

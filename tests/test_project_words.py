@@ -147,6 +147,7 @@ def members() -> dict[str, set[str]]:
                     for inner in ast.walk(node)
                     if isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store)
                 )
+    found["run"] |= found["RunFrames"]  # pages call what `open_run` returns `run`, as the room is
     return found
 
 

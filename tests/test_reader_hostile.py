@@ -79,29 +79,56 @@ NO_COMPLETION = "an event is JSON, but not that of a completion"
 HOSTILE: Final[dict[str, Answer]] = {
     "gzip": (head("Content-Encoding: gzip") + chunk(ZIPPED) + LAST, "protocol", ENCODED),
     "gzip of an error": (plain(500, ZIPPED, "Content-Encoding: gzip"), "status", "HTTP 500: "),
-    "an encoding that changes nothing": (head("Content-Encoding: identity") + STREAM[len(HEAD):],
-                                         "ok", ""),
+    "an encoding that changes nothing": (
+        head("Content-Encoding: identity") + STREAM[len(HEAD) :],
+        "ok",
+        "",
+    ),
     "two choices in an event": (HEAD + chunk(event(BOTH)) + END, "protocol", CHOICES),
-    "two choices in turn": (HEAD + (TOKEN + chunk(event(second(1)))) * 20 + END,
-                            "protocol", CHOICES),
-    "large headers": (head(*[f"X-{n}: {'x' * 8000}" for n in range(25)]) + STREAM[len(HEAD):],
-                      "ok", ""),
-    "a huge header": (head("X: " + "x" * (MAX_HEAD_BYTES + 70_000)) + STREAM[len(HEAD):],
-                      "protocol", LONG_HEAD),
-    "too many headers": (head(*["X: y"] * 60_000) + STREAM[len(HEAD):], "protocol", LONG_HEAD),
-    "a huge trailer": (STREAM[:-2] + b"X: " + b"x" * (MAX_HEAD_BYTES + 70_000),
-                       "protocol", LONG_HEAD),
+    "two choices in turn": (
+        HEAD + (TOKEN + chunk(event(second(1)))) * 20 + END,
+        "protocol",
+        CHOICES,
+    ),
+    "large headers": (
+        head(*[f"X-{n}: {'x' * 8000}" for n in range(25)]) + STREAM[len(HEAD) :],
+        "ok",
+        "",
+    ),
+    "a huge header": (
+        head("X: " + "x" * (MAX_HEAD_BYTES + 70_000)) + STREAM[len(HEAD) :],
+        "protocol",
+        LONG_HEAD,
+    ),
+    "too many headers": (head(*["X: y"] * 60_000) + STREAM[len(HEAD) :], "protocol", LONG_HEAD),
+    "a huge trailer": (
+        STREAM[:-2] + b"X: " + b"x" * (MAX_HEAD_BYTES + 70_000),
+        "protocol",
+        LONG_HEAD,
+    ),
     "never the answer": (b"HTTP/1.1 103 Early Hints\r\n\r\n" * 12_000, "protocol", LONG_HEAD),
     "a huge content type": (STREAM.replace(b"charset", b"x" * 9_000), "ok", ""),
-    "an odd content type": (plain(200, b"{}").replace(b"application/json", b"\xff" * 9_000),
-                            "protocol", "the server answered ÿÿÿ"),
-    "an event of 10 MB": (HEAD + TOKEN + chunk(event(delta(content="x" * 10_000_000))),
-                          "protocol", "an event of the stream is longer than 1 MiB"),
-    "10 MB without a line end": (HEAD + TOKEN + chunk(b"x" * 10_000_000),
-                                 "protocol", "an event of the stream is longer than 1 MiB"),
+    "an odd content type": (
+        plain(200, b"{}").replace(b"application/json", b"\xff" * 9_000),
+        "protocol",
+        "the server answered ÿÿÿ",
+    ),
+    "an event of 10 MB": (
+        HEAD + TOKEN + chunk(event(delta(content="x" * 10_000_000))),
+        "protocol",
+        "an event of the stream is longer than 1 MiB",
+    ),
+    "10 MB without a line end": (
+        HEAD + TOKEN + chunk(b"x" * 10_000_000),
+        "protocol",
+        "an event of the stream is longer than 1 MiB",
+    ),
     "an error of 3 MB": (plain(500, error("no " * 1_000_000)), "status", "HTTP 500: "),
-    "words for the terminal": (plain(500, error("\x1b[2J\x07gone\u202e")), "status",
-                               "HTTP 500: [2J gone"),
+    "words for the terminal": (
+        plain(500, error("\x1b[2J\x07gone\u202e")),
+        "status",
+        "HTTP 500: [2J gone",
+    ),
     "429": (plain(429, error("slow down"), "Retry-After: 3600"), "status", "HTTP 429: slow down"),
     "503": (plain(503, b"", "Retry-After: Wed, 21 Oct 2099 07:28:00 GMT"), "status", "HTTP 503"),
     "a redirect": (plain(302, b"", "Location: http://127.0.0.2/"), "status", "HTTP 302"),
@@ -109,31 +136,49 @@ HOSTILE: Final[dict[str, Answer]] = {
     "close in the head": (HEAD[:40], "truncated", CLOSED),
     "a length too long": (plain(200, b"{}").replace(b": 2", b": 9"), "truncated", CLOSED),
     "two lengths": (plain(200, b"{}", "Content-Length: 7"), "protocol", "the answer is not HTTP"),
-    "a length and chunks": (head("Content-Length: 7") + STREAM[len(HEAD):], "protocol",
-                            "the answer is not HTTP"),
+    "a length and chunks": (
+        head("Content-Length: 7") + STREAM[len(HEAD) :],
+        "protocol",
+        "the answer is not HTTP",
+    ),
     "a negative chunk": (HEAD + b"-5\r\n" + TOKEN, "protocol", "the answer is not HTTP"),
     "an endless chunk size": (HEAD + b"f" * 5_000, "protocol", "the answer is not HTTP"),
-    "another protocol": (b"HTTP/1.1 101 -\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n",
-                         "protocol", "the answer is not HTTP"),
-    "no JSON": (HEAD + chunk(event(b'{"choices": [{"in')) + END, "protocol",
-                "an event is not JSON"),
+    "another protocol": (
+        b"HTTP/1.1 101 -\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n",
+        "protocol",
+        "the answer is not HTTP",
+    ),
+    "no JSON": (
+        HEAD + chunk(event(b'{"choices": [{"in')) + END,
+        "protocol",
+        "an event is not JSON",
+    ),
     "deep JSON": (HEAD + chunk(event(b"[" * 100_000)) + END, "protocol", "an event is not JSON"),
     "a list": (HEAD + chunk(event([1])) + END, "protocol", NO_COMPLETION),
     "choices as a number": (HEAD + chunk(event({"choices": 7})) + END, "protocol", NO_COMPLETION),
     "more tokens than there can be": (
         HEAD + TOKEN + chunk(event(delta(usage=1 << 50, content="a"))) + END,
-        "protocol", "the server counts 1,125,899,906,842,624 output tokens"),
-    "a book as the reason": (HEAD + TOKEN + chunk(event(delta(finish="x" * 500_000))) + END,
-                             "ok", ""),
-}  # fmt: skip
+        "protocol",
+        "the server counts 1,125,899,906,842,624 output tokens",
+    ),
+    "a book as the reason": (
+        HEAD + TOKEN + chunk(event(delta(finish="x" * 500_000))) + END,
+        "ok",
+        "",
+    ),
+}
 
 
 def cut(rng: random.Random, data: bytes) -> list[Step]:
     """In up to six sends, some of them late; the connection is closed at the end."""
     at = sorted(rng.randrange(len(data) + 1) for _ in range(rng.randrange(6)))
     pieces = [data[i:j] for i, j in zip([0, *at], [*at, len(data)], strict=True)]
-    steps = [[*step] for piece in pieces if piece
-             for step in (*send(piece), ["sleep", rng.choice((0, 1))])]  # fmt: skip
+    steps = [
+        [*step]
+        for piece in pieces
+        if piece
+        for step in (*send(piece), ["sleep", rng.choice((0, 1))])
+    ]
     return [*steps, ["close"]]
 
 
@@ -161,8 +206,9 @@ def test_hostile_answers(port: int, seed: int) -> None:
         assert it.reader.link.flush(20)
         figures = it.reader.figures()
     rows = {name: it.records[2 * i] for i, name in enumerate(names)}
-    got = {name: (row.outcome.value, said(row)[: len(HOSTILE[name][2])])
-           for name, row in rows.items()}  # fmt: skip
+    got = {
+        name: (row.outcome.value, said(row)[: len(HOSTILE[name][2])]) for name, row in rows.items()
+    }
     assert got == {name: answer[1:] for name, answer in HOSTILE.items()}
     good = [it.records[2 * i + 1] for i in range(len(names))]
     assert {(row.outcome.value, len(row.at_ns)) for row in good} == {("ok", 3)}
@@ -217,9 +263,10 @@ def rss_mb(*pids: int) -> float:
 
 @pytest.mark.usefixtures("each_reader")
 @pytest.mark.parametrize(
-    "piece", [TOKEN * 200, chunk(event({"choices": []})) * 300, chunk(b"\n" * 60_000)],
+    "piece",
+    [TOKEN * 200, chunk(event({"choices": []})) * 300, chunk(b"\n" * 60_000)],
     ids=["tokens", "other events", "no events"],
-)  # fmt: skip
+)
 def test_an_answer_without_an_end(port: int, piece: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """As fast as the loopback carries it: cut off at a size, in memory of that size."""
     most = 16 << 20
@@ -246,8 +293,9 @@ def test_an_answer_that_drips(port: int) -> None:
     with case(port, total_ns=500 * MS) as it:
         _, record = it.one([*send(HEAD), *drip])
     assert (record.outcome.value, said(record)) == (
-        "timeout", "the whole request took longer than 0.5 s",
-    )  # fmt: skip
+        "timeout",
+        "the whole request took longer than 0.5 s",
+    )
     assert len(record.at_ns) > 2
 
 

@@ -128,8 +128,15 @@ def test_a_loop_that_stood_still_says_so(port: int) -> None:
 
 def while_the_loop_stands_still(it: Case) -> tuple[RequestRecord, list[tuple[int, int]]]:
     """Two tokens come, 30 ms apart; the record, and when each send was made."""
-    script = [*send(HEAD), ["sleep", 50], *send(token()), ["sleep", 30], *send(token()),
-              ["sleep", 200], *send(DONE)]  # fmt: skip
+    script = [
+        *send(HEAD),
+        ["sleep", 50],
+        *send(token()),
+        ["sleep", 30],
+        *send(token()),
+        ["sleep", 200],
+        *send(DONE),
+    ]
     user = it.start(0, script)
     it.wait_for_heads(1)
     time.sleep(0.15)
@@ -153,8 +160,12 @@ def test_a_thread_stands_in_for_the_loop(port: int, each_reader: str) -> None:
 def test_what_came_before_a_request_was_stopped(port: int) -> None:
     """Its user is cut off just after the loop stood still: the record has what came meanwhile."""
     with case(port) as it:
-        script = [*send(HEAD, token()), *[s for _ in range(4) for s in (["sleep", 20],
-                  *send(token()))], ["sleep", 5000], *send(DONE)]  # fmt: skip
+        script = [
+            *send(HEAD, token()),
+            *[s for _ in range(4) for s in (["sleep", 20], *send(token()))],
+            ["sleep", 5000],
+            *send(DONE),
+        ]
         user = it.start(0, script)
         it.wait_for_heads(1)
         time.sleep(0.2)
@@ -206,8 +217,12 @@ def test_a_clock_that_is_set_in_the_middle_of_a_stream(port: int, by_ns: int) ->
     realtime = SetClock()
     realtime.clock = Clock(realtime_ns=realtime)
     pauses = [*[10] * 20, *[60] * 5]
-    script = [*send(HEAD), *[s for pause in pauses for s in (["sleep", pause], *send(token()))],
-              ["sleep", 30], *send(DONE)]  # fmt: skip
+    script = [
+        *send(HEAD),
+        *[s for pause in pauses for s in (["sleep", pause], *send(token()))],
+        ["sleep", 30],
+        *send(DONE),
+    ]
     with case(port, clock=realtime.clock) as it:
         user = it.start(0, script)
         gevent.sleep(0.1)

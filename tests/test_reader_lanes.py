@@ -111,15 +111,20 @@ def test_the_sanitizers_find_nothing(tmp_path: Path) -> None:
     if len(preload) < len(found):
         pytest.skip("the compiler has no libasan or libubsan (Debian, Ubuntu: libgcc-dev)")
     environment = os.environ | {
-        "LD_PRELOAD": " ".join(preload), "PYTHONMALLOC": "malloc",
-        "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0", "PYTHONPATH": str(Path(__file__).parent),
-    }  # fmt: skip
+        "LD_PRELOAD": " ".join(preload),
+        "PYTHONMALLOC": "malloc",
+        "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0",
+        "PYTHONPATH": str(Path(__file__).parent),
+    }
     lane, *extensions = compiled(tmp_path, *SANITIZE)
     script = Path(__file__).with_name("sanitized.py")
     done = subprocess.run(
         [sys.executable, script, lane, *extensions],
-        env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1] == "nothing found"
 
@@ -149,12 +154,14 @@ def test_owners() -> None:
         (Owner.LEARNING, [Event.REQUEST_SENT]),
         (Owner.EVENTS, [Event.REQUEST_SENT, Event.TEMPLATE_KNOWN]),
         # no response is under way
-        (Owner.IDLE, [Event.NOT_EVENTS, Event.TEMPLATE_KNOWN, Event.LESSONS_OVER,
-                      Event.RESPONSE_ENDED]),
+        (
+            Owner.IDLE,
+            [Event.NOT_EVENTS, Event.TEMPLATE_KNOWN, Event.LESSONS_OVER, Event.RESPONSE_ENDED],
+        ),
         # its descriptor may be another's
         (Owner.CLOSED, list(Event)),
     ],
-)  # fmt: skip
+)
 def test_illegal(owner: Owner, illegal: list[Event]) -> None:
     """Written out once more."""
     assert [event for event in Event if event not in TRANSITIONS[owner]] == illegal
@@ -283,9 +290,14 @@ class Lanes:
         self.batch = Batch()
         self.poll = select.epoll()
         sockets = Sockets(
-            self.poll, {self.fd: self}, CLOCK, lambda _, data, *__: self.left.append(data),
-            lambda _, why: self.left.append(why), read_bytes, stand_in,
-        )  # type: ignore[dict-item]  # fmt: skip
+            self.poll,
+            {self.fd: self},
+            CLOCK,
+            lambda _, data, *__: self.left.append(data),
+            lambda _, why: self.left.append(why),
+            read_bytes,
+            stand_in,
+        )  # type: ignore[dict-item]
         self.reads = CReader(sockets)
         self.reads.admit(self, CLOCK.now_ns())  # type: ignore[arg-type]
         self.fast_path.mark_request_sent(CLOCK.now_ns())
@@ -364,10 +376,15 @@ MANY = b"".join(chunk(token(n)) for n in range(2, 42))
         (chunk(ONE[:20]), b"", [], b"", [chunk(ONE[:20])]),
         (chunk(b"event: x\n" + ONE), b"", [], b"", [chunk(b"event: x\n" + ONE)]),
         (b"ffffffffff\r\n" + ONE, b"", [], b"", [b"ffffffffff\r\n" + ONE]),
-        (b"%x;a=b\r\n%b\r\n" % (len(ONE), ONE), b"", [], b"",
-         [b"%x;a=b\r\n%b\r\n" % (len(ONE), ONE)]),
+        (
+            b"%x;a=b\r\n%b\r\n" % (len(ONE), ONE),
+            b"",
+            [],
+            b"",
+            [b"%x;a=b\r\n%b\r\n" % (len(ONE), ONE)],
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_a_read_becomes(
     data: bytes, taught: bytes, rows: list[tuple[int, int]], blob: bytes, left: list[bytes]
 ) -> None:

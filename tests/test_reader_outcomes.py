@@ -28,9 +28,12 @@ SAID = chunk(event(ERROR))
 DONE = EVENTS[-1]
 BARE = chunk(b"data:\n\n")  # a heartbeat
 NAMED = b'event: error\ndata: {"code": 503, "details": "overloaded"}\n\n'
-BROKEN = [event(delta(content="x")), event(delta(content="x")).replace(b'"x"', b'"\xf0\x9f"'),
-          event(delta(content="x")).replace(b'"x"', b'"\\ud83d"'),
-          event(delta(content="x")).replace(b'"x"', b'"\\"\\ude00"')]  # fmt: skip
+BROKEN = [
+    event(delta(content="x")),
+    event(delta(content="x")).replace(b'"x"', b'"\xf0\x9f"'),
+    event(delta(content="x")).replace(b'"x"', b'"\\ud83d"'),
+    event(delta(content="x")).replace(b'"x"', b'"\\"\\ude00"'),
+]
 # a comment each 100 ms, for 2 s
 QUIET = [["sleep", 100], *send(chunk(b": keep-alive\n\n"))] * 20
 BEATS = [["sleep", 100], *send(BARE)] * 20
@@ -60,22 +63,43 @@ def plain(status: int, body: bytes, kind: str = "application/json") -> bytes:
         (WHOLE, "ok", "", 3),
         (send(STREAM), "ok", "", 3),
         # without chunks or a length the connection's end is the body's
-        ([*send(HEAD.replace(b"Transfer-Encoding: chunked\r\n", b""), *EVENTS), ["close"]],
-         "ok", "", 3),
+        (
+            [*send(HEAD.replace(b"Transfer-Encoding: chunked\r\n", b""), *EVENTS), ["close"]],
+            "ok",
+            "",
+            3,
+        ),
         ([*send(HEAD + TOKEN), ["close"]], "truncated", "the server closed the connection", 1),
-        ([*send(HEAD + TOKEN), ["sleep", 30], ["reset"]],
-         "truncated", "Connection reset by peer", 1),
+        (
+            [*send(HEAD + TOKEN), ["sleep", 30], ["reset"]],
+            "truncated",
+            "Connection reset by peer",
+            1,
+        ),
         (send(HEAD + TOKEN + LAST), "truncated", "the stream ended without [DONE]", 1),
         # a failure amid a stream is an event, and the stream may end as if all were well
         (send(HEAD + TOKEN, SAID, chunk(DONE) + LAST), "status", "out of room", 1),
         (send(HEAD + TOKEN + SAID + chunk(DONE) + LAST), "status", "out of room", 1),
         ([*send(HEAD + TOKEN + SAID), ["close"]], "status", "out of room", 1),
         # words that nobody knows, a name, a reason: after tokens that C has read past Python
-        (send(HEAD, *[TOKEN] * 20, chunk(event({"detail": "full"})), chunk(DONE) + LAST),
-         "status", "full", 20),
+        (
+            send(HEAD, *[TOKEN] * 20, chunk(event({"detail": "full"})), chunk(DONE) + LAST),
+            "status",
+            "full",
+            20,
+        ),
         (send(HEAD, *[TOKEN] * 20, chunk(NAMED), chunk(DONE) + LAST), "status", "overloaded", 20),
-        (send(HEAD, *[TOKEN] * 20, chunk(event(delta(content="", finish="abort"))),
-              chunk(DONE) + LAST), "status", "the server broke the answer off", 20),
+        (
+            send(
+                HEAD,
+                *[TOKEN] * 20,
+                chunk(event(delta(content="", finish="abort"))),
+                chunk(DONE) + LAST,
+            ),
+            "status",
+            "the server broke the answer off",
+            20,
+        ),
         # what clients accept, anywhere in a stream
         (send(HEAD, BARE, *[TOKEN, BARE] * 20, chunk(DONE) + LAST), "ok", "", 20),
         (send(HEAD, *[chunk(piece) for piece in BROKEN * 5], chunk(DONE) + LAST), "ok", "", 20),
@@ -83,18 +107,30 @@ def plain(status: int, body: bytes, kind: str = "application/json") -> bytes:
         ([["close"]], "truncated", "the server closed the connection", 0),
         (send(plain(500, ERROR)), "status", "HTTP 500: out of room", 0),
         (send(plain(429, b"slow down", "text/plain")), "status", "HTTP 429: slow down", 0),
-        (send(plain(200, b'{"choices":[]}')), "protocol",
-         "the server answered application/json, not text/event-stream", 0),
+        (
+            send(plain(200, b'{"choices":[]}')),
+            "protocol",
+            "the server answered application/json, not text/event-stream",
+            0,
+        ),
         (send(b"SSH-2.0-OpenSSH_9.6\r\n"), "protocol", "the answer is not HTTP", 0),
         # a whole event may be as long as the limit; nobody waits for the end of a longer one
         (send(HEAD + TOKEN + chunk(LONGEST), chunk(DONE) + LAST), "ok", "", 2),
-        ([*send(HEAD + TOKEN + chunk(b"x" * (MAX_EVENT_BYTES + 8))), ["hang"]],
-         "protocol", "an event of the stream is longer than 1 MiB", 1),
-        ([*send(HEAD + TOKEN + chunk(b"data: x\n" * (MAX_EVENT_BYTES // 7))), ["hang"]],
-         "protocol", "an event of the stream is longer than 1 MiB", 1),
+        (
+            [*send(HEAD + TOKEN + chunk(b"x" * (MAX_EVENT_BYTES + 8))), ["hang"]],
+            "protocol",
+            "an event of the stream is longer than 1 MiB",
+            1,
+        ),
+        (
+            [*send(HEAD + TOKEN + chunk(b"data: x\n" * (MAX_EVENT_BYTES // 7))), ["hang"]],
+            "protocol",
+            "an event of the stream is longer than 1 MiB",
+            1,
+        ),
         (send(HEAD + TOKEN + b"zz\r\n"), "protocol", "the answer is not HTTP", 1),
     ],
-)  # fmt: skip
+)
 def test_what_a_server_can_do(
     port: int, script: list[Step], outcome: str, error: str, tokens: int
 ) -> None:
@@ -119,12 +155,20 @@ def test_what_a_server_can_do(
         ([*send(HEAD + TOKEN), *QUIET], "idle_ns", "no further byte but comments in 0.3 s", 1),
         ([*send(HEAD + TOKEN, TOKEN), *CUT], "idle_ns", "no further byte but comments in 0.3 s", 2),
         ([*send(HEAD), *BEATS], "first_token_ns", "no first token in 0.3 s", 0),
-        ([*send(HEAD + TOKEN, TOKEN), *BEATS],
-         "idle_ns", "no further byte but comments in 0.3 s", 2),
-        ([*send(HEAD + TOKEN), ["hang"]],
-         "total_ns", "the whole request took longer than 0.3 s", 1),
+        (
+            [*send(HEAD + TOKEN, TOKEN), *BEATS],
+            "idle_ns",
+            "no further byte but comments in 0.3 s",
+            2,
+        ),
+        (
+            [*send(HEAD + TOKEN), ["hang"]],
+            "total_ns",
+            "the whole request took longer than 0.3 s",
+            1,
+        ),
     ],
-)  # fmt: skip
+)
 def test_timeouts_name_their_phase(
     port: int, script: list[Step], limit: str, error: str, tokens: int
 ) -> None:
@@ -147,8 +191,11 @@ def test_a_slow_queue_is_not_an_idle_stream(port: int) -> None:
 @pytest.mark.usefixtures("each_reader")
 def test_tokens_among_comments(port: int) -> None:
     """A comment in one read with an event hides none, and the events in between are alive."""
-    mixed = [step for piece in EVENTS[:-1]
-             for step in (["sleep", 300], *send(chunk(b": a\n\n" + piece + b": b\n")))]  # fmt: skip
+    mixed = [
+        step
+        for piece in EVENTS[:-1]
+        for step in (["sleep", 300], *send(chunk(b": a\n\n" + piece + b": b\n")))
+    ]
     with case(port, idle_ns=1000 * MS) as it:
         _, record = it.one([*send(HEAD), *mixed, *send(chunk(EVENTS[-1]) + LAST)])
     assert (record.outcome, len(record.at_ns)) == (Outcome.ok, 3)
@@ -331,8 +378,10 @@ def test_tls(authority: trustme.CA, tmp_path: Path) -> None:
         assert it.reader.link.flush(10)
         records = [it.records[n] for n in range(3)]
     assert [(r.outcome.value, len(r.at_ns), r.connect_ns > 0) for r in records] == [
-        ("ok", 3, True), ("ok", 3, False), ("ok", 3, False),
-    ]  # fmt: skip
+        ("ok", 3, True),
+        ("ok", 3, False),
+        ("ok", 3, False),
+    ]
 
 
 def test_a_certificate_for_another_name(authority: trustme.CA, tmp_path: Path) -> None:
@@ -361,14 +410,20 @@ def test_tls_to_a_server_without_it(port: int) -> None:
         (WHOLE, "a\u2028b\u20ac\\n\nc"),  # without its reasoning
         (send(STREAM), "a\u2028b\u20ac\\n\nc"),
         (send(HEAD, *[TOKEN] * 40, chunk(event(delta(content="!"))), chunk(DONE) + LAST), "!"),
-        (send(HEAD, *[chunk(event(delta(usage=n, content=f"w{n} "))) for n in range(1, 60)],
-              chunk(DONE) + LAST), "".join(f"w{n} " for n in range(1, 60))),
+        (
+            send(
+                HEAD,
+                *[chunk(event(delta(usage=n, content=f"w{n} "))) for n in range(1, 60)],
+                chunk(DONE) + LAST,
+            ),
+            "".join(f"w{n} " for n in range(1, 60)),
+        ),
         ([*send(HEAD + chunk(EVENTS[2])), ["close"]], ""),
         (send(HEAD, chunk(event(b'{"some": 1}')), chunk(DONE) + LAST), ""),
         (send(HEAD, chunk(event(b"[1")), chunk(DONE) + LAST), ""),
         (send(plain(500, b"{}")), ""),
     ],
-)  # fmt: skip
+)
 def test_the_text_of_an_answer(port: int, script: list[Step], want: str) -> None:
     """Where it is asked for, of answers that ended well; figures are the record's."""
     records = []

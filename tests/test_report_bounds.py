@@ -30,7 +30,7 @@ def facts(
     one = replace(record(0, 0, [1.0] * 56), prompt_tokens=100, output_tokens=56)
     rows = table(replace(one, cached_tokens=cached))
     info = {"server": {"kv_tokens": kv_tokens, "block_size": 16}}
-    run = Run(Path(), info, rows, [], [], [], [], [], [], Damage())
+    run = Run(Path(), info, rows, [], [], [], [], [], Damage())
     target = Target(
         simulated=bool(flags), gpu=flags.get("gpu", ""), flags=flags, max_num_seqs=MaxNumSeqs(slots)
     )

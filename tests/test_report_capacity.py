@@ -24,7 +24,7 @@ def facts(users: int | None, ci95: Sequence[int], planned: int | None, status: s
     low = ci95[0] or None
     knee = Knee(holds=low if status == "not_reached" else None, estimate=users, ci95=tuple(ci95))
     info = {"config": {"plan_users": planned}}
-    run = Run(Path(), info, concat_tables([]), [], [], [], [], [], [], Damage())
+    run = Run(Path(), info, concat_tables([]), [], [], [], [], [], Damage())
     slos = (SloResult("e2e_p95=9s", Verdict.met),)
     return ReportData(run, Result(status=Status(status), knee=knee, slos=slos))
 

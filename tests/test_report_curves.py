@@ -38,13 +38,22 @@ def level(
 ) -> Level:
     """One hold, all of whose latencies are alike."""
     seen = Latency(n=300, p50=p95 / 2, p95=p95, p95_ci95=ci95)
-    return Level(0, users, decision=decision, ttft_ms=seen, itl_ms=seen, e2e_ms=seen, slos=slos,
-                 output_tokens_per_s=100.0 * users, goodput_per_s=float(users))  # fmt: skip
+    return Level(
+        0,
+        users,
+        decision=decision,
+        ttft_ms=seen,
+        itl_ms=seen,
+        e2e_ms=seen,
+        slos=slos,
+        output_tokens_per_s=100.0 * users,
+        goodput_per_s=float(users),
+    )
 
 
 def facts(*levels: Level, knee: Knee | None = None) -> ReportData:
     """A run of these levels, with an SLO on the p95 TTFT."""
-    run = Run(Path(), {}, concat_tables([]), [], [], [], [], [], [], Damage())
+    run = Run(Path(), {}, concat_tables([]), [], [], [], [], [], Damage())
     return ReportData(run, Result(levels=levels, knee=knee, slos=(SLO,)))
 
 
@@ -66,10 +75,13 @@ def points(svg: str) -> list[tuple[str, str]]:
         (level(8, Decision.held), "ink", "ink"),
         (level(8, Decision.held, slos=(SLO,)), "blue", "blue"),
         (level(8, Decision.held, slos=(SloResult("x", Verdict.missed), SLO)), "red", "red"),
-        (level(8, Decision.held, 900.0, slos=(SloResult("x", Verdict.inconclusive),)), "muted",
-         "muted"),
+        (
+            level(8, Decision.held, 900.0, slos=(SloResult("x", Verdict.inconclusive),)),
+            "muted",
+            "muted",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_point(held: Level, color: str, fill: str) -> None:
     """Its color is what was decided, also where its p95 is over the limit; hollow: weak."""
     assert points(curve_chart(facts(held), "ttft"))[-1] == (color, fill)
@@ -178,13 +190,16 @@ def test_the_line_of_an_slo(p95: float, want: str) -> None:
     [
         ([], ["Requests in flight"]),
         (
-            [GpuSample(at * SECOND, gpu, util_pct=80.0, power_w=400.0)
-             for at in range(5) for gpu in (0, 1)],
+            [
+                GpuSample(at * SECOND, gpu, util_pct=80.0, power_w=400.0)
+                for at in range(5)
+                for gpu in (0, 1)
+            ],
             ["Requests in flight", "GPU utilization, %", "GPU power, W"],
         ),
         ([GpuSample(SECOND, 0, util_pct=80.0)], ["Requests in flight", "GPU utilization, %"]),
     ],
-)  # fmt: skip
+)
 def test_gpus_over_time(samples: list[GpuSample], want: list[str]) -> None:
     """What was read of the GPUs has a panel below the requests."""
     seen = facts(level(8))

@@ -101,8 +101,10 @@ def test_cases(told: dict[str, Any], want: list[tuple[str, str, str | None]]) ->
     assert cases == want
     counted = {tag: str([kind for _, kind, _ in want].count(tag)) for tag in ("failure", "error")}
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == (
-        str(len(want)), counted["failure"], counted["error"],
-    )  # fmt: skip
+        str(len(want)),
+        counted["failure"],
+        counted["error"],
+    )
 
 
 def test_a_search_says_what_it_saw() -> None:
@@ -117,5 +119,7 @@ def test_a_search_says_what_it_saw() -> None:
     )
     told = {one.get("name"): one.get("value") for one in suite.iter("property")}
     assert told == {
-        "url": "http://h:1", "model": 'a<b>"', "simulated": 'simulated a<b>" on h100',
-    }  # fmt: skip
+        "url": "http://h:1",
+        "model": 'a<b>"',
+        "simulated": 'simulated a<b>" on h100',
+    }

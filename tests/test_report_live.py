@@ -38,14 +38,35 @@ from harness.search.next_level import SearchPlan
 from harness.units import SECOND
 
 ROWS = [
-    LevelRow(1, Quantity(10.9, 10.7), Quantity(10.33, 10.28, 10.47), Quantity(99.7), "14",
-        PASSING_SO_FAR, "0 of 9"),
-    LevelRow(64, Quantity(1035, 1011, 1043), Quantity(inf, 46, inf), Quantity(1561),
-        "154, 9 failed", Decision.failed, "9 of 9"),
+    LevelRow(
+        1,
+        Quantity(10.9, 10.7),
+        Quantity(10.33, 10.28, 10.47),
+        Quantity(99.7),
+        "14",
+        PASSING_SO_FAR,
+        "0 of 9",
+    ),
+    LevelRow(
+        64,
+        Quantity(1035, 1011, 1043),
+        Quantity(inf, 46, inf),
+        Quantity(1561),
+        "154, 9 failed",
+        Decision.failed,
+        "9 of 9",
+    ),
     LevelRow(4, Quantity(), Quantity(), Quantity(0), "0", Decision.held, "judged at the end"),
-    LevelRow(8, Quantity(499.7, 470, 530, limit=500), Quantity(12.0, 11.1), Quantity(388), "40",
-        Decision.inconclusive, "late"),
-]  # fmt: skip
+    LevelRow(
+        8,
+        Quantity(499.7, 470, 530, limit=500),
+        Quantity(12.0, 11.1),
+        Quantity(388),
+        "40",
+        Decision.inconclusive,
+        "late",
+    ),
+]
 HEAD = " users           p95 TTFT, ms            p95 ITL, ms  tokens/s  requests  result"
 TABLE = [
     "     1   10.9 (at least 10.7) 10.33 (10.28 to 10.47)      99.7        14  passing so far",
@@ -55,10 +76,20 @@ TABLE = [
 ]
 LEFT = "37 ended, 2 failed, 20 s elapsed, at most 1 min left"
 VIEW = TerminalPanel(
-    "vllm-harness knee", 3, 48, "bisecting", "measuring", 0.25, "20 s elapsed, at most 1 min left",
-    {"TTFT": "412 ms (398 to 432)", "ITL": ""}, "1,580 tokens/s", "37 ended, 2 failed",
-    "40 running, 8 waiting", "between 32 and 64 so far", ROWS[:2],
-)  # fmt: skip
+    "vllm-harness knee",
+    3,
+    48,
+    "bisecting",
+    "measuring",
+    0.25,
+    "20 s elapsed, at most 1 min left",
+    {"TTFT": "412 ms (398 to 432)", "ITL": ""},
+    "1,580 tokens/s",
+    "37 ended, 2 failed",
+    "40 running, 8 waiting",
+    "between 32 and 64 so far",
+    ROWS[:2],
+)
 
 
 def drawn(view: TerminalPanel) -> str:
@@ -305,9 +336,16 @@ def record(number: int, done_s: int, outcome: Outcome = Outcome.ok) -> RequestRe
     """A request of a second that brought one token at its end."""
     done = done_s * SECOND
     return RequestRecord(
-        worker=0, number=number, user=0, sent_ns=done - SECOND, done_ns=done, outcome=outcome,
-        at_ns=array("q", [done]), not_before_ns=array("q", [done]), tokens=array("q", [1]),
-    )  # fmt: skip
+        worker=0,
+        number=number,
+        user=0,
+        sent_ns=done - SECOND,
+        done_ns=done,
+        outcome=outcome,
+        at_ns=array("q", [done]),
+        not_before_ns=array("q", [done]),
+        tokens=array("q", [1]),
+    )
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,9 @@ import pytest
 from report_folder import CLIENT, begin, found_run, make, report
 
 from harness.metrics.result import Bottleneck, Knee, Result
+from harness.metrics.token_positions import PositionFigures, PositionRow
 from harness.records import names
+from harness.report.positions import position_sentence
 from harness.run.results import write_results
 
 if TYPE_CHECKING:
@@ -82,8 +84,9 @@ def test_it_is_one_file(found: Page) -> None:
     assert {"script", "link", "img", "iframe", "object", "base", "image"} & set(found.tags) == set()
     assert re.findall(r"@import|url\((?!#)", found.text) == []
     assert set(re.findall(r"https?://[\w.]+", found.text)) == {
-        "http://127.0.0.1", "http://www.w3.org",  # the target in words, and SVG's name spaces
-    }  # fmt: skip
+        "http://127.0.0.1",
+        "http://www.w3.org",  # the target in words, and SVG's name spaces
+    }
 
 
 def test_the_answer_comes_first(found: Page) -> None:
@@ -95,6 +98,12 @@ def test_the_answer_comes_first(found: Page) -> None:
     ids = [value for name, value in found.attributes if name == "id"]
     linked = set(re.findall(r"(?:url\(|href=\")#([^\")]+)", found.text))
     assert (len(ids) - len(set(ids)), linked - set(ids)) == (0, set())
+
+
+def test_the_sweet_spot_is_beside_the_knee(found: Page) -> None:
+    """The sentence under the headline: what a level costs is read with the knee."""
+    _, first, *_ = found.words["p"]  # behind the target
+    assert first.startswith("Sweet spot, regardless of the SLO: ")
 
 
 def test_hostile_text_is_text(tmp_path: Path, found: Page) -> None:
@@ -152,6 +161,39 @@ def test_cards_leave_out_what_is_not_known(
     path = copytree(path, tmp_path / "run")
     told = page(path, replace(result, knee=Knee(holds=50, estimate=51, fails_by=52)))
     assert [line for line in told.words["small"] + told.words["h1"] if "nan" in line] == []
+
+
+LATE = PositionFigures(
+    (
+        PositionRow(10, 45, 17.47, 22.8),
+        PositionRow(100, 315, 17.65, 21.05, 15, 0.358, (-0.152, 0.868)),
+        PositionRow(500, 1515, 18.24, 21.7, 15, 0.887, (0.391, 1.383)),
+        PositionRow(1000, 3216, 18.82, 22.47, 15, -5.44, (-31.76, 20.87)),
+    )
+)
+
+
+def test_late_tokens(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A table of ITL by token position in both reports, each figure to its precision."""
+    path, result = found_run(tmp_path_factory.getbasetemp())
+    path = copytree(path, tmp_path / "run")
+    levels = tuple(replace(level, positions=LATE) for level in result.levels)
+    told = page(path, replace(result, levels=levels))
+    assert "ITL by token position" in told.words["h2"]
+    assert "Mean ITL above the 10th's, ms" in told.words["th"]
+    short = (path / names.REPORT_MD).read_text()
+    for line in (
+        "| Around token | n | ITL p50, ms | ITL p95, ms | Mean ITL above the 10th's, ms |",
+        "| 10 | 45 | 17.5 | 22.8 |  |",
+        "| 500 | 1,515 | 18.2 | 21.7 | +0.89 (+0.39 to +1.38) |",
+        "| 1,000 | 3,216 | 18.8 | 22.5 | -5 (-32 to +21) |",
+        position_sentence(LATE),
+    ):
+        assert f"\n{line}\n" in short
+        assert line.startswith("|") or line in told.words["p"]
+    levels = tuple(replace(x, positions=PositionFigures(LATE.rows[:1])) for x in result.levels)
+    report(path, replace(result, levels=levels))
+    assert "Around token" not in (path / names.REPORT_MD).read_text()
 
 
 AGENT = {

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from harness.metrics.level_figures import GpuFigures
 from harness.metrics.result import Latency, Level
+from harness.records.samples import GpuSample
 from harness.report.remarks import idle_gpu_sentence, sweet_spot_sentence
 from harness.search.sweet_spot import SweetSpot, sweet_spot
 
@@ -27,6 +27,7 @@ CURVE = [level(4, 400, 1000), level(8, 780, 1020), level(12, 900, 1200), level(1
     [
         (CURVE, SweetSpot(8, 12, 8)),  # 0.4, 0.76, 0.75, 0.56 tokens/s for a ms
         ([*CURVE[:2], CURVE[3]], SweetSpot(8, 8, 8)),
+        (CURVE[:3], SweetSpot(8, 12, 8, is_highest=True)),
         (CURVE[::-1], SweetSpot(8, 12, 8)),  # in the order in which they were held
         ([*CURVE, level(8, 100, 1020)], SweetSpot(12, 12, 12)),  # held twice: 0.43 on average
         (CURVE[:2], None),
@@ -42,7 +43,8 @@ def test_sweet_spot(levels: list[Level], want: SweetSpot | None) -> None:
     ("levels", "command", "is_rate", "want"),
     [
         (CURVE, "sweep", False, "Sweet spot: 8 to 12 users; each level there has at least 90% of"),
-        (CURVE[1::2] + CURVE[:1], "knee", False, "Sweet spot: 8 users; the levels beside it have"),
+        (CURVE[:3], "sweep", False, "Sweet spot: 8 to 12 users (the highest level held, so it may"),
+        (CURVE[1::2] + CURVE[:1], "knee", False, "Sweet spot: 8 requests; the levels next to it "),
         (CURVE, "sweep", True, ""),
         (CURVE, "drill", False, ""),  # whose phases differ in more than their load
     ],
@@ -53,31 +55,49 @@ def test_sweet_spot_sentence(levels: list[Level], command: str, is_rate: bool, w
         used=levels,
         is_rate=is_rate,
         result=SimpleNamespace(command=command),
-        level_text=lambda load: f"{load} users",
+        who="user",
+        slos=(),
+        level_text=lambda load, one: f"{load} {one or 'request'}s",
     )
     said = sweet_spot_sentence(facts)
     assert said[: len(want)] == want
     assert bool(said) == bool(want)
+    facts.slos = ("ttft_p95=500ms",)
+    assert sweet_spot_sentence(facts) == said.replace("spot", "spot, regardless of the SLO")
 
 
 @pytest.mark.parametrize(
-    ("ttft_ms", "busy_pct", "limit_ms", "said"),
+    ("ttft_ms", "busy_pct", "limit_ms", "at_once", "said"),
     [
-        (812, 23, 500, True),
-        (812, 90, 500, False),
-        (812, float("nan"), 500, False),  # no GPU was read
-        (412, 23, 500, False),
-        (812, 23, float("nan"), False),  # no SLO on it
+        (812, (23,), 500, 0.0, True),
+        (812, (23, 2, 0), 500, 0.0, True),
+        (812, (90,), 500, 0.0, False),
+        (812, (90, 0, 0, 0), 500, 0.0, False),  # the server uses one GPU of four
+        (812, (float("nan"),), 500, 0.0, False),  # it does not say
+        (812, (), 500, 0.0, False),  # no GPU was read
+        (float("inf"), (23,), 500, 0.0, False),  # requests failed: that is not waiting
+        (412, (23,), 500, 0.0, False),
+        (812, (23,), float("nan"), 0.0, False),  # no SLO on it
+        (812, (23,), 500, 0.9, False),  # a proxy collects answers: TTFT is e2e by another name
     ],
 )
-def test_idle_gpu(ttft_ms: float, busy_pct: float, limit_ms: float, said: bool) -> None:
-    """TTFT over its limit while GPUs are busy less than half of the time."""
-    high = level(64, ttft_ms=Latency(p95=ttft_ms), gpu=GpuFigures(util_pct_mean=busy_pct))
+def test_idle_gpu(
+    ttft_ms: float, busy_pct: tuple[float, ...], limit_ms: float, at_once: float, said: bool
+) -> None:
+    """TTFT over its limit while no GPU is busy half of the time."""
+    window = {"settled_ns": 10, "end_ns": 20, "came_at_once": at_once}
+    high = level(64, ttft_ms=Latency(p95=ttft_ms), **window)
+    inside = [
+        GpuSample(at_ns, gpu, pct + off)
+        for gpu, pct in enumerate(busy_pct)
+        for at_ns, off in ((12, -2), (18, 2))
+    ]
     facts = SimpleNamespace(
+        run=SimpleNamespace(gpu=[GpuSample(5, 0, 100.0), *inside, GpuSample(25, 0, 100.0)]),
         used=[level(128, ttft_ms=Latency(p95=9e9)), high],
         limit_ms=lambda _: limit_ms,
         level_text=lambda load: f"{load} concurrent requests",
     )
-    want = "p95 TTFT is 812 ms at 64 concurrent requests while the GPUs are busy 23% of the time"
+    want = "p95 TTFT is 812 ms at 64 concurrent requests while the GPUs are busy at most 23% of the"
     assert idle_gpu_sentence(facts).startswith(want if said else "")
     assert bool(idle_gpu_sentence(facts)) == said

@@ -23,6 +23,7 @@ from harness.records.record_table import RecordTable
 from harness.records.request_record import Outcome
 from harness.report.answer import build_answer, silent_sentences
 from harness.report.report_data import ReportData
+from harness.report.small_print import limitations
 from harness.report.tables import level_rows, tiles, tool_number
 from harness.run.results import write_results
 
@@ -119,7 +120,7 @@ def test_a_simulated_server_is_named_first(tmp_path: Path) -> None:
 
 def test_a_ttft_that_cannot_be_told() -> None:
     """Where most answers came all at once it is no figure, in tables, in lines and in tiles."""
-    run: Any = SimpleNamespace(info={"config": {}}, table=(), server=[1], gpu=[1])
+    run: Any = SimpleNamespace(info={"config": {}}, table=(), server=[1], gpu=[1], host=[])
     ttft = Latency(n=50, p95=302.7, p95_ci95=(300, 310))
     knee = Knee(holds=4, measured_at_users=4, ttft_p95_ms=302.7)
     for share, shown in ((0.98, UNKNOWN), (0.5, "303 (300 to 310)")):
@@ -127,6 +128,7 @@ def test_a_ttft_that_cannot_be_told() -> None:
         facts = ReportData(run, Result(status=Status.not_reached, levels=(level,), knee=knee))
         assert level_rows(facts)[0]["p95 TTFT, ms"] == shown
         assert ("p95 TTFT" in [tile["name"] for tile in tiles(facts)]) == (share == 0.5)
+        assert not any("p95 TTFT" in line for line in limitations(facts))  # it was observed
         told = [line for line in build_answer(facts).sentences if "all at once" in line]
         assert bool(told) == (share == 0.98)
         assert all("At 4 concurrent requests, 98% of the answers came all at" in x for x in told)
@@ -177,14 +179,16 @@ BROKEN = {
     "run.json only": (begin, "Interrupted before anything was measured.", 0),
     "no step ended": (
         lambda path: make(path, seconds=1, levels=(), status=""),
-        "Interrupted before anything was measured.", 0,
+        "Interrupted before anything was measured.",
+        0,
     ),
     "killed in the third step": (
-        lambda path: make(path, seconds=1, levels=(2, 4), status=""), "and 2 levels were measured",
+        lambda path: make(path, seconds=1, levels=(2, 4), status=""),
+        "and 2 levels were measured",
         0,
     ),
     "torn files": (torn, "and 1 level were measured", 2),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", BROKEN)

@@ -69,13 +69,23 @@ def test_the_table_adds_up(folder: Path) -> None:
     """One number of decimals in a row; bounds only where they are wider than a point."""
     exact, bounded = ttft_split(facts(folder, SPLIT, BOUNDED))
     assert exact == {
-        "#": "1", "Users": "8", "n": "1,234", "Queue": "120", "Prefill": "31", "Rest": "9",
-        "Server": "161", "Residual": "-4", "Client": "156", "Exact": "yes",
-    }  # fmt: skip
+        "#": "1",
+        "Users": "8",
+        "n": "1,234",
+        "Queue": "120",
+        "Prefill": "31",
+        "Rest": "9",
+        "Server": "161",
+        "Residual": "-4",
+        "Client": "156",
+        "Exact": "yes",
+    }
     assert sum(int(exact[name]) for name in ADDED) == int(exact["Client"])
     assert [bounded[k] for k in ("Queue", "Rest", "Exact")] == [
-        "120 (80 to 300)", "9 (0 to 100)", "no",
-    ]  # fmt: skip
+        "120 (80 to 300)",
+        "9 (0 to 100)",
+        "no",
+    ]
 
 
 def test_a_residual_below_zero_is_drawn_to_the_left_of_it(folder: Path) -> None:
@@ -89,9 +99,17 @@ def test_a_residual_below_zero_is_drawn_to_the_left_of_it(folder: Path) -> None:
 def test_buckets_stand_beside_each_other(folder: Path) -> None:
     """What the server did not say is a dash."""
     assert ttft_buckets(facts(folder, SPLIT)) == [
-        {"#": "1", "Users": "8", "TTFT p50": "–", "Queue p50": "–", "Prefill p50": "–",  # noqa: RUF001
-         "TTFT p95": "250 to 500", "Queue p95": "0 to 300", "Prefill p95": "over 7,680,000"},
-    ]  # fmt: skip
+        {
+            "#": "1",
+            "Users": "8",
+            "TTFT p50": "–",  # noqa: RUF001
+            "Queue p50": "–",  # noqa: RUF001
+            "Prefill p50": "–",  # noqa: RUF001
+            "TTFT p95": "250 to 500",
+            "Queue p95": "0 to 300",
+            "Prefill p95": "over 7,680,000",
+        },
+    ]
 
 
 def test_without_a_split_there_is_nothing(folder: Path) -> None:

@@ -41,8 +41,10 @@ def usage(path: str, tokens: int) -> dict[str, int]:
     """What every usage object says of `tokens` tokens."""
     prompt = PROMPT[path]
     return {
-        "prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens,
-    }  # fmt: skip
+        "prompt_tokens": prompt,
+        "completion_tokens": tokens,
+        "total_tokens": prompt + tokens,
+    }
 
 
 def shape(events: list[Any]) -> list[Any]:
@@ -69,8 +71,13 @@ EACH = {**PLAIN, "stream_options": {"include_usage": True, "continuous_usage_sta
 EACH_ONLY = {**PLAIN, "stream_options": {"continuous_usage_stats": True}}
 NEW_NAME = {"max_completion_tokens": 3}
 LENIENT = {
-    **PLAIN, "min_tokens": 3, "ignore_eos": True, "stop": ["x"], "temperature": 0.0, "n": 1,
-}  # fmt: skip
+    **PLAIN,
+    "min_tokens": 3,
+    "ignore_eos": True,
+    "stop": ["x"],
+    "temperature": 0.0,
+    "n": 1,
+}
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])

@@ -53,20 +53,38 @@ def test_an_h200_under_load() -> None:
     assert (isnan(first.pcie_rx_mb_per_s), first.throttled) == (True, ())  # idle is no throttling
     # from 2 to 3: 1.045,749,862 s, 16,232,516 bytes received and 245,743,808 sent
     assert asdict(third) == {
-        "at_ns": 33423796162, "gpu": 0, "util_pct": 99.0, "memory_util_pct": 23.0,
-        "memory_used_mib": 1704853504 / 2**20, "power_w": 692.465, "energy_j": 4806.272,
-        "sm_clock_mhz": 1440.0, "memory_clock_mhz": 3201.0, "temperature_c": 59.0,
+        "at_ns": 33423796162,
+        "gpu": 0,
+        "util_pct": 99.0,
+        "memory_util_pct": 23.0,
+        "memory_used_mib": 1704853504 / 2**20,
+        "power_w": 692.465,
+        "energy_j": 4806.272,
+        "sm_clock_mhz": 1440.0,
+        "memory_clock_mhz": 3201.0,
+        "temperature_c": 59.0,
         "pcie_rx_mb_per_s": pytest.approx(15.522, abs=1e-3),
-        "pcie_tx_mb_per_s": pytest.approx(234.993, abs=1e-3), "throttled": ("power cap",),
-    }  # fmt: skip
+        "pcie_tx_mb_per_s": pytest.approx(234.993, abs=1e-3),
+        "throttled": ("power cap",),
+    }
     without_pcie = {"pcie_rx_mb_per_s": 0, "pcie_tx_mb_per_s": 0}
     assert asdict(gpu_figures([second, third], 1000.0)) | without_pcie == {
-        "gpus": 1, "samples": 2, "util_pct_mean": 99.0, "memory_util_pct_mean": 23.0,
-        "memory_used_mib_max": 1625.875, "power_w": 724.5891,  # 757.739 J in that time
-        "j_per_output_token": 0.7246, "sm_clock_mhz_min": 1440.0, "sm_clock_mhz_mean": 1447.5,
-        "sm_clock_mhz_max": 1455.0, "temperature_c_max": 59.0, "throttled_share": 1.0,
-        "pcie_rx_mb_per_s": 0, "pcie_tx_mb_per_s": 0, "throttled": "power cap 100%",
-    }  # fmt: skip
+        "gpus": 1,
+        "samples": 2,
+        "util_pct_mean": 99.0,
+        "memory_util_pct_mean": 23.0,
+        "memory_used_mib_max": 1625.875,
+        "power_w": 724.5891,  # 757.739 J in that time
+        "j_per_output_token": 0.7246,
+        "sm_clock_mhz_min": 1440.0,
+        "sm_clock_mhz_mean": 1447.5,
+        "sm_clock_mhz_max": 1455.0,
+        "temperature_c_max": 59.0,
+        "throttled_share": 1.0,
+        "pcie_rx_mb_per_s": 0,
+        "pcie_tx_mb_per_s": 0,
+        "throttled": "power cap 100%",
+    }
     source.close()
     assert nvml.inits == 0
 
@@ -134,10 +152,12 @@ def test_power_without_an_energy_counter() -> None:
     ("lacks", "want"),
     [
         (("nvmlDeviceGetCurrentClocksEventReasons",), ("power cap",)),  # an older driver
-        (("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"),
-         None),
+        (
+            ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"),
+            None,
+        ),
     ],
-)  # fmt: skip
+)
 def test_throttle_reasons_by_either_name(lacks: tuple[str, ...], want: object) -> None:
     """The newer call, else the older, else it is not known."""
     nvml = Recorded(lacks=lacks)
@@ -159,10 +179,16 @@ def test_no_gpu_here() -> None:
     [
         ("none", HERE, GpuReadings("none", why="GPUs were not read (--gpu-metrics none)")),
         (None, None, GpuReadings("none", why="no GPU here (the embedded engine needs none)")),
-        (None, NEARBY, GpuReadings("none", why="the server's GPUs are elsewhere (--gpu-metrics URL "
-                                        "reads an exporter's)")),
+        (
+            None,
+            NEARBY,
+            GpuReadings(
+                "none",
+                why="the server's GPUs are elsewhere (--gpu-metrics URL reads an exporter's)",
+            ),
+        ),
     ],
-)  # fmt: skip
+)
 def test_where_nothing_is_read(
     choice: str | None, server: Address | None, want: GpuReadings
 ) -> None:
@@ -270,12 +296,23 @@ def test_a_dcgm_exporter(path: str) -> None:
         GpuInfo(0, "NVIDIA L4", 22500.0, "580.65", "GPU-aaaaaaaa"),
         GpuInfo(1, "NVIDIA L4", 0.0, "", "GPU-b"),
     )
-    assert repr(samples) == repr([
-        GpuSample(7, 0, util_pct=97.0, memory_used_mib=20000.0, power_w=71.5, energy_j=5.0,
-                  sm_clock_mhz=1500.0, temperature_c=71.0, pcie_rx_mb_per_s=2.5,
-                  throttled=("power cap", "heat (software)")),
-        GpuSample(7, 1, sm_clock_mhz=2040.0, throttled=None),
-    ])  # fmt: skip
+    assert repr(samples) == repr(
+        [
+            GpuSample(
+                7,
+                0,
+                util_pct=97.0,
+                memory_used_mib=20000.0,
+                power_w=71.5,
+                energy_j=5.0,
+                sm_clock_mhz=1500.0,
+                temperature_c=71.0,
+                pcie_rx_mb_per_s=2.5,
+                throttled=("power cap", "heat (software)"),
+            ),
+            GpuSample(7, 1, sm_clock_mhz=2040.0, throttled=None),
+        ]
+    )
     assert asked == ["/metrics", "/metrics"]
     assert found.source.read(8) == []  # the exporter is gone: the run goes on
 
@@ -316,12 +353,19 @@ def test_an_exporter_that_is_none(url: str, error: type[Exception], words: tuple
 def test_two_gpus_in_one_window() -> None:
     """Power and memory add up, utilisation is the mean, clocks and heat the worst."""
     samples = [
-        GpuSample(at * 10**9, gpu, util_pct=50.0 + 50 * gpu, memory_used_mib=1000.0 * (gpu + at),
-                  energy_j=100.0 * at * (gpu + 1), sm_clock_mhz=1000.0 - gpu - at,
-                  temperature_c=50.0 + gpu, throttled=("power cap",) if gpu and at else ())
+        GpuSample(
+            at * 10**9,
+            gpu,
+            util_pct=50.0 + 50 * gpu,
+            memory_used_mib=1000.0 * (gpu + at),
+            energy_j=100.0 * at * (gpu + 1),
+            sm_clock_mhz=1000.0 - gpu - at,
+            temperature_c=50.0 + gpu,
+            throttled=("power cap",) if gpu and at else (),
+        )
         for at in (0, 1, 2)
         for gpu in (0, 1)
-    ]  # fmt: skip
+    ]
     got = gpu_figures(samples, 150.0)
     assert (got.gpus, got.samples, got.util_pct_mean) == (2, 6, 75.0)
     assert got.memory_used_mib_max == 5000.0  # 2000 and 3000

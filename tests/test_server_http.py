@@ -62,8 +62,12 @@ def test_a_request_at_every_cut(url: str) -> None:
 
 def test_pipelined(url: str) -> None:
     """Requests sent at once are answered in order, streams included."""
-    asked = [(COMPLETIONS, {**STREAM, "max_tokens": 5}), (COMPLETIONS, SHORT), ("/nope", {}),
-             (CHAT, {"messages": [], "max_tokens": 3})]  # fmt: skip
+    asked = [
+        (COMPLETIONS, {**STREAM, "max_tokens": 5}),
+        (COMPLETIONS, SHORT),
+        ("/nope", {}),
+        (CHAT, {"messages": [], "max_tokens": 3}),
+    ]
     with Connection(url) as connection:
         connection.sock.sendall(b"".join(request(path, body) for path, body in asked))
         stream, whole, lost, chat = (connection.answer() for _ in asked)
@@ -83,8 +87,10 @@ def test_connection_close(body: dict[str, Any], url: str) -> None:
 
 
 H2C = {
-    "connection": "Upgrade, HTTP2-Settings", "upgrade": "h2c", "http2-settings": "AAMAAABkAAQAoAAA",
-}  # fmt: skip
+    "connection": "Upgrade, HTTP2-Settings",
+    "upgrade": "h2c",
+    "http2-settings": "AAMAAABkAAQAoAAA",
+}
 SOCKET = {"connection": "Upgrade", "upgrade": "websocket"}
 
 
@@ -184,8 +190,11 @@ def test_refused(path: str, body: object, status: int, message: str, url: str) -
     error = got.json["error"]
     kind = {400: "BadRequestError", 404: "NotFoundError"}[status]
     assert (got.status, error["code"], error["type"], error["param"]) == (
-        status, status, kind, None,
-    )  # fmt: skip
+        status,
+        status,
+        kind,
+        None,
+    )
     assert error["message"].startswith(message)
 
 

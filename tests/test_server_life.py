@@ -78,9 +78,23 @@ def test_a_start_command_is_the_users_own(model: Path) -> None:
     options = StartOptions(start_command="env A=1 serve", model_dir=model, start_args=("--x", "1"))
     command, said = command_line(options, ("--x", "2"), 8)
     assert command == [
-        "env", "A=1", "serve", str(model), "--host", "127.0.0.1", "--served-model-name", "tiny",
-        "--load-format", "dummy", "--x", "1", "--x", "2", "--port", "8",
-    ]  # fmt: skip
+        "env",
+        "A=1",
+        "serve",
+        str(model),
+        "--host",
+        "127.0.0.1",
+        "--served-model-name",
+        "tiny",
+        "--load-format",
+        "dummy",
+        "--x",
+        "1",
+        "--x",
+        "2",
+        "--port",
+        "8",
+    ]
     assert len(said) == 1
 
 
@@ -163,9 +177,12 @@ class Gpu:
      (math.nan, "")],
 )  # fmt: skip
 def test_gpu_memory(
-    tmp_path: Path, left_mib: float, said: str, monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    left_mib: float,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     """What the server takes is told by phase, and what it leaves is said."""
     readings = GpuReadings("local", source=cast("GpuSource", Gpu(left_mib)))
     monkeypatch.setattr(vllm_start, "local_gpus", lambda: readings)
@@ -223,9 +240,12 @@ def test_interrupted(tmp_path: Path, number: signal.Signals, flags: Sequence[str
     """Ctrl-C or SIGTERM at any moment: nothing is left, although its child ignores SIGTERM."""
     log, port = tmp_path / "log", free_port()
     process = subprocess.Popen(
-        [sys.executable, "-c", RUN, LITTLE, str(log), *flags], stderr=subprocess.PIPE,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [sys.executable, "-c", RUN, LITTLE, str(log), *flags],
+        stderr=subprocess.PIPE,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     if flags:
         wait_for(lambda: log.exists() and "Initializing" in log.read_text())
     else:
@@ -252,10 +272,22 @@ def test_interrupted(tmp_path: Path, number: signal.Signals, flags: Sequence[str
 def test_serve(tmp_path: Path, to_vllm: bool, number: signal.Signals, code: int, said: str) -> None:
     """Prints the URL and the phases; ends with Ctrl-C, or when vLLM ends."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "harness", "serve", "--start-command", LITTLE, "--port", "0",
-         "--log", str(tmp_path / "log")],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "harness",
+            "serve",
+            "--start-command",
+            LITTLE,
+            "--port",
+            "0",
+            "--log",
+            str(tmp_path / "log"),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout is not None
     printed = next(line for line in process.stdout if " serves at " in line)
     assert printed.startswith("vLLM 0.32.0 serves at http://127.0.0.1:")

@@ -41,8 +41,10 @@ def serving(*named: str) -> Iterator[Address]:
     """A server on this host with processes of these names."""
     with subprocess.Popen(
         [sys.executable, "-c", SERVER, *named],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         try:

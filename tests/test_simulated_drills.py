@@ -69,8 +69,11 @@ def faulty(*faults: Fault, **client: float) -> dict[str, Any]:
         for name, code in OUTCOME_CODE.items()
         if name != "ok" and (table.outcome == code).any()
     }
-    return {"failed": failed, "slowest": round(float(ms[meanwhile].max()) / 1000, 1),
-            "others": round(float(ms[~meanwhile].max()) / 1000, 1)}  # fmt: skip
+    return {
+        "failed": failed,
+        "slowest": round(float(ms[meanwhile].max()) / 1000, 1),
+        "others": round(float(ms[~meanwhile].max()) / 1000, 1),
+    }
 
 
 # requests take 0.2 s, so about two are under way in each replica
@@ -79,14 +82,18 @@ FAULTS = {
     "killed": ((Fault("kill", 20, 10),), {}, {"failed": {"truncated": 3}}),
     "paused": ((Fault("pause", 20, 10),), {}, {"failed": {}, "slowest": 10.0}),
     "paused, and clients give up": (
-        (Fault("pause", 20, 10),), {"timeout_s": 5}, {"others": 0.0},
+        (Fault("pause", 20, 10),),
+        {"timeout_s": 5},
+        {"others": 0.0},
     ),
     "cut off": ((Fault("cut", 20, 10),), {}, {"failed": {}, "slowest": 10.0}),
     "slow": ((Fault("slow", 20, 10, factor=5),), {}, {"failed": {}, "slowest": 0.1}),
     "both killed": (
-        (Fault("kill", 20, 10), Fault("kill", 20, 10, replica=1)), {}, {"slowest": inf},
+        (Fault("kill", 20, 10), Fault("kill", 20, 10, replica=1)),
+        {},
+        {"slowest": inf},
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("faults", "client", "want"), FAULTS.values(), ids=FAULTS)

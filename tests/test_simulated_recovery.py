@@ -58,9 +58,12 @@ def test_retries_keep_an_overload_alive() -> None:
     knees = [
         kept("knee", factor, queue, after=after)["ci95"]
         for factor, queue, after in (
-            (1.0, 0, True), (0.5, 0, True), (0.0, 0, True), (0.0, 0, False),
+            (1.0, 0, True),
+            (0.5, 0, True),
+            (0.0, 0, True),
+            (0.0, 0, False),
         )
-    ]  # fmt: skip
+    ]
     assert all(low[1] < high[0] for low, high in pairwise(knees))
     before, limited = knees[-1], kept("knee", 1.0, QUEUE, after=True)["ci95"]
     assert limited[1] >= before[0]

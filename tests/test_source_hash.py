@@ -48,8 +48,12 @@ def hash_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], str
     """The hash of `entry` as the files are now."""
     monkeypatch.setattr(source_hash, "FOLDERS", (tmp_path,))
     (tmp_path / "inner").mkdir()
-    for name, text in {"entry": ENTRY, "inner/__init__": INNER, "inner/rules": RULES,
-                       "other": OTHER}.items():  # fmt: skip
+    for name, text in {
+        "entry": ENTRY,
+        "inner/__init__": INNER,
+        "inner/rules": RULES,
+        "other": OTHER,
+    }.items():
         (tmp_path / f"{name}.py").write_text(text)
 
     def now() -> str:

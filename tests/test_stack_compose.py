@@ -29,18 +29,33 @@ SERVICES = {  # by profile
     "grafana": {"grafana"},
     "ci": {"knee"},
 }
-STARTED = {"engine-1", "exporter-1", "prometheus-1", "locust-master-1", "locust-worker-1",
-           "locust-worker-2"}  # fmt: skip
+STARTED = {
+    "engine-1",
+    "exporter-1",
+    "prometheus-1",
+    "locust-master-1",
+    "locust-worker-1",
+    "locust-worker-2",
+}
 RECORDINGS = {row.name for group in RECORDED.values() for row in group}
 USERS = 8
 UP = ("up", "--detach", "--wait", "--no-build", "--scale", "locust-worker=2")
 # Prometheus needs up to 11 s to find the search: names every 5 s, targets 5 s later, then a scrape.
 # Answers of 600 tokens take 6 s here. To fail, a level needs a warm-up of one answer and then three
 # requests, one after another, however often the search looks: 18 s. Ten times that are granted.
-NO_KNEE = ("--slo ttft_p95=1ms --budget 300s --max-users 2 --workload fixed"
-           " --prompt-tokens 64 --output-tokens 600")  # fmt: skip
-FORM = {"host": "http://engine:8000", "slo": "ttft_p95=1ms", "workload": "chat", "budget": "20s",
-        "prompt_tokens": "64", "output_tokens": "16", "max_users": "2"}  # fmt: skip
+NO_KNEE = (
+    "--slo ttft_p95=1ms --budget 300s --max-users 2 --workload fixed"
+    " --prompt-tokens 64 --output-tokens 600"
+)
+FORM = {
+    "host": "http://engine:8000",
+    "slo": "ttft_p95=1ms",
+    "workload": "chat",
+    "budget": "20s",
+    "prompt_tokens": "64",
+    "output_tokens": "16",
+    "max_users": "2",
+}
 
 
 @pytest.fixture(scope="module")
@@ -163,8 +178,11 @@ def test_prometheus_has_what_the_run_did(stack: Stack) -> None:
     wait_for(lambda: stack.requests() > 5 * USERS)
     wait_for(lambda: (stack.value("harness:ttft_seconds:p95") or 0) > 0)
     assert {row["metric"]["instance"]: row["value"][1] for row in stack.query("up")} == {
-        "engine:8000": "1", "exporter:9400": "1", "locust-master:8089": "1", "127.0.0.1:9090": "1",
-    }  # fmt: skip
+        "engine:8000": "1",
+        "exporter:9400": "1",
+        "locust-master:8089": "1",
+        "127.0.0.1:9090": "1",
+    }
     stack.ask("/stop", "stop=1")
     wait_for(lambda: stack.stats()["state"] == "stopped")
     # Locust's workers report every 3 s, the last time after the end; ours is whole at once
@@ -213,8 +231,10 @@ def test_a_killed_master(stack: Stack) -> None:
     assert {code < 128 for code in states.values()} == {True}  # they were not killed
     health = {name: c["State"]["Health"]["Status"] for name, c in stack.containers().items()}
     assert {name for name, status in health.items() if status == "healthy"} == {
-        "engine-1", "exporter-1", "prometheus-1",
-    }  # fmt: skip
+        "engine-1",
+        "exporter-1",
+        "prometheus-1",
+    }
 
 
 def ended(stack: Stack) -> dict[str, int]:
@@ -314,8 +334,11 @@ def test_a_drill_acts_on_the_containers_that_it_names(
     rows = [row.split(maxsplit=1) for row in listed]  # `exec_start: COMMAND` of others
     one, two, other = engines
     happened = {name: [did for who, did in rows if who == name] for name in engines}
-    assert happened == {one: ["pause", "unpause", "kill", "die", "start"], two: ["kill", "die"],
-                        other: []}  # fmt: skip
+    assert happened == {
+        one: ["pause", "unpause", "kill", "die", "start"],
+        two: ["kill", "die"],
+        other: [],
+    }
     file.write_text(file.read_text().replace(two, "nobody"))
     done = harness("drill", str(file), "--out", str(tmp_path / "none"))
     assert (done.returncode, "`docker inspect nobody` fails" in done.stderr) == (3, True)

@@ -73,10 +73,16 @@ def test_services_of_each_profile() -> None:
     """What no profile names starts always; neither server comes without its own."""
     found = {name: set(s.get("profiles", ())) for name, s in SERVICES.items()}
     assert found == {
-        "locust-master": set(), "locust-worker": set(), "prometheus": set(),
-        "vllm": {"gpu"}, "exporter-gpu": {"gpu"}, "engine": {"engine"},
-        "exporter": {"engine", "url"}, "grafana": {"grafana"}, "knee": {"ci"},
-    }  # fmt: skip
+        "locust-master": set(),
+        "locust-worker": set(),
+        "prometheus": set(),
+        "vllm": {"gpu"},
+        "exporter-gpu": {"gpu"},
+        "engine": {"engine"},
+        "exporter": {"engine", "url"},
+        "grafana": {"grafana"},
+        "knee": {"ci"},
+    }
 
 
 def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -151,9 +157,11 @@ def test_the_documented_override_fits() -> None:
 
 @pytest.mark.parametrize(
     ("profiles", "wants"),
-    [("gpu,grafana", ("http://exporter:9400", " --gpu-metrics http://exporter:9400")),
-     ("engine", ("none", ""))],
-)  # fmt: skip
+    [
+        ("gpu,grafana", ("http://exporter:9400", " --gpu-metrics http://exporter:9400")),
+        ("engine", ("none", "")),
+    ],
+)
 def test_a_search_asks_about_gpus_where_there_are_any(profiles, wants, tmp_path: Path) -> None:
     """Headless and from the page alike, with profile gpu and only then."""
     assert make(tmp_path, ".env", f"PROFILES={profiles}").returncode == 0

@@ -15,6 +15,7 @@ from study_process import send
 
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
+from harness.metrics.metrics import LATENCIES
 from harness.records.folder_reader import read_run
 
 if TYPE_CHECKING:
@@ -27,9 +28,21 @@ pytestmark = pytest.mark.browser
 # Two batch slots, answers of 0.2 s: from three users on, one waits for another's end. First tokens
 # come after 20 ms or after 200: a client that is late beside other tests can tell that from 100.
 OPTIONS = (
-    "--slo", "ttft_p95=100ms", "--prompt-tokens", 16, "--output-tokens", 16, "--min-users", 2,
-    "--max-users", 4, "--budget", "60s", "--workload", "completions",
-)  # fmt: skip
+    "--slo",
+    "ttft_p95=100ms",
+    "--prompt-tokens",
+    16,
+    "--output-tokens",
+    16,
+    "--min-users",
+    2,
+    "--max-users",
+    4,
+    "--budget",
+    "60s",
+    "--workload",
+    "completions",
+)
 SEATS = EngineConfig(max_num_seqs=2)
 SOME = "/[1-9][0-9]* requests ended/.test(document.getElementById('progress').textContent)"
 # Notes what the cards say each time that they are drawn; the last, where the knee lies so far.
@@ -129,6 +142,8 @@ def test_a_search_from_the_form_to_the_report(day: Day, figure) -> None:
     assert f"95% CI: {low} to {high}" in tiles["Best estimate"].inner_text()
     assert f"Holds {holds} concurrent requests" in page.locator("#sentence").inner_text()
     assert page.locator("#levels tbody tr").count() == len(knee["levels"])
+    assert page.locator("#whole .wide >> nth=0").locator("tbody tr").count() == len(LATENCIES)
+    assert not page.locator("#slos").is_visible()  # each level was judged by itself
     assert knee["damage"] == []
     headline = page.locator("#sentence").inner_text()
     page.get_by_role("link", name="Open the report").click()
@@ -147,8 +162,9 @@ def test_a_search_from_the_form_to_the_report(day: Day, figure) -> None:
 @pytest.mark.parametrize("width", [1280, 375])
 def test_the_page_is_readable(day: Day, scheme: str, width: int) -> None:
     """Contrast 4.5 everywhere, no sideways scrolling, every chart by keyboard, names for all."""
-    visit = Visit(day.opened, day.url, viewport={"width": width, "height": 800},
-                  color_scheme=scheme)  # fmt: skip
+    visit = Visit(
+        day.opened, day.url, viewport={"width": width, "height": 800}, color_scheme=scheme
+    )
     page = visit.open("/harness")
     wait_for_badge(page, "knee found")
     page.locator("#asking").evaluate("node => { node.open = true }")
@@ -160,8 +176,10 @@ def test_the_page_is_readable(day: Day, scheme: str, width: int) -> None:
     page.locator("body").press("Tab")
     reached = []
     for _ in range(60):
-        name = page.evaluate("(document.activeElement.getAttribute('aria-label') "
-                             "|| document.activeElement.textContent).slice(0, 40)")  # fmt: skip
+        name = page.evaluate(
+            "(document.activeElement.getAttribute('aria-label') "
+            "|| document.activeElement.textContent).slice(0, 40)"
+        )
         reached.append(name)
         page.keyboard.press("Tab")
     for what in ("Skip to", "Locust's own", "Open the report", "TTFT in ms", "Users in", "Start"):
@@ -211,6 +229,41 @@ def test_the_server_dies(day: Day) -> None:
     wait_for_badge(page, "refused")
     assert "nothing listens at" in page.locator("#sentence").inner_text()
     page.close()
+
+
+def test_a_plain_test_has_its_figures(day: Day, tmp_path: Path) -> None:
+    """Every latency's quantiles and the share over an SLO; "Reset" in Locust empties both."""
+    asked = (
+        "--autostart",
+        "-u",
+        8,
+        "-r",
+        8,
+        "--slo",
+        "ttft_p95=1ms",
+        "--output-tokens",
+        8,
+        "--run-folder",
+        tmp_path / "run",
+    )
+    with (
+        start_engine(EngineConfig()) as engine,
+        locust("--host", engine.url, *asked, file="chat", codes=(130,)) as url,  # it goes on
+    ):
+        visit = Visit(day.opened, url)
+        page = visit.open("/harness")
+        until(page, "document.querySelector('#slos .bad')")  # over so far
+        latencies, slos = page.locator("#whole table").all()
+        assert latencies.locator("tbody tr").count() == len(LATENCIES)
+        assert "ttft_p95=1ms\tover so far\t100.00%\t5.00%" in slos.inner_text()
+        page.request.post(f"{url}/stats/reset")
+        until(page, "document.querySelector('#slos').textContent.includes('too few requests')")
+        with page.expect_download() as loading:
+            page.get_by_role("link", name="Latencies as CSV").click()
+        lines = loading.value.path().read_text().splitlines()
+        assert len(lines) == 1 + len(LATENCIES)
+        assert visit.errors == []
+        assert visit.elsewhere() == []
 
 
 def test_nothing_was_asked_for_elsewhere(day: Day) -> None:

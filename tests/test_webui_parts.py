@@ -100,8 +100,12 @@ def test_a_page_is_told_only_what_is_new() -> None:
     assert (first["whole"], first["points"], first["facts"]["columns"]) == (True, [], COLUMNS)
     state.add([1.0], ended=3)
     second = state.changes_since(first["cursor"])
-    assert second == {"cursor": second["cursor"], "now": {"ended": 3}, "points": [[1.0]],
-                      "whole": False}  # fmt: skip
+    assert second == {
+        "cursor": second["cursor"],
+        "now": {"ended": 3},
+        "points": [[1.0]],
+        "whole": False,
+    }
     state.update_facts(state="running")  # nothing new
     assert state.changes_since(second["cursor"])["points"] == []
     assert "facts" not in state.changes_since(second["cursor"])
@@ -130,10 +134,18 @@ def test_each_way_to_end_has_its_sentence() -> None:
 SLO = SloResult("ttft_p95=500ms", Verdict.met, 460.0, 34)
 TTFT = Latency(n=239, p95=460.2, p95_ci95=(440.1, 490.3))
 ITL = Latency(n=900, p95=12.0, p95_ci95=(10.7, nan))
-LEVEL = Level(0, 34, decision=Decision.held, ttft_ms=TTFT, itl_ms=ITL, output_tokens_per_s=1546.2,
-              slos=(SLO,))  # fmt: skip
-KNEE = Knee(34, 35, 40, (34, 37), ttft_p95_ms=470.0, ttft_p95_ms_ci95=(450.0, 480.0),
-            output_tokens_per_s=1550.0)  # fmt: skip
+LEVEL = Level(
+    0, 34, decision=Decision.held, ttft_ms=TTFT, itl_ms=ITL, output_tokens_per_s=1546.2, slos=(SLO,)
+)
+KNEE = Knee(
+    34,
+    35,
+    40,
+    (34, 37),
+    ttft_p95_ms=470.0,
+    ttft_p95_ms_ci95=(450.0, 480.0),
+    output_tokens_per_s=1550.0,
+)
 FIGURES = [
     ("p95 TTFT", (460.2, 440.1, 490.3), "ms", "at 34 users", 500.0),
     ("p95 ITL", (12.0, 10.7, None), "ms", "at 34 users", None),
@@ -195,8 +207,10 @@ def test_a_simulated_run_says_so_in_a_badge() -> None:
     target = Target(model="llama", simulated=True, gpu="h100")
     told = ending(Result(status=Status.met, target=target), "Simulated: llama.\nMet.")
     assert [told[key] for key in ("badge", "simulated", "sentence")] == [
-        "SLO met", "simulated llama on h100", "Met.",
-    ]  # fmt: skip
+        "SLO met",
+        "simulated llama on h100",
+        "Met.",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -368,12 +382,28 @@ def test_a_login_without_a_password_is_refused(
     flags: list[str], form: dict[str, str], want: str
 ) -> None:
     """Exit code 2 with a sentence, before anything is served."""
-    command = [sys.executable, "-m", "locust", "-f", "locustfiles/knee.py", "--web-port",
-               str(free_port()), "--web-host", "127.0.0.1", *flags]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "locust",
+        "-f",
+        "locustfiles/knee.py",
+        "--web-port",
+        str(free_port()),
+        "--web-host",
+        "127.0.0.1",
+        *flags,
+    ]
     done = subprocess.run(
-        command, cwd=TOP, env=os.environ | form, capture_output=True, text=True, check=False,
-        timeout=60, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+        command,
+        cwd=TOP,
+        env=os.environ | form,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+    )
     assert done.returncode == 2
     assert want in done.stderr
     assert "Traceback" not in done.stderr
@@ -413,12 +443,28 @@ def test_secrets_go_to_the_named_host_only(url: str, want: bool) -> None:
 def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
     """Before anything is served: a test would overwrite it."""
     (tmp_path / "old").write_text("")
-    command = [sys.executable, "-m", "locust", "-f", "locustfiles/chat.py", "--web-port",
-               str(free_port()), "--web-host", "127.0.0.1", "--run-folder", tmp_path]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "locust",
+        "-f",
+        "locustfiles/chat.py",
+        "--web-port",
+        str(free_port()),
+        "--web-host",
+        "127.0.0.1",
+        "--run-folder",
+        tmp_path,
+    ]
     done = subprocess.run(
-        command, cwd=TOP, capture_output=True, text=True, check=False, timeout=60,
+        command,
+        cwd=TOP,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
         stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    )
     assert done.returncode == 4
     assert "is not an empty folder" in done.stderr
 
@@ -558,8 +604,15 @@ def test_a_login_guards_every_page(guarded: str) -> None:
     """Each rule that Locust and we serve leads to the login; with Basic they answer."""
     rules: list[tuple[str, list[str]]] = json.loads(get(f"{guarded}/rules")[1])
     paths = [rule for rule, methods in rules if "GET" in methods and rule not in OPEN | {"/rules"}]
-    assert {"/", "/harness", "/harness/live.json", "/harness/metrics", "/stats/requests",
-            "/harness/files/<name>", "/latencies/requests.csv"} <= set(paths)  # fmt: skip
+    assert {
+        "/",
+        "/harness",
+        "/harness/live.json",
+        "/harness/metrics",
+        "/stats/requests",
+        "/harness/files/<name>",
+        "/harness/latencies.csv",
+    } <= set(paths)
     for path in paths:
         status, _ = get(guarded + path.replace("<name>", "run.json").split("<")[0])
         assert status in (302, 404), path  # 404: a path with a converter, cut off

@@ -29,12 +29,28 @@ def test_a_stream_event_by_event() -> None:
     """The role, usage and [DONE] events are no tokens; the answer begins with the second token."""
     got = decode(EVENTS)
     assert got == RequestRecord(
-        worker=0, number=7, user=3, sent_ns=1_000, done_ns=99, outcome=Outcome.ok, head_ns=9,
-        first_event_ns=10, status=200, finish_reason="length", planned_tokens=4, prompt_tokens=9,
-        output_tokens=4, cached_tokens=5, answer_index=1, events_before=1,
-        silent_events=0, last_silent_ns=10, at_ns=ns_array([20, 30, 40]),
-        not_before_ns=ns_array([20, 30, 40]), tokens=ns_array([1, 1, 2]),
-    )  # fmt: skip
+        worker=0,
+        number=7,
+        user=3,
+        sent_ns=1_000,
+        done_ns=99,
+        outcome=Outcome.ok,
+        head_ns=9,
+        first_event_ns=10,
+        status=200,
+        finish_reason="length",
+        planned_tokens=4,
+        prompt_tokens=9,
+        output_tokens=4,
+        cached_tokens=5,
+        answer_index=1,
+        events_before=1,
+        silent_events=0,
+        last_silent_ns=10,
+        at_ns=ns_array([20, 30, 40]),
+        not_before_ns=ns_array([20, 30, 40]),
+        tokens=ns_array([1, 1, 2]),
+    )
 
 
 TOKEN = event(delta(content="a"))
@@ -87,19 +103,37 @@ def test_tokens_at_every_cut() -> None:
     ("pieces", "status", "kind", "outcome", "error", "tokens"),
     [
         ([TOKEN], 200, EVENT_STREAM, "truncated", "the stream ended without [DONE]", 1),
-        ([TOKEN, event({"error": {"message": "died"}}), event(b"[DONE]")], 200, EVENT_STREAM,
-         "status", "died", 1),
+        (
+            [TOKEN, event({"error": {"message": "died"}}), event(b"[DONE]")],
+            200,
+            EVENT_STREAM,
+            "status",
+            "died",
+            1,
+        ),
         ([TOKEN, event(b"{nonsense")], 200, EVENT_STREAM, "protocol", "an event is not JSON: ", 1),
-        ([TOKEN, event([1])], 200, EVENT_STREAM, "protocol",
-         "an event is JSON, but not that of a completion", 1),
-        ([b'{"choices":[]}'], 200, "application/json", "protocol",
-         "the server answered application/json, not text/event-stream", 0),
+        (
+            [TOKEN, event([1])],
+            200,
+            EVENT_STREAM,
+            "protocol",
+            "an event is JSON, but not that of a completion",
+            1,
+        ),
+        (
+            [b'{"choices":[]}'],
+            200,
+            "application/json",
+            "protocol",
+            "the server answered application/json, not text/event-stream",
+            0,
+        ),
         ([b'{"error":{"message":"full"}}'], 503, "application/json", "status", "HTTP 503: full", 0),
         ([b"Bad ", b"Gateway"], 502, "text/plain", "status", "HTTP 502: Bad Gateway", 0),
         ([], 401, "", "status", "HTTP 401", 0),
         ([], 200, EVENT_STREAM, "truncated", "the stream ended without [DONE]", 0),
     ],
-)  # fmt: skip
+)
 def test_outcomes(
     pieces: list[bytes], status: int, kind: str, outcome: str, error: str, tokens: int
 ) -> None:

@@ -110,6 +110,9 @@ def block(**delta: str) -> dict[str, Any]:
         ({"code": 503}, Chunk(error="code 503")),
         ({"error": {"code": 500}}, Chunk(error="code 500")),
         ({"error": {"type": "server_error", "param": None}}, Chunk(error="type server_error")),
+        ({"error": {"type": "x", "code": ""}}, Chunk(error="type x")),
+        ({"type": None, "message": "no room"}, Chunk(error="no room")),
+        ({"type": 7, "some": 1}, Chunk(stranger=True)),
         ({"error": [[]]}, Chunk(error="the server sent an error without a word about it")),
         ({"object": "error", "message": "no room"}, Chunk(error="no room")),
         (
@@ -137,11 +140,24 @@ def test_done() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"{", b"1", b"[]", b"null", b'"x"', b'{"choices":[1]}', b'{"choices":{"a":1}}',
-     b'{"choices":[{"delta":1}]}', b'{"type":"message_delta","usage":[1]}',
-     b'{"type":"content_block_delta","delta":[1]}', b'{"usage":[1]}', b'{"choices":1}', b"\xff",
-     b'"\xff"',      b"[" * 100_000],
-)  # fmt: skip
+    [
+        b"{",
+        b"1",
+        b"[]",
+        b"null",
+        b'"x"',
+        b'{"choices":[1]}',
+        b'{"choices":{"a":1}}',
+        b'{"choices":[{"delta":1}]}',
+        b'{"type":"message_delta","usage":[1]}',
+        b'{"type":"content_block_delta","delta":[1]}',
+        b'{"usage":[1]}',
+        b'{"choices":1}',
+        b"\xff",
+        b'"\xff"',
+        b"[" * 100_000,
+    ],
+)
 def test_other_json_is_no_completion(data: bytes) -> None:
     """Whatever its shape, it ends in one kind of error."""
     with pytest.raises(NotACompletion, match="an event is"):

@@ -58,11 +58,15 @@ def test_arrivals(reads: list[Read], want: list[Arrival]) -> None:
     stamps = SocketStamps(500, 0)
     got = [
         stamps.arrival(
-            read.stamp, 1000 * read.round, 1000 * read.round + 100, read.drained, read.round,
+            read.stamp,
+            1000 * read.round,
+            1000 * read.round + 100,
+            read.drained,
+            read.round,
             1000 * (read.round - 1),
         )
         for read in reads
-    ]  # fmt: skip
+    ]
     assert got == want
 
 

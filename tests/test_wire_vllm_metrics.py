@@ -187,9 +187,13 @@ def test_engines_with_different_buckets() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "<html>busy</html>", "go_goroutines 12\nprocess_cpu_seconds_total 3\n",
-     "sglang:num_running_reqs 3\n"],
-)  # fmt: skip
+    [
+        "",
+        "<html>busy</html>",
+        "go_goroutines 12\nprocess_cpu_seconds_total 3\n",
+        "sglang:num_running_reqs 3\n",
+    ],
+)
 def test_another_server(text: str) -> None:
     """Without a series of vLLM's there is no sample; a process's own figures are nobody's."""
     assert server_sample(text, 1) is None

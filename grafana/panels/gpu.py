@@ -16,74 +16,157 @@ def _each(key: str) -> Query:
 
 
 def _graph(  # noqa: PLR0917 - a row of a table
-    title: str, unit: str, key: str, shows: str, read: str, do: str, *,
-    most: float | None = None, colours: tuple[tuple[float, str], ...] = (),
-) -> Panel:  # fmt: skip
+    title: str,
+    unit: str,
+    key: str,
+    shows: str,
+    read: str,
+    do: str,
+    *,
+    most: float | None = None,
+    colours: tuple[tuple[float, str], ...] = (),
+) -> Panel:
     return Panel(title, "graph", unit, (_each(key),), shows, read, do, 8, 7, colours, most=most)
 
 
 FIRST: Final = (
-    _graph("GPU utilization", "percentunit", "gpu_utilization",
-           "Share of the time in which any kernel ran.",
-           "Near 100% means only that it was never idle, not that it is at its limit.",
-           "Below 90% at the knee: the engine process or the API server holds it back.", most=1.0),
-    _graph("Memory bus utilization", "percentunit", "gpu_memory_utilization",
-           "Share of the time in which memory was read or written.",
-           "Decoding small batches reads all weights for a few tokens: high means memory-bound.",
-           "High at the knee: quantize the weights, or use larger batches. Compare with the lowest "
-           "level.",
-           most=1.0),
-    Panel("Memory in use", "graph", "bytes",
-          (_each("gpu_memory_used"),
-           Query("GPU {{gpu}}, total", f"sum by (instance, gpu) ({beside('gpu_memory')})",
-                 "limit")),
-          "Memory in use, and the total (dashed).",
-          "vLLM allocates its share at startup, so it is flat; KV cache usage is on Server.",
-          "Memory left: raising --gpu-memory-utilization gives the KV cache more blocks.",
-          8, 7),
-    _graph("Power", "watt", "gpu_power", "Power draw.",
-           "Flat at the card's limit: the power cap throttles it; see below.",
-           "Compare the energy per token below before raising the cap."),
-    _graph("SM clock", "hertz", "gpu_sm_clock", "Clock of the streaming multiprocessors.",
-           "Falling under load: heat or a power cap.",
-           "Levels measured at different clocks are not comparable: wait until it is steady."),
-    _graph("Temperature", "celsius", "gpu_temperature", "Temperature of the GPU.",
-           "Clocks are throttled from about 87 degrees.",
-           "Check the cooling before changing flags.", colours=HOT),
-)  # fmt: skip
+    _graph(
+        "GPU utilization",
+        "percentunit",
+        "gpu_utilization",
+        "Share of the time in which any kernel ran.",
+        "Near 100% means only that it was never idle, not that it is at its limit.",
+        "Below 90% at the knee: the engine process or the API server holds it back.",
+        most=1.0,
+    ),
+    _graph(
+        "Memory bus utilization",
+        "percentunit",
+        "gpu_memory_utilization",
+        "Share of the time in which memory was read or written.",
+        "Decoding small batches reads all weights for a few tokens: high means memory-bound.",
+        "High at the knee: quantize the weights, or use larger batches. Compare with the lowest "
+        "level.",
+        most=1.0,
+    ),
+    Panel(
+        "Memory in use",
+        "graph",
+        "bytes",
+        (
+            _each("gpu_memory_used"),
+            Query(
+                "GPU {{gpu}}, total", f"sum by (instance, gpu) ({beside('gpu_memory')})", "limit"
+            ),
+        ),
+        "Memory in use, and the total (dashed).",
+        "vLLM allocates its share at startup, so it is flat; KV cache usage is on Server.",
+        "Memory left: raising --gpu-memory-utilization gives the KV cache more blocks.",
+        8,
+        7,
+    ),
+    _graph(
+        "Power",
+        "watt",
+        "gpu_power",
+        "Power draw.",
+        "Flat at the card's limit: the power cap throttles it; see below.",
+        "Compare the energy per token below before raising the cap.",
+    ),
+    _graph(
+        "SM clock",
+        "hertz",
+        "gpu_sm_clock",
+        "Clock of the streaming multiprocessors.",
+        "Falling under load: heat or a power cap.",
+        "Levels measured at different clocks are not comparable: wait until it is steady.",
+    ),
+    _graph(
+        "Temperature",
+        "celsius",
+        "gpu_temperature",
+        "Temperature of the GPU.",
+        "Clocks are throttled from about 87 degrees.",
+        "Check the cooling before changing flags.",
+        colours=HOT,
+    ),
+)
 ENERGY: Final = f"sum({beside_rate('gpu_energy')})"
 MORE: Final = (
-    Panel("Clock throttling", "states", "none",
-          (Query("GPU {{gpu}}: {{reason}}",
-                 f"max by (instance, gpu, reason) ({beside('gpu_throttled')})"),),
-          "Why the GPU reduces its clocks.",
-          "Red while the reason is active; `power_cap` under full load is normal.",
-          "Thermal or hardware reasons invalidate a measurement: fix them first.", 16, 9),
-    Panel("Energy per token", "graph", "joule",
-          (Query("J per generated token",
-                 f"{ENERGY} / sum({server_rate('generation_tokens_total')})"),),
-          "Energy of all GPUs divided by the tokens that the server generated.",
-          "It falls while batches grow; beyond its minimum, users only wait.",
-          "The cheapest operating point is the lowest one that meets the SLOs.", 8, 9),
-    Panel("PCIe", "graph", "Bps",
-          (Query("GPU {{gpu}} receives", f"sum by (instance, gpu) ({beside('gpu_pcie_receive')})"),
-           Query("GPU {{gpu}} sends", f"sum by (instance, gpu) ({beside('gpu_pcie_transmit')})")),
-          "PCIe traffic between host and GPU.",
-          "Low while everything stays on the GPU; high when KV blocks are offloaded.",
-          "Near the link's limit: offload less, or use a tensor-parallel layout that communicates "
-          "less.",
-          8, 7),
-    _graph("Memory clock", "hertz", "gpu_memory_clock", "Clock of the memory.",
-           "Constant on data center GPUs.", "Falling: heat or a power cap."),
-    Panel("GPUs: age of the last reading", "stat", "s",
-          (Query("GPU {{gpu}}: {{name}}",
-                 f"max by (gpu, name) (({beside('gpu_info')}) * on (job, instance) group_left () "
-                 "harness_gpu_sample_age_seconds)"),),
-          "Each GPU that the exporter reads, with the age of its last reading.",
-          "About a second while the exporter works.",
-          "Older: the driver hangs. No GPU: see the first line that the exporter prints.", 8, 7,
-          colours=((0.0, "green"), (5.0, "red")), empty="no GPU"),
-)  # fmt: skip
+    Panel(
+        "Clock throttling",
+        "states",
+        "none",
+        (
+            Query(
+                "GPU {{gpu}}: {{reason}}",
+                f"max by (instance, gpu, reason) ({beside('gpu_throttled')})",
+            ),
+        ),
+        "Why the GPU reduces its clocks.",
+        "Red while the reason is active; `power_cap` under full load is normal.",
+        "Thermal or hardware reasons invalidate a measurement: fix them first.",
+        16,
+        9,
+    ),
+    Panel(
+        "Energy per token",
+        "graph",
+        "joule",
+        (
+            Query(
+                "J per generated token", f"{ENERGY} / sum({server_rate('generation_tokens_total')})"
+            ),
+        ),
+        "Energy of all GPUs divided by the tokens that the server generated.",
+        "It falls while batches grow; beyond its minimum, users only wait.",
+        "The cheapest operating point is the lowest one that meets the SLOs.",
+        8,
+        9,
+    ),
+    Panel(
+        "PCIe",
+        "graph",
+        "Bps",
+        (
+            Query("GPU {{gpu}} receives", f"sum by (instance, gpu) ({beside('gpu_pcie_receive')})"),
+            Query("GPU {{gpu}} sends", f"sum by (instance, gpu) ({beside('gpu_pcie_transmit')})"),
+        ),
+        "PCIe traffic between host and GPU.",
+        "Low while everything stays on the GPU; high when KV blocks are offloaded.",
+        "Near the link's limit: offload less, or use a tensor-parallel layout that communicates "
+        "less.",
+        8,
+        7,
+    ),
+    _graph(
+        "Memory clock",
+        "hertz",
+        "gpu_memory_clock",
+        "Clock of the memory.",
+        "Constant on data center GPUs.",
+        "Falling: heat or a power cap.",
+    ),
+    Panel(
+        "GPUs: age of the last reading",
+        "stat",
+        "s",
+        (
+            Query(
+                "GPU {{gpu}}: {{name}}",
+                f"max by (gpu, name) (({beside('gpu_info')}) * on (job, instance) group_left () "
+                "harness_gpu_sample_age_seconds)",
+            ),
+        ),
+        "Each GPU that the exporter reads, with the age of its last reading.",
+        "About a second while the exporter works.",
+        "Older: the driver hangs. No GPU: see the first line that the exporter prints.",
+        8,
+        7,
+        colours=((0.0, "green"), (5.0, "red")),
+        empty="no GPU",
+    ),
+)
 DASHBOARD: Final = Dashboard(
     "GPU",
     "NVML readings of each GPU, from `vllm-harness exporter` on the server's machine.",

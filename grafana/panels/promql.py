@@ -28,16 +28,29 @@ RUN_INFO: Final = 'harness_run_info{run=~"$run", model=~"$model"}'
 THIS_RUN: Final = f"{SAME} {RUN_INFO}"
 THIS_TARGET: Final = f'{SAME} harness_target_info{{target=~"$target"}}'
 
-MODEL: Final = Variable("model", "Model", "The model, as the server calls it.",
-                        "vllm:num_requests_running", "model_name")  # fmt: skip
+MODEL: Final = Variable(
+    "model",
+    "Model",
+    "The model, as the server calls it.",
+    "vllm:num_requests_running",
+    "model_name",
+)
 TARGET_OF: Final = Variable(
-    "target", "Target", "The server, as Prometheus names it (`instance`).",
-    'vllm:num_requests_running{model_name=~"$model"}', "instance")  # fmt: skip
-RUN_OF: Final = Variable("run", "Run", "A run, by the name of its folder.",
-                         'harness_run_info{model=~"$model"}', "run")  # fmt: skip
+    "target",
+    "Target",
+    "The server, as Prometheus names it (`instance`).",
+    'vllm:num_requests_running{model_name=~"$model"}',
+    "instance",
+)
+RUN_OF: Final = Variable(
+    "run", "Run", "A run, by the name of its folder.", 'harness_run_info{model=~"$model"}', "run"
+)
 LOOK_BACK: Final = Variable(
-    "window", "Window", "Range of rates and quantiles: at least four scrape intervals.",
-    values=("1m", "5s", "10s", "30s", "5m"))  # fmt: skip
+    "window",
+    "Window",
+    "Range of rates and quantiles: at least four scrape intervals.",
+    values=("1m", "5s", "10s", "30s", "5m"),
+)
 VARIABLES: Final = (MODEL, TARGET_OF, RUN_OF, LOOK_BACK)
 
 

@@ -118,11 +118,22 @@ def threshold(folder: Path) -> Threshold:
         f"Valid for {lengths} on average (nan: unknown), within a factor of {MIX_FACTOR}.",
     )
     return Threshold(
-        max(users if isnan(share) else floor(users * share), 1), users, int(knee.estimate or 0),
-        tuple(Slo.parse(one.slo) for one in result.slos), share, target.model, target.label, notes,
-        each, outputs, _mean(held, lambda x: x.server.waiting_mean), prompts,
-        at.ttft_ms.mean / at.ttft_ms.p95, _prefill(folder, result), knee.unit,
-    )  # fmt: skip
+        max(users if isnan(share) else floor(users * share), 1),
+        users,
+        int(knee.estimate or 0),
+        tuple(Slo.parse(one.slo) for one in result.slos),
+        share,
+        target.model,
+        target.label,
+        notes,
+        each,
+        outputs,
+        _mean(held, lambda x: x.server.waiting_mean),
+        prompts,
+        at.ttft_ms.mean / at.ttft_ms.p95,
+        _prefill(folder, result),
+        knee.unit,
+    )
 
 
 def _mean(levels: Sequence[Level], of: Callable[[Level], float]) -> float:

@@ -15,13 +15,22 @@ if TYPE_CHECKING:
     from harness.cli.parsing import Subparsers
 
 LIMITS = (
-    Option("--knee", "what loads such as '2 x knee' refer to; default: the file's knee",
-           positive_number("--knee"), "N"),
+    Option(
+        "--knee",
+        "what loads such as '2 x knee' refer to; default: the file's knee",
+        positive_number("--knee"),
+        "N",
+    ),
     number_option("--max-users", "no phase and no burst goes beyond", 512),
     Option("--max-rate", "no phase and no burst goes beyond", rate("--max-rate"), "R", "512/s"),
-    Option("--allow-host", "a host that is not this machine may be loaded; may be repeated", str,
-           "NAME", action="append"),
-)  # fmt: skip
+    Option(
+        "--allow-host",
+        "a host that is not this machine may be loaded; may be repeated",
+        str,
+        "NAME",
+        action="append",
+    ),
+)
 
 
 def add(commands: Subparsers) -> None:

@@ -86,8 +86,10 @@ def wanted_drill(args: argparse.Namespace, drill: Drill, text: str) -> Wanted:
 def plan_text(drill: Drill) -> str:
     """What will happen, for a person."""
     unit = "requests/s" if drill.is_rate else "users"
-    rows = [(p.begin_ns, f"{p.name}: {p.load:g} {unit} for {exact_ns(p.end_ns - p.begin_ns)}")
-            for p in drill.phases]  # fmt: skip
+    rows = [
+        (p.begin_ns, f"{p.name}: {p.load:g} {unit} for {exact_ns(p.end_ns - p.begin_ns)}")
+        for p in drill.phases
+    ]
     rows += [(e.at_ns, f"  {e.name}: {e.sentence}") for e in drill.events]
     lines = [f"  {at_ns / SECOND:6.1f} s  {what}" for at_ns, what in sorted(rows)]
     expected = [f"  expected  {e.name}" for e in drill.expectations]
@@ -111,14 +113,16 @@ def execute(args: argparse.Namespace) -> int:
         tell = lambda line: print(line, file=stream, flush=True)  # noqa: E731 - a word's worth
         servers = stack.enter_context(running_servers(drill, start, logs, tell))
         balancer = stack.enter_context(BalancerProcess([server.url for server in servers]))
-        target = replace(wanted.target, url=balancer.url,
-                         metrics_urls=tuple(server.url for server in servers))  # fmt: skip
+        target = replace(
+            wanted.target, url=balancer.url, metrics_urls=tuple(server.url for server in servers)
+        )
         wanted = replace(wanted, target=target)
         option = "--max-in-flight" if drill.is_rate else "--max-users"
         url, known = stack.enter_context(
             checked_target(target, wanted.load, wanted.output, wanted.most_users, option=option)
         )
-        access = TargetAccess(Address.parse(url), target.api_key, target.key_source,
-                              headers=target.headers)  # fmt: skip
+        access = TargetAccess(
+            Address.parse(url), target.api_key, target.key_source, headers=target.headers
+        )
         stage = stack.enter_context(Stage(drill, servers, balancer, access, known.model))
         return conduct(wanted, url, known, stage)

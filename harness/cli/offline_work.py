@@ -55,8 +55,12 @@ def compare(args: argparse.Namespace) -> int:
 
 def rules(args: argparse.Namespace) -> int:
     """Write the form asked for. Raises RunFolderError, NoKnee, ConfigError."""
-    forms = {"llm-d": autoscaling.endpoint_picker, "admission": autoscaling.admission_flags,
-             "prometheus": alert_rules.knee_file, "query": autoscaling.bare}  # fmt: skip
+    forms = {
+        "llm-d": autoscaling.endpoint_picker,
+        "admission": autoscaling.admission_flags,
+        "prometheus": alert_rules.knee_file,
+        "query": autoscaling.bare,
+    }
     make, found = forms.get(args.form), threshold(args.folder)
     if found.simulated:
         sys.stderr.write(

@@ -59,8 +59,13 @@ IN_URL: Final = (
     "--address", "--port",
 )  # fmt: skip
 KEYS: Final = (
-    "--api-key", "--key", "--token", "--auth-token", "--bearer-token", "--openai-api-key",
-)  # fmt: skip
+    "--api-key",
+    "--key",
+    "--token",
+    "--auth-token",
+    "--bearer-token",
+    "--openai-api-key",
+)
 # A URL that may be repeated: one with a user or a query may hold a secret.
 PLAIN_URL: Final = re.compile(r"https?://[\w.:\[\]-]+")
 # Options that have no counterpart, and why none is needed.

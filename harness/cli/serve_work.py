@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -24,6 +24,7 @@ from harness.server.model_config import context_limit, model_config
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Mapping
     from pathlib import Path
 
 
@@ -79,9 +80,16 @@ def kv_scaling(args: argparse.Namespace) -> int:
         (folder / "kv_cache_scaling.csv").write_text(as_csv(rows, COLUMNS))
         page = render("kv_cache_scaling_notes.md.j2", rows=rows, own=own)
         (folder / "kv_cache_scaling_notes.md").write_text(page)
-        _tell(f"{rows[-1]['max_model_len']} tokens: {rows[-1]['notes'] or 'measured'}")
-    _tell(f"{page}\n{folder}/kv_cache_scaling.csv")
+        _tell(_length_text(rows[-1]))
+    _tell(f"{page}\n{folder}/kv_cache_scaling_notes.md")
     return EXIT_OK
+
+
+def _length_text(row: Mapping[str, Any]) -> str:
+    """`--max-model-len 512: 131,072 KV tokens (no GPU: its columns are empty)`."""
+    found = f"{row['kv_tokens']:,.0f} KV tokens" if row["kv_tokens"] else "not measured"
+    notes = f" ({row['notes']})" if row["notes"] else ""
+    return f"--max-model-len {row['max_model_len']}: {found}{notes}"
 
 
 def _new_folder(args: argparse.Namespace, command: str) -> Path:

@@ -54,16 +54,19 @@ def plan_rows(wanted: Wanted) -> dict[str, str]:
         rates = ", ".join(f"{n * RATE_STEP_PER_S:,.6g}" for n in levels)
         levels_text = f"{rates} requests/s ({load.arrivals} arrivals)"
     rows = {
-        "target": simulation_note(target.engine) if target.engine
+        "target": simulation_note(target.engine)
+        if target.engine
         else f"{target.model or 'the only model'} at {Address.parse(target.url or '')}",
         "workload": f"{work.name}: about {count_of(work.prompt_tokens, 'prompt token')}{shared} "
         f"and {count_of(work.output.mean, 'output token')} a request, by {work.path}",
         "sessions": f"{count_of(talk.turns.mean, 'turn')} on average, history {talk.history}, "
-        f"{talk.replies} replies; a level is a number of sessions" if talk else "",
+        f"{talk.replies} replies; a level is a number of sessions"
+        if talk
+        else "",
         "pauses": f"{work.think_ms.mean:,} ms on average" if work.think_ms else "",
         "data" if load.data else "clipped": clips,
         "SLOs": f"{slos}; at most {100 * plan.max_errors:g}% of requests may fail",
-    }  # fmt: skip
+    }
     if not wanted.holds:
         rows["SLOs"] = rows["SLOs"] if slos else "none: the power knee is searched"
         rows["levels"] = (

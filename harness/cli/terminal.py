@@ -204,8 +204,10 @@ def whole_seconds(ns: int) -> str:
 PLAIN_LINE_INTERVAL_S: Final = 10.0
 PROGRESS_BAR_WIDTH: Final = 32  # characters
 DECISION_COLORS: Final[dict[str, str]] = {
-    Decision.passed: "green", Decision.failed: "red", Decision.invalid: "dim",
-}  # fmt: skip
+    Decision.passed: "green",
+    Decision.failed: "red",
+    Decision.invalid: "dim",
+}
 PURPOSES: Final = {
     Purpose.up: "ramping up", Purpose.bisect: "bisecting", Purpose.repeat: "repeating a level",
     Purpose.down: "stepping down", Purpose.sequential: "one at a time", Purpose.batch: "a batch",

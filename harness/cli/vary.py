@@ -37,10 +37,12 @@ def add(commands: Subparsers) -> None:
     )
     parser.takes_command = INNER
     parser.add_argument(
-        "variables", nargs="+", metavar="NAME=VALUE,VALUE",
+        "variables",
+        nargs="+",
+        metavar="NAME=VALUE,VALUE",
         help="server.FLAG of vLLM, or an option of the command after --; true and false for a "
         "switch, default for none; several: all combinations",
-    )  # fmt: skip
+    )
     declare(parser.add_argument_group("server"), START)
     tolerance = Option("--tolerance", "as of compare", share("--tolerance"), "SHARE", "5%")
     once = Option("--once", "each setting once: half the time, no repetition", None)

@@ -38,9 +38,16 @@ def execute(args: argparse.Namespace) -> int:
     code = exit_code(settings) if whole else EXIT_INTERRUPTED
     costs = context_costs(settings)
     text, page = settings_report(settings, pairs, slos, code, costs)
-    result = {"exit_code": code, "headline": text.partition("\n")[0],
-              "best": best_setting(settings, pairs)[0], "command": args.inner, "slos": slos,
-              "settings": settings, "comparisons": pairs, "context_costs": costs}  # fmt: skip
+    result = {
+        "exit_code": code,
+        "headline": text.partition("\n")[0],
+        "best": best_setting(settings, pairs)[0],
+        "command": args.inner,
+        "slos": slos,
+        "settings": settings,
+        "comparisons": pairs,
+        "context_costs": costs,
+    }
     folder.write_json("vary.json", result)
     folder.write("vary.md", text)
     folder.write("vary.html", page)

@@ -2,8 +2,8 @@
 
 Only a run that asks for it imports more.
 
-`definitions` says how each tool defines what it prints, and where it says so; `figures` computes
-that, beside ours.
+`definitions` says how each tool defines what it prints, and where it says so; `tool_comparison`
+computes that, beside ours.
 """
 
 from __future__ import annotations

@@ -75,25 +75,39 @@ COMPAT: Final = {
     t.name: t
     for t in (
         Tool(
-            "vllm-bench", "vllm bench serve", "0.32.0", LINEAR_RULE,
+            "vllm-bench",
+            "vllm bench serve",
+            "0.32.0",
+            LINEAR_RULE,
             "https://github.com/vllm-project/vllm/blob/v0.32.0/vllm/benchmarks/serve.py",
             "A stream that breaks off cleanly, or that ends in an error object, is a success to "
             "the tool; here it is left out as failed. When a chunk without text came between two "
             "tokens is not in the records: the gap that it divides is divided evenly.",
         ),
         Tool(
-            "guidellm", "GuideLLM", "0.8.1", STEP_RULE, "https://github.com/vllm-project/guidellm/"
+            "guidellm",
+            "GuideLLM",
+            "0.8.1",
+            STEP_RULE,
+            "https://github.com/vllm-project/guidellm/"
             "blob/v0.8.1/src/guidellm/schemas/base/statistics.py",
             "Request latency is in seconds there and in milliseconds here.",
         ),
         Tool(
-            "aiperf", "AIPerf", "0.13.0", LINEAR_RULE, "https://github.com/ai-dynamo/aiperf/"
-            "blob/v0.13.0/src/aiperf/metrics/metric_dicts.py",
+            "aiperf",
+            "AIPerf",
+            "0.13.0",
+            LINEAR_RULE,
+            "https://github.com/ai-dynamo/aiperf/blob/v0.13.0/src/aiperf/metrics/metric_dicts.py",
             "The tool counts output tokens with a tokenizer of its own unless it is told to take "
             "the server's count; here the server's is taken.",
         ),
         Tool(
-            "genai-bench", "genai-bench", "0.0.5", LINEAR_RULE, "https://github.com/sgl-project/"
+            "genai-bench",
+            "genai-bench",
+            "0.0.5",
+            LINEAR_RULE,
+            "https://github.com/sgl-project/"
             "genai-bench/blob/main/genai_bench/metrics/aggregated_metrics_collector.py",
             "A kept connection is charged the mean connect time of the requests that had to "
             "connect. The tool stops reading at the usage chunk, which comes with the last bytes, "
@@ -101,4 +115,4 @@ COMPAT: Final = {
             "token; here it has one.",
         ),
     )
-}  # fmt: skip
+}

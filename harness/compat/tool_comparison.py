@@ -141,8 +141,9 @@ def all_chunk_gaps(table: RecordTable) -> list[tuple[Ints, Ints, Ints]]:
     """
     at, some = instants_of(table), table.counts > 0
     after = some & (at["last chunk"] > at["last token"])
-    before = some & np.where(table.events_before >= 0, table.events_before > 0,
-                             at["first chunk"] < at["first token"])  # fmt: skip
+    before = some & np.where(
+        table.events_before >= 0, table.events_before > 0, at["first chunk"] < at["first token"]
+    )
     has_silent = table.silent_events - after > 0
     inner = GAPS["itl"](table).end
     k = np.where(has_silent[table.request_of_event[inner]], table.tokens[inner], 1)
@@ -163,8 +164,11 @@ class ToolComparison:
         """`table`: all requests; a thin one will do."""
         self.table = table
         self.ours = {window: WindowTokens(table, window) for window in windows}
-        self.theirs = {(window, empty_ones): ChunkGaps(window, empty_ones=empty_ones)
-                       for window in windows for empty_ones in (False, True)}  # fmt: skip
+        self.theirs = {
+            (window, empty_ones): ChunkGaps(window, empty_ones=empty_ones)
+            for window in windows
+            for empty_ones in (False, True)
+        }
 
     @property
     def visitors(self) -> list[EventVisitor]:

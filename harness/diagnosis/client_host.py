@@ -43,8 +43,8 @@ class HostFigures:
 
     @property
     def idle(self) -> float:
-        """Cores that nobody used."""
-        return self.machine_cores - self.own - self.others
+        """Cores that nobody used, of those that the client may use."""
+        return min(self.machine_cores - self.own - self.others, self.cores - self.own)
 
     @property
     def limited(self) -> bool:
@@ -96,7 +96,8 @@ def host_figures(samples: Sequence[HostSample], start_ns: int, end_ns: int) -> H
         own=own,
         others=max(used - own, 0.0),
         pressure=min((last.waited_s - first.waited_s) / seconds, 1.0),
-        stopped=(last.stopped_s - first.stopped_s) / seconds,
+        # The kernel adds up the time for which each core was denied: of several, more than all.
+        stopped=min((last.stopped_s - first.stopped_s) / seconds, 1.0),
         load_1m=max(sample.load_1m for sample in span),
     )
 
@@ -124,7 +125,7 @@ def remedy(seen: HostFigures, otherwise: str = MORE_PROCESSES) -> str:
         return f"{busy_sentence(seen)}; stop them, or measure from another machine"
     if seen.idle < IDLE_CORES:
         return (
-            f"no core was idle: this client and what it started used {seen.own:.1f} of "
-            f"{seen.machine_cores:g}; try a lower load, or a machine with more cores"
+            f"no core was idle: this client and what it started used {seen.own:.1f} of the "
+            f"{seen.cores:g} that they may use; try a lower load, or more cores"
         )
     return otherwise

@@ -127,9 +127,11 @@ def instrument_sentence(
     found = quantile_uncertainties(recorded, window, slos, gaps)
     if verdicts_only:
         limits = [(slo.metric, slo.q, slo.limit_ns) for slo in slos]
-        found = [x for x in found if any(
-            (x.metric, x.q) == (m, q) and x.lo_ns <= ns <= x.hi_ns for m, q, ns in limits
-        )]  # fmt: skip
+        found = [
+            x
+            for x in found
+            if any((x.metric, x.q) == (m, q) and x.lo_ns <= ns <= x.hi_ns for m, q, ns in limits)
+        ]
     worst = max(found, key=lambda x: x.share, default=None)
     if worst is None or worst.share <= MAX_INSTRUMENT_SHARE:
         return ""

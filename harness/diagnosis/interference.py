@@ -90,13 +90,21 @@ def gap_figures(
     late = (gaps < EARLY_EVENT_SHARE * np.median(gaps)) | (came > 1)
     slope, base, r = _line(tokens, gaps)
     figures = GapFigures(
-        n=len(gaps), prompt_share=float(beside.mean()), prompt_tokens_mean=float(tokens.mean()),
-        longest_prompt_share=float(beside[longest].mean()), late_share=float(late.mean()),
-        mean_ms=float(gaps.mean()), p50_ms=_quantile(gaps, 0.5), p95_ms=_quantile(gaps, P95),
-        alone_p50_ms=_quantile(gaps[~beside], 0.5), alone_p95_ms=_quantile(gaps[~beside], P95),
-        beside_p50_ms=_quantile(gaps[beside], 0.5), slope_ms=1000 * slope, base_ms=base,
+        n=len(gaps),
+        prompt_share=float(beside.mean()),
+        prompt_tokens_mean=float(tokens.mean()),
+        longest_prompt_share=float(beside[longest].mean()),
+        late_share=float(late.mean()),
+        mean_ms=float(gaps.mean()),
+        p50_ms=_quantile(gaps, 0.5),
+        p95_ms=_quantile(gaps, P95),
+        alone_p50_ms=_quantile(gaps[~beside], 0.5),
+        alone_p95_ms=_quantile(gaps[~beside], P95),
+        beside_p50_ms=_quantile(gaps[beside], 0.5),
+        slope_ms=1000 * slope,
+        base_ms=base,
         correlation=r,
-    )  # fmt: skip
+    )
     return round_floats(figures, DECIMALS)
 
 

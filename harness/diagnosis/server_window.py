@@ -102,7 +102,8 @@ def server_figures(samples: Sequence[ServerSample]) -> ServerFigures:
     means |= {f"{key}_mean": _mean(samples, key) for key in GAUGES}
     means |= {f"{key}_max": _max(samples, key) for key in GAUGES if not key.startswith("waiting_")}
     figures = ServerFigures(
-        samples=len(samples), running_flat_share=flat_share(samples),
+        samples=len(samples),
+        running_flat_share=flat_share(samples),
         awake_min=-_max(samples, "awake", -1),
         preemptions=counter_increase(samples, "preemptions_total"),
         prefix_hit_share=_share(samples, "prefix_hits_total", "prefix_queries_total"),
@@ -125,8 +126,9 @@ def server_figures(samples: Sequence[ServerSample]) -> ServerFigures:
         # The other histograms' buckets are too coarse for a quantile: the first one ends at 0.3 s.
         ttft_p95_s=quantile_bucket(histogram_increase(samples, "ttft"), 0.95),
         itl_p95_s=quantile_bucket(histogram_increase(samples, "itl"), 0.95),
-        step_tokens_mean=step.mean if step else nan, finished=_finished(samples),
-    )  # fmt: skip
+        step_tokens_mean=step.mean if step else nan,
+        finished=_finished(samples),
+    )
     return round_floats(figures, DECIMALS)
 
 

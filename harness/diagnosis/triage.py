@@ -35,16 +35,20 @@ class Symptom:
 
 SYMPTOMS: Final = (
     Symptom(
-        "ttft", "p95 TTFT", "queueing and prefill",
+        "ttft",
+        "p95 TTFT",
+        "queueing and prefill",
         "waiting requests, vllm:request_queue_time_seconds, vllm:request_prefill_time_seconds, "
         "--max-num-seqs, --max-num-batched-tokens, prefix cache hits",
     ),
     Symptom(
-        "itl", "p95 ITL", "decode scheduling and memory pressure",
+        "itl",
+        "p95 ITL",
+        "decode scheduling and memory pressure",
         "running requests, vllm:kv_cache_usage_perc, preemptions, --max-num-seqs, "
         "--max-num-batched-tokens, --gpu-memory-utilization",
     ),
-)  # fmt: skip
+)
 
 
 def p95_limits_ns(slos: Iterable[Slo]) -> tuple[float, float]:

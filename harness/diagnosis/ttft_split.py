@@ -82,8 +82,14 @@ def ttft_split(
         rest = ttft.minus(queue_and_prefill)
     if client and ttft:
         residual = client.minus(ttft, least=-inf)
-    every = {"ttft": ttft, "queue": queue, "prefill": prefill, "rest": rest, "client": client,
-             "residual": residual}  # fmt: skip
+    every = {
+        "ttft": ttft,
+        "queue": queue,
+        "prefill": prefill,
+        "rest": rest,
+        "client": client,
+        "residual": residual,
+    }
     figures: dict[str, Any] = {}
     for key, each in every.items():
         figures |= _mean_fields(key, each, len(cohort))

@@ -96,8 +96,11 @@ class BalancerProcess:
     def __init__(self, servers: Iterable[str]) -> None:
         self._process = subprocess.Popen(  # noqa: S603 - our own module
             [sys.executable, "-m", "harness.drill.balancer", *servers],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
         assert self._process.stdout is not None  # noqa: S101 - asked for above
         self.url = self._process.stdout.readline().strip()
 

@@ -42,10 +42,14 @@ class DrillController(KneeController):
             return
         seen = self.records.table(self.began_ns, self.horizon_ns)
         new = judge_drill(
-            replace(drill, expectations=tuple(due)), self.began_ns, seen, samples,
-            missing=0, until_ns=self.horizon_ns,
+            replace(drill, expectations=tuple(due)),
+            self.began_ns,
+            seen,
+            samples,
+            missing=0,
+            until_ns=self.horizon_ns,
             invalid=late_phases(drill, self.began_ns, seen.table),
-        )  # fmt: skip
+        )
         by_name = {one.name: one for one in (*old, *new)}
         self.verdicts = [by_name[e.name] for e in drill.expectations]
 
@@ -95,9 +99,18 @@ class DrillController(KneeController):
     def _end_phase(self, now_ns: int) -> None:
         users, begin_ns, end_ns = self._span()
         self._put_off(
-            Window(len(self.levels), users, Purpose.hold, begin_ns, begin_ns, begin_ns,
-                   min(end_ns, now_ns), now_ns, rate_per_s=self.plan.rate_of(users))
-        )  # fmt: skip
+            Window(
+                len(self.levels),
+                users,
+                Purpose.hold,
+                begin_ns,
+                begin_ns,
+                begin_ns,
+                min(end_ns, now_ns),
+                now_ns,
+                rate_per_s=self.plan.rate_of(users),
+            )
+        )
 
     def close(self, now_ns: int, *, data_ended: bool = False) -> None:  # noqa: ARG002 - it has none
         """Keep the phase that was interrupted."""

@@ -42,10 +42,14 @@ ACTIONS: Final = {
     "burst": "for factor", "prompts": "count tokens for", "disconnect": "count for by",
 }  # fmt: skip
 OF_EVENTS: Final[dict[str, Kind]] = {
-    "replica": whole_number, "for": _time, "factor": positive_number,
+    "replica": whole_number,
+    "for": _time,
+    "factor": positive_number,
     "by": lambda key: _time(key, "200ms"),
-    "bytes_per_s": whole_number, "count": whole_number, "tokens": whole_number,
-}  # fmt: skip
+    "bytes_per_s": whole_number,
+    "count": whole_number,
+    "tokens": whole_number,
+}
 # What may be expected, and how it is said.
 EXPECTED: Final[dict[str, tuple[Kind, str]]] = {
     "slo": (lambda _: Slo.parse, "{}"),
@@ -55,8 +59,10 @@ EXPECTED: Final[dict[str, tuple[Kind, str]]] = {
     "refused": (lambda key: _time(key, "100ms"), "refusals come within {}"),
 }
 TYPES: Final[dict[type, tuple[str, str]]] = {
-    str: ("a text", '"..."'), dict: ("a table", "{max-num-seqs = 8}"), list: ("a list", "[...]"),
-}  # fmt: skip
+    str: ("a text", '"..."'),
+    dict: ("a table", "{max-num-seqs = 8}"),
+    list: ("a list", "[...]"),
+}
 _LOAD: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(x\s*knee|/s)?\s*")
 
 
@@ -139,8 +145,16 @@ def parse_drill(text: str, source: str, knee: float | None = None) -> Drill:
     retries = clients.read({}, {"retries": _whole}).get("retries", 0)
     if retries and not is_rate:
         raise clients.wrong("retries", "phases with a rate, as users wait", 'rate = "8/s"')
-    return Drill(found.get("title", source), phases, events, expected, is_rate, retries,
-                 replicas, found.get("load", {}))  # fmt: skip
+    return Drill(
+        found.get("title", source),
+        phases,
+        events,
+        expected,
+        is_rate,
+        retries,
+        replicas,
+        found.get("load", {}),
+    )
 
 
 def _phases(

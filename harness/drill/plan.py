@@ -44,11 +44,13 @@ class Event:
         lasts = f" for {exact_ns(self.end_ns - self.at_ns)}" if self.end_ns > self.at_ns else ""
         who = f" replica {self.replica + 1}" if self.replica >= 0 else ""
         how = {
-            "slow": f", {self.factor:g} times as slow", "burst": f" of {self.factor:g} x the load",
-            "delay": f" by {exact_ns(self.by_ns)}", "throttle": f" to {self.bytes_per_s:,} bytes/s",
+            "slow": f", {self.factor:g} times as slow",
+            "burst": f" of {self.factor:g} x the load",
+            "delay": f" by {exact_ns(self.by_ns)}",
+            "throttle": f" to {self.bytes_per_s:,} bytes/s",
             "prompts": f": {self.count:,} of {self.tokens:,} tokens",
             "disconnect": f": {self.count:,} clients hang up after {exact_ns(self.by_ns)}",
-        }.get(self.do, "")  # fmt: skip
+        }.get(self.do, "")
         return f"{self.do}{who}{how}{lasts}"
 
 

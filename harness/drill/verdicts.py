@@ -71,8 +71,9 @@ def judge_drill(
     for one in drill.expectations:
         window, at_ns = windows[one], -1
         table = seen.table
-        table = table.select((table.begun_ns >= window.settled_ns)
-                             & (table.begun_ns <= window.end_ns))  # fmt: skip
+        table = table.select(
+            (table.begun_ns >= window.settled_ns) & (table.begun_ns <= window.end_ns)
+        )
         unusable = [phase.name for phase in invalid if meet(phase, one)]
         if window.end_ns > until_ns:
             verdict, sentence = Verdict.inconclusive, "not over yet"

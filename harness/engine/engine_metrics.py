@@ -19,12 +19,74 @@ if TYPE_CHECKING:
     from harness.engine.scheduler import Scheduler, Sequence
 
 # vllm/v1/metrics/loggers.py, 0.26
-TTFT_S: Final = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0,
-                 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0)  # fmt: skip
-GAP_S: Final = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5,
-                10.0, 20.0, 40.0, 80.0)  # fmt: skip
-REQUEST_S: Final = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0,
-                    60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0)  # fmt: skip
+TTFT_S: Final = (
+    0.001,
+    0.005,
+    0.01,
+    0.02,
+    0.04,
+    0.06,
+    0.08,
+    0.1,
+    0.25,
+    0.5,
+    0.75,
+    1.0,
+    2.5,
+    5.0,
+    7.5,
+    10.0,
+    20.0,
+    40.0,
+    80.0,
+    160.0,
+    640.0,
+    2560.0,
+)
+GAP_S: Final = (
+    0.01,
+    0.025,
+    0.05,
+    0.075,
+    0.1,
+    0.15,
+    0.2,
+    0.3,
+    0.4,
+    0.5,
+    0.75,
+    1.0,
+    2.5,
+    5.0,
+    7.5,
+    10.0,
+    20.0,
+    40.0,
+    80.0,
+)
+REQUEST_S: Final = (
+    0.3,
+    0.5,
+    0.8,
+    1.0,
+    1.5,
+    2.0,
+    2.5,
+    5.0,
+    10.0,
+    15.0,
+    20.0,
+    30.0,
+    40.0,
+    50.0,
+    60.0,
+    120.0,
+    240.0,
+    480.0,
+    960.0,
+    1920.0,
+    7680.0,
+)
 STEP_TOKENS: Final = (1.0, 8.0, *(float(1 << k) for k in range(4, 15)))
 REASONS: Final = ("stop", "length", "abort", "error", "repetition")  # only two of them happen here
 
@@ -57,8 +119,11 @@ class BucketHistogram:
             total += count
             le = "+Inf" if bound is None else f"{bound}"
             out.append(f'{self.name}_bucket{{{labels},le="{le}"}} {total}.0')
-        return [*out, f"{self.name}_count{{{labels}}} {total}.0",
-                f"{self.name}_sum{{{labels}}} {self.sum}"]  # fmt: skip
+        return [
+            *out,
+            f"{self.name}_count{{{labels}}} {total}.0",
+            f"{self.name}_sum{{{labels}}} {self.sum}",
+        ]
 
 
 class EngineMetrics:

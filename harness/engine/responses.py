@@ -66,8 +66,11 @@ class StreamRenderer:
     def __post_init__(self) -> None:
         kind = "chat.completion.chunk" if self.chat else "text_completion"
         self._prefix = {
-            "id": self.request_id, "object": kind, "created": self.created, "model": self.model,
-        }  # fmt: skip
+            "id": self.request_id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+        }
         body = orjson.dumps(self._prefix | {"choices": [self._choice(WORD, None)]})
         self._plain = event(body)
         usage = (b',"usage":{"prompt_tokens":%d,"total_tokens":' % self.prompt_tokens,)

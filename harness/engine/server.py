@@ -207,15 +207,25 @@ class Server:
             raise BadRequest(500, "EngineCore encountered an issue.")
         request_id = f"{'chatcmpl' if chat else 'cmpl'}-{self._served}"
         frames = StreamRenderer(
-            chat, request_id, self.model, int(time.time()), wish.prompt_tokens,
-            wish.include_usage, wish.continuous,
-        )  # fmt: skip
+            chat,
+            request_id,
+            self.model,
+            int(time.time()),
+            wish.prompt_tokens,
+            wish.include_usage,
+            wish.continuous,
+        )
         sends = SendLog(request_id, request.headers.get("x-request-id", ""), request.arrived_ns)
         self.oracle.append(sends)
         answering = TokenSender(
-            client, frames, sends, self._queue, received_ns,
-            stream=wish.stream, interval=self.config.stream_interval,
-        )  # fmt: skip
+            client,
+            frames,
+            sends,
+            self._queue,
+            received_ns,
+            stream=wish.stream,
+            interval=self.config.stream_interval,
+        )
         client.number = self.player.submit(
             answering, wish.prompt_tokens, wish.output_tokens, wish.hashes
         )
@@ -246,9 +256,11 @@ class Server:
     def _tokenize(self, request: Request) -> bytes:
         tokens = prompt_tokens_of(parse_json(request.body), chat=False)
         body: dict[str, Any] = {
-            "count": len(tokens), "max_model_len": self.config.max_model_len,
-            "tokens": [hash(token) & 0xFFFF for token in tokens], "token_strs": None,
-        }  # fmt: skip
+            "count": len(tokens),
+            "max_model_len": self.config.max_model_len,
+            "tokens": [hash(token) & 0xFFFF for token in tokens],
+            "token_strs": None,
+        }
         return answer(200, orjson.dumps(body))
 
     def _reset_prefix_cache(self, _: Request) -> bytes:

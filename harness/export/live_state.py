@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from harness.core.states import Status, Verdict
 from harness.metrics.metrics import LATENCIES
 from harness.metrics.recent_latencies import LIVE_KEYS, LIVE_QUANTILES
+from harness.metrics.statistics import QUANTILES
 from harness.units import MS
 
 if TYPE_CHECKING:
@@ -23,9 +24,13 @@ if TYPE_CHECKING:
 
 MAX_POINTS: Final = 1_800
 COLUMNS: Final = (
-    "t_s", "users", "tokens_per_s", "running", "waiting",
+    "t_s",
+    "users",
+    "tokens_per_s",
+    "running",
+    "waiting",
     *(f"{key}_{name}_ms" for key in LIVE_KEYS for name in LIVE_QUANTILES),
-)  # fmt: skip
+)
 CHARTS: Final = [
     {"key": key, "name": row.name, "headline": row.headline}
     for key, row in LATENCIES.items()
@@ -115,7 +120,8 @@ class LiveState:
             "whole": whole,
         }
         if had[2] != self._version:
-            update["facts"] = self.facts | {"columns": COLUMNS, "latencies": CHARTS}
+            names = {"columns": COLUMNS, "latencies": CHARTS, "quantiles": [*QUANTILES]}
+            update["facts"] = self.facts | names
         return update
 
 

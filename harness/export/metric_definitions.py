@@ -49,22 +49,33 @@ with (files(__package__) / "metrics.csv").open() as _file:
 def _metrics(of: str) -> tuple[MetricDefinition, ...]:
     """Those rows of metrics.csv."""
     rows = [row for row in _ROWS if row["of"] == of]
-    return tuple(MetricDefinition(
-        row["key"],
-        "_".join(filter(None, ("harness", row["key"], row["unit"], SUFFIX.get(row["kind"])))),
-        row["kind"], row["help"], tuple(row["labels"].split()),
-    ) for row in rows)  # fmt: skip
+    return tuple(
+        MetricDefinition(
+            row["key"],
+            "_".join(filter(None, ("harness", row["key"], row["unit"], SUFFIX.get(row["kind"])))),
+            row["kind"],
+            row["help"],
+            tuple(row["labels"].split()),
+        )
+        for row in rows
+    )
 
 
 TARGET: Final = _metrics("target")
 GPU: Final = _metrics("gpu")
 RUN: Final = (
     *_metrics("load"),
-    *(MetricDefinition(key, row.prometheus, "histogram", f"{row.title} of each "
-                       f"{'gap' if key in GAPS else 'request'}. {row.counted}")
-      for key, row in HISTOGRAMS.items()),
+    *(
+        MetricDefinition(
+            key,
+            row.prometheus,
+            "histogram",
+            f"{row.title} of each {'gap' if key in GAPS else 'request'}. {row.counted}",
+        )
+        for key, row in HISTOGRAMS.items()
+    ),
     *_metrics("results"),
-)  # fmt: skip
+)
 METRIC_DEFINITIONS: Final = {
     "the exporter": (*TARGET, *GPU),
     "a run": RUN,

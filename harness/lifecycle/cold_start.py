@@ -40,9 +40,16 @@ if TYPE_CHECKING:
 
 NAMES: Final = ("cold_1", "warm_1", "run_1", "run_2", "run_3", "run_4", "run_5")
 RUN_COLUMNS: Final = (
-    "run", "ttft_s", "e2e_s", "tokens", "gpu_util_pct", "server_cpu_pct", "notes",
-)  # fmt: skip
+    "run",
+    "ttft_s",
+    "e2e_s",
+    "tokens",
+    "gpu_util_pct",
+    "server_cpu_pct",
+    "notes",
+)
 SERVER_CPU: Final = "CPU of the server, s"
+OTHERS_CPU: Final = "CPU of others, s"
 STABLE: Final = 0.2  # a warm TTFT that is further from the median is an outlier
 MAJOR_FAULTS: Final = 9  # of /proc/PID/stat, after the name
 ADDS_UP: Final = 0.1
@@ -65,9 +72,13 @@ def measure_cold_start(
         by_start["growth of the page cache, MB"] = (psutil.virtual_memory().cached - cached) / 1e6
         model: Any = line.fetch("/v1/models").json()
         body = {
-            "model": model["data"][0]["id"], "max_tokens": tokens[1], "temperature": 0,
-            "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True},
-        }  # fmt: skip
+            "model": model["data"][0]["id"],
+            "max_tokens": tokens[1],
+            "temperature": 0,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
         requests: list[Figures] = []
         gpu_memory_mib["before the requests"] = memory_used_mib(gpus)
         for name in NAMES:
@@ -109,8 +120,9 @@ def figures(
     for run in runs:
         if abs(run["ttft_s"] / usual_s - 1) > STABLE:
             rest = [other["meanwhile"] for other in runs if other is not run]
+            is_slower = run["ttft_s"] > usual_s  # nothing that was more makes a run faster
             most = {k: v for k, v in run["meanwhile"].items() if v > max(r[k] for r in rest)}
-            outliers[run["name"]] = most
+            outliers[run["name"]] = most if is_slower else {}
     parts_s = {
         **phases_s,
         "first request: beyond a warm one": max(cold["ttft_s"] - usual_s, 0.0),
@@ -128,7 +140,8 @@ def figures(
         "parts_s": parts_s,
         "came_at_once": at_once,  # so many answers had all tokens in one read: no TTFT is told
         "warm_runs": spread_of(runs),
-        "outliers": outliers,  # -> what was more than in every other run
+        "outliers": outliers,  # -> of a slow one: what was more than in every other run
+        "others_cores": others_cores(requests),
         "sanity": {
             "all requests have as many tokens": len({r["total_tokens"] for r in requests}) == 1,
             "TTFT is below e2e": all(0 < r["ttft_s"] <= r["wall_s"] for r in requests),
@@ -140,6 +153,13 @@ def figures(
         },
         "requests": requests,
     }
+
+
+def others_cores(requests: Sequence[Figures]) -> float:
+    """Cores that other programs used while requests were under way, on average."""
+    used_s: float = sum(request["meanwhile"][OTHERS_CPU] for request in requests)
+    passed_s: float = sum(request["wall_s"] for request in requests)
+    return used_s / passed_s
 
 
 def spread_of(runs: Sequence[Figures]) -> dict[str, Figures]:
@@ -171,8 +191,10 @@ def _notes(start: Figures, request: Figures) -> Iterator[str]:
     if request["came_at_once"]:
         yield "all tokens came at once: TTFT cannot be told"
     if request["name"] in start["outliers"]:
-        more = ", ".join(start["outliers"][request["name"]])
-        yield f"an outlier: more {more} than the others" if more else "an outlier"
+        off = request["ttft_s"] / start["warm_ttft_s"] - 1
+        yield f"outlier: TTFT {abs(off):.0%} {'above' if off > 0 else 'below'} the median"
+        if more := ", ".join(start["outliers"][request["name"]]):
+            yield f"higher than in every other run: {more}"
 
 
 def memory_used_mib(gpus: GpuReadings) -> float | None:
@@ -260,7 +282,7 @@ def counters(session: int) -> dict[str, float]:
         "major faults": faults,
         "disk reads, MB": read / 1e6,
         SERVER_CPU: server_cpu_s,
-        "CPU of others, s": others_s,
+        OTHERS_CPU: others_s,
     }
 
 

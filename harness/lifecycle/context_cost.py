@@ -56,8 +56,10 @@ class GapsByPosition:
 def context_costs(settings: Sequence[Setting]) -> list[Coefficient]:
     """At the lowest load that all held, if only `prompt-tokens` differs; [] without such a load."""
     shown = [one for one in settings if one.figures]
-    if any(one.server or not "".join(one.client).startswith("--prompt-tokens=") or one.client[1:]
-           for one in settings):  # fmt: skip
+    if any(
+        one.server or not "".join(one.client).startswith("--prompt-tokens=") or one.client[1:]
+        for one in settings
+    ):
         return []
     results = {folder: read_result(Path(folder)) for one in shown for folder in one.runs}
     levels = {folder: found.used for folder, found in results.items() if found and found.used}

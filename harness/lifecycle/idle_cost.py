@@ -16,7 +16,7 @@ import time
 from contextlib import closing
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from math import isnan, nan
+from math import isnan, nan, sqrt
 from random import Random
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Any, Final
 from harness.errors import ConfigError
 from harness.lifecycle.cold_start import timed_stream
 from harness.load.tokens import TOKEN_IDS
+from harness.metrics.result import Target
+from harness.server.api_versions import is_simulator
 from harness.server.http_exchange import HttpConnection
 from harness.server.probe import probe
 from harness.server.scraping import read_metrics
@@ -39,6 +41,7 @@ NO_RESET: Final = (
     "what clearing gives is not known"
 )
 NEWCOMERS: Final = 5  # requests that tell the TTFT of a user without history
+Z95: Final = 1.96
 WARM_UP: Final = 2  # requests that are not counted: a server's first ones are slower
 
 
@@ -72,6 +75,13 @@ class Returns:
             return None
         return self.cached_tokens / (self.prompt_tokens * len(self.ttft_s))
 
+    def is_faster_than(self, other: Returns) -> bool:
+        """Whether it is shown at 5%, by the ranks of all first tokens (Mann and Whitney)."""
+        n, m = len(self.ttft_s), len(other.ttft_s)
+        faster_pairs = sum(mine < theirs for mine in self.ttft_s for theirs in other.ttft_s)
+        deviation = sqrt(n * m * (n + m + 1) / 12)
+        return faster_pairs - n * m / 2 > Z95 * deviation
+
 
 @dataclass(frozen=True, slots=True)
 class IdleCost:
@@ -79,6 +89,7 @@ class IdleCost:
 
     plan: IdlePlan
     model: str
+    simulated: str  # what was simulated; "": a real server was measured
     kv_tokens: int | None  # of the whole KV cache; None: the server does not say
     kv_usage_idle: float | None  # share of blocks in use by running requests while all are idle
     first: Returns  # the sessions' first turns: a prefill of the whole history
@@ -94,6 +105,17 @@ class IdleCost:
         if not self.kv_tokens:
             return None
         return self.plan.sessions * self.plan.history_tokens / self.kv_tokens
+
+    @property
+    def is_saving_shown(self) -> bool:
+        """Whether users who come back are faster where nobody cleared."""
+        return self.cleared is not None and self.kept.is_faster_than(self.cleared)
+
+    @property
+    def is_newcomer_faster(self) -> bool:
+        """Whether newcomers are faster once idle sessions were cleared."""
+        after = self.newcomer_after
+        return after is not None and after.is_faster_than(self.newcomer_beside)
 
     @property
     def saved_s(self) -> float | None:
@@ -148,6 +170,9 @@ def measure_idle_cost(access: TargetAccess, plan: IdlePlan, model: str | None) -
     """All of it, some 3 requests a session. Raises ConfigError, ServerUnreachable."""
     found = probe(access, "completions", model)
     check_length(plan, found.max_model_len)
+    simulated = is_simulator(found.version)
+    gpu = str(found.flags.get("gpu") or "") if simulated else ""
+    target = Target(model=found.model, simulated=simulated, gpu=gpu)
     asker = Asker(access, found.model, plan.output_tokens)
     with closing(asker.line):
         asker.ask([asker.tokens(plan.history_tokens) for _ in range(WARM_UP)])
@@ -164,6 +189,7 @@ def measure_idle_cost(access: TargetAccess, plan: IdlePlan, model: str | None) -
     return IdleCost(
         plan=plan,
         model=found.model,
+        simulated=target.label.removeprefix("simulated "),
         kv_tokens=found.cache.get("kv_tokens"),
         kv_usage_idle=None if isnan(kv_usage) else kv_usage,
         first=first,

@@ -101,9 +101,15 @@ def started(
             )
         lines = _until_ready(process, began_s, port, log, used_mib)
         yield StartedServer(
-            f"http://{LOOPBACK}:{port}", process.pid, port, notes, log, began_s,
-             lines[-1].at_s, read_start_log(lines, before),
-        )  # fmt: skip
+            f"http://{LOOPBACK}:{port}",
+            process.pid,
+            port,
+            notes,
+            log,
+            began_s,
+            lines[-1].at_s,
+            read_start_log(lines, before),
+        )
     finally:
         with _uninterrupted():
             if process is not None:
@@ -180,9 +186,12 @@ def installed_version(command: Sequence[str]) -> str:
 
 
 def _until_ready(
-    process: subprocess.Popen[bytes], began_s: float, port: int, log: Path,
+    process: subprocess.Popen[bytes],
+    began_s: float,
+    port: int,
+    log: Path,
     used_mib: Callable[[], float],
-) -> list[SeenLine]:  # fmt: skip
+) -> list[SeenLine]:
     """Return the log's lines, each with when it was seen. Raises ServerUnreachable."""
     access = TargetAccess(Address("http", LOOPBACK, port), answer_ns=5 * SECOND)
     now_s, seen = 0.0, []

@@ -28,6 +28,7 @@ from harness.load.known_data import (
     bad,
     looks_like,
     made_of,
+    number_of,
     records,
     since_1970,
 )
@@ -130,7 +131,7 @@ def _of_log(rows: Iterable[Any], made: Made) -> None:
     tools: dict[str, list[Row]] = {}
     came: dict[str, float] = {}
     turns: list[tuple[float, str, int, Row]] = []
-    unit_ms, n_timed = 0.0, 0
+    first_number, n_timed = math.nan, 0
     for each in rows:
         row = _fields(each)
         name, message = str(row.get("conversation_id")), _message(row)
@@ -142,12 +143,13 @@ def _of_log(rows: Iterable[Any], made: Made) -> None:
                 rest["tools"] = tools[name]
             turns.append((came[name], name, len(talks[name]), rest))
         talks[name].append(message)
-        came[name] = at_ms(row.get("timestamp"), 1.0)
+        if math.isnan(first_number):
+            first_number = number_of(row.get("timestamp"))
+        came[name] = at_ms(row.get("timestamp"), since_1970(first_number) or 1.0)
         n_timed += not math.isnan(came[name])
-        unit_ms = unit_ms or _unit_of(row.get("timestamp"))
         made.n += 1
     made.talks = len(talks)
-    if unit_ms:
+    if unit_ms := since_1970(first_number):
         made.notes.append(f"Timestamps are taken as {UNIT_NAMES[unit_ms]} since 1970.")
     timed = not any(math.isnan(at) for at, *_ in turns)
     if n_timed and not timed:
@@ -157,14 +159,6 @@ def _of_log(rows: Iterable[Any], made: Made) -> None:
     for at, name, length, rest in turns:
         due = {"timestamp": at - turns[0][0]} if timed else {}
         made.rows.append({"conversation_id": name, **due, "messages": talks[name][:length], **rest})
-
-
-def _unit_of(value: Any) -> float:
-    """The ms in the unit of a number since 1970; 0: it is no such number."""
-    try:
-        return since_1970(float(value))
-    except (TypeError, ValueError):
-        return 0.0
 
 
 def _fields(row: Any) -> Row:

@@ -359,14 +359,16 @@ def _of_lengths(found: Iterable[Any], made: Made, at: str, prompt: str, answer: 
 
     Rows without a prompt or an answer failed: they are left out.
     """
-    empty = 0
+    empty, first_number = 0, math.nan
     for record in found:
         if not isinstance(record, dict):
             raise bad(record)
         row = {str(name).strip().lower(): value for name, value in record.items()}
         lengths = _whole(row, prompt), _whole(row, answer)
         if min(lengths) > 0:
-            due = at_ms(row.get(at), 1000.0)
+            if math.isnan(first_number):
+                first_number = number_of(row.get(at))
+            due = at_ms(row.get(at), since_1970(first_number) or 1000.0)
             if math.isnan(due):
                 raise bad(record, at)
             times = {"timestamp": due}
@@ -403,8 +405,19 @@ def since_1970(value: float) -> float:
     return next((unit for least, unit in _SINCE_1970 if value >= least), 0.0)
 
 
+def number_of(value: Any) -> float:
+    """A time that is a number; NaN: it is none.
+
+    The first one of a file tells the unit of all: others may have grown as large as another unit's.
+    """
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return math.nan
+
+
 def at_ms(value: str | float | None, unit_ms: float) -> float:
-    """A time in ms: a number in `unit_ms`, or since 1970, or a date and time (UTC unless it says).
+    """A time in ms: a number in `unit_ms`, or a date and time (UTC unless it says).
 
     NaN: none is given. Raises ValueError.
     """
@@ -418,4 +431,4 @@ def at_ms(value: str | float | None, unit_ms: float) -> float:
         return aware.timestamp() * 1000
     if not math.isfinite(number):
         raise ValueError(f"found timestamp {value}, expected a time")
-    return number * (since_1970(number) or unit_ms)
+    return number * unit_ms

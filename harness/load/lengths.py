@@ -69,9 +69,13 @@ class Lengths:
         return max(1, round(min(max(SHAPES[self.shape](self.mean, self.cv, rng), low), high)))
 
     def sized(
-        self, option: str, mean: int | None, cv: float | None = None,
-        low: int | None = None, high: int | None = None,
-    ) -> Lengths:  # fmt: skip
+        self,
+        option: str,
+        mean: int | None,
+        cv: float | None = None,
+        low: int | None = None,
+        high: int | None = None,
+    ) -> Lengths:
         """Return them with what is given. Raises ConfigError, in which `option` is `--prompt`.
 
         A deviation makes them log-normal, the shape of what people send; 0 makes them equal.

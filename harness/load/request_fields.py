@@ -24,9 +24,15 @@ _NAMED: Final = re.compile(r"\$(\w+)|\{(\w+)\}")
 
 
 def json_body(
-    api: str, model: str, spec: RequestSpec, fields: Mapping[str, Any] = DEFAULT_FIELDS, *,
-    fixed_length: bool = False, final_usage: bool = False, continuous_usage: bool = False,
-) -> dict[str, Any]:  # fmt: skip
+    api: str,
+    model: str,
+    spec: RequestSpec,
+    fields: Mapping[str, Any] = DEFAULT_FIELDS,
+    *,
+    fixed_length: bool = False,
+    final_usage: bool = False,
+    continuous_usage: bool = False,
+) -> dict[str, Any]:
     """The body of a streamed request; `fields` are the user's. What `api` lacks is left out.
 
     `ignore_eos` and `min_tokens` are vLLM's: without them a model ends where it likes.

@@ -76,9 +76,12 @@ class Workload:
         return replace(self, api=api, token_ids=ids, system_tokens=shared, conversation=talk)
 
     def sized(
-        self, prompt_tokens: int | None = None, output_tokens: int | None = None,
-        prompt_spread: Spread = (), output_spread: Spread = (),
-    ) -> Workload:  # fmt: skip
+        self,
+        prompt_tokens: int | None = None,
+        output_tokens: int | None = None,
+        prompt_spread: Spread = (),
+        output_spread: Spread = (),
+    ) -> Workload:
         """Return the same traffic with other lengths. Raises ConfigError."""
         prompt = self.prompt.sized("--prompt", prompt_tokens, *prompt_spread)
         output = self.output.sized("--output", output_tokens, *output_spread)
@@ -107,43 +110,70 @@ WORKLOADS: Final[dict[str, Workload]] = {
     w.name: w
     for w in (
         Workload(
-            "chat", "short questions, medium answers, of varied length", "chat",
-            Lengths("lognormal", 256, 0.4), Lengths("lognormal", 128, 0.4),
+            "chat",
+            "short questions, medium answers, of varied length",
+            "chat",
+            Lengths("lognormal", 256, 0.4),
+            Lengths("lognormal", 128, 0.4),
         ),
         Workload(
-            "completions", "as chat, by /v1/completions with exact token ids", "completions",
-            Lengths("lognormal", 256, 0.4), Lengths("lognormal", 128, 0.4), token_ids=True,
+            "completions",
+            "as chat, by /v1/completions with exact token ids",
+            "completions",
+            Lengths("lognormal", 256, 0.4),
+            Lengths("lognormal", 128, 0.4),
+            token_ids=True,
         ),
         Workload(
-            "fixed", "every request alike: for controlled comparisons", "completions",
-            Lengths("fixed", 256), Lengths("fixed", 128), token_ids=True,
+            "fixed",
+            "every request alike: for controlled comparisons",
+            "completions",
+            Lengths("fixed", 256),
+            Lengths("fixed", 128),
+            token_ids=True,
         ),
         Workload(
-            "rag", "long retrieved contexts, short answers: prefill binds", "chat",
-            Lengths("lognormal", 2048, 0.3), Lengths("lognormal", 64, 0.4),
+            "rag",
+            "long retrieved contexts, short answers: prefill binds",
+            "chat",
+            Lengths("lognormal", 2048, 0.3),
+            Lengths("lognormal", 64, 0.4),
         ),
         Workload(
-            "summarize", "long documents, medium summaries", "chat",
-            Lengths("lognormal", 1536, 0.5), Lengths("lognormal", 192, 0.3),
+            "summarize",
+            "long documents, medium summaries",
+            "chat",
+            Lengths("lognormal", 1536, 0.5),
+            Lengths("lognormal", 192, 0.3),
         ),
         Workload(
-            "write", "short prompts, long answers: decoding and KV cache bind", "chat",
-            Lengths("lognormal", 96, 0.4), Lengths("uniform", 512, 0.35),
+            "write",
+            "short prompts, long answers: decoding and KV cache bind",
+            "chat",
+            Lengths("lognormal", 96, 0.4),
+            Lengths("uniform", 512, 0.35),
         ),
         Workload(
-            "agent", "a long system message shared by all, short turns: prefix caching helps",
-            "chat", Lengths("lognormal", 192, 0.4), Lengths("lognormal", 96, 0.4),
-            system_tokens=1024, conversation=Conversation(Lengths("lognormal", 8, 0.5)),
+            "agent",
+            "a long system message shared by all, short turns: prefix caching helps",
+            "chat",
+            Lengths("lognormal", 192, 0.4),
+            Lengths("lognormal", 96, 0.4),
+            system_tokens=1024,
+            conversation=Conversation(Lengths("lognormal", 8, 0.5)),
             think_ms=Lengths("lognormal", 1_000, 0.8),
         ),
         Workload(
-            "conversation", "sessions of a few turns, with pauses: prompts grow with the history",
-            "chat", Lengths("lognormal", 96, 0.6), Lengths("lognormal", 192, 0.5),
+            "conversation",
+            "sessions of a few turns, with pauses: prompts grow with the history",
+            "chat",
+            Lengths("lognormal", 96, 0.6),
+            Lengths("lognormal", 192, 0.5),
             conversation=Conversation(Lengths("lognormal", 5, 0.5)),
             think_ms=Lengths("lognormal", 5_000, 0.5),
         ),
     )
-}  # fmt: skip
+}
 
 
 def workload(text: str) -> Workload:

@@ -46,9 +46,15 @@ class LocustRateStudy(LocustTestStudy):
             )
         load, length = replace(one.load, arrivals=arrivals, max_in_flight=most), value["duration"]
         wanted = wanted_levels(
-            self.kind, one.target, load, one.output, (value["rate"],), duration_ns=length,
-            slos=one.plan.slos, max_errors=one.plan.max_errors,
-        )  # fmt: skip
+            self.kind,
+            one.target,
+            load,
+            one.output,
+            (value["rate"],),
+            duration_ns=length,
+            slos=one.plan.slos,
+            max_errors=one.plan.max_errors,
+        )
         self.choose = in_turn(wanted.holds)
         return wanted
 

@@ -56,8 +56,9 @@ class LocustStudy:
         self.host, self.view = host, view
         # now: a form could name any of these later
         self.texts = {one.dest: list(getattr(host.options, one.dest)) for one in REQUESTS}
-        self._asked = {one.dest: [*map(one.read, self.texts[one.dest])] for one in REQUESTS
-                       if one.read}  # fmt: skip
+        self._asked = {
+            one.dest: [*map(one.read, self.texts[one.dest])] for one in REQUESTS if one.read
+        }
         self._experiment: Experiment | None = None
         self._stopped = False
         view.state.begin(**state_facts("idle", idle))

@@ -57,8 +57,13 @@ FORMATS: Final = {
     "turboquant_3bit_nc": KvFormat(3, 3, 2, 4),
 }
 KV_CACHE_DTYPES: Final = (
-    AUTO, "bfloat16", "float16", "float32", *FORMATS, *PACKED_LATENT_BYTES,
-)  # fmt: skip
+    AUTO,
+    "bfloat16",
+    "float16",
+    "float32",
+    *FORMATS,
+    *PACKED_LATENT_BYTES,
+)
 
 
 def head_bytes(dtype: str, head_size: int, model_bytes: int = 2) -> int:

@@ -51,8 +51,8 @@ class Delivery:
     def sentences(self) -> list[str]:
         """For a person; [] where all came as it was asked for."""
         said = []
-        means = f"{_say(self.came_tokens)} where {_say(self.asked_tokens)} were asked for, in the "
-        means += f"mean{self._why}"
+        means = f"{_say(self.came_tokens)} where {_say(self.asked_tokens)} were asked for, on "
+        means += f"average{self._why}"
         if self.longer:
             share = f"{self.longer:,} of {self.n:,}"
             said.append(f"{share} answers had more tokens than asked for ({means})")
@@ -63,7 +63,7 @@ class Delivery:
         if self.prompts_differ:
             said.append(
                 f"prompts had {_say(self.came_prompt_tokens)} tokens where "
-                f"{_say(self.asked_prompt_tokens)} were planned, in the mean of "
+                f"{_say(self.asked_prompt_tokens)} were planned, on average over "
                 f"{self.n_prompts:,}, as the server counts them"
             )
         return said

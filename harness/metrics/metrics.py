@@ -256,102 +256,176 @@ METRICS: Final[dict[str, Metric]] = {
     m.key: m
     for m in (
         LatencyMetric(
-            "ttft", "TTFT", "Time to first token",
+            "ttft",
+            "TTFT",
+            "Time to first token",
             "From the instant the request's first byte goes to the kernel on an open connection, "
             "or in an open loop from the instant at which it was due, to the arrival of the first "
             "event that carries a token (non-empty content, text, reasoning or tool-call delta). A "
             "role-only or empty event is not a token.",
-            "harness_ttft_seconds", "ms", ttft, buckets_s=bucket_ladder(2_000, 200_000_000),
+            "harness_ttft_seconds",
+            "ms",
+            ttft,
+            buckets_s=bucket_ladder(2_000, 200_000_000),
             counted="Counted when the first token arrives; a request that fails without one counts "
-            "as +Inf.", early=True, live=True, headline=True,
+            "as +Inf.",
+            early=True,
+            live=True,
+            headline=True,
             high="p99 far above p95: bursts of prompts; see TTFT split. A second band far up: some "
             "requests wait for a slot; see waiting in Server.",
         ),
         LatencyMetric(
-            "ttfot", "TTFOT", "Time to first output token",
+            "ttfot",
+            "TTFOT",
+            "Time to first output token",
             "As TTFT, to the first token that is not reasoning.",
-            "harness_ttfot_seconds", "ms", ttfot,
+            "harness_ttfot_seconds",
+            "ms",
+            ttfot,
         ),
         LatencyMetric(
-            "itl", "ITL", "Inter-token latency",
+            "itl",
+            "ITL",
+            "Inter-token latency",
             "Each gap between two consecutive token-bearing events of a request, pooled over "
             "requests; it counts in the level in which it ends. A failed request adds one infinite "
             "gap for each planned token that it did not deliver.",
-            "harness_itl_seconds", "ms", itl, event_gaps, judged_by="tpot", buckets_s=GAP_S,
+            "harness_itl_seconds",
+            "ms",
+            itl,
+            event_gaps,
+            judged_by="tpot",
+            buckets_s=GAP_S,
             counted="Counted when the gap ends; a failed request adds +Inf for each planned token "
-            "that it did not deliver.", live=True, headline=True,
+            "that it did not deliver.",
+            live=True,
+            headline=True,
             high="p99 far above p95, or a thin band far up: prompts share steps with decoding, or "
             "preemptions; see Server. Lowering --max-num-batched-tokens shortens such steps.",
         ),
         LatencyMetric(
-            "itl_per_token", "ITL per token", "Inter-token latency per token",
+            "itl_per_token",
+            "ITL per token",
+            "Inter-token latency per token",
             "As ITL, with a gap that k tokens end (speculative decoding, --stream-interval) as k "
             "gaps of a k-th of it: ITL is what a reader sees, this how fast tokens are made.",
-            "harness_itl_per_token_seconds", "ms", itl_per_token, token_gaps, judged_by="tpot",
-            buckets_s=GAP_S, counted="Counted as ITL.",
+            "harness_itl_per_token_seconds",
+            "ms",
+            itl_per_token,
+            token_gaps,
+            judged_by="tpot",
+            buckets_s=GAP_S,
+            counted="Counted as ITL.",
             high="It rises with the batch, as ITL. Far below ITL: events carry several tokens.",
         ),
         LatencyMetric(
-            "tpot", "TPOT", "Time per output token",
+            "tpot",
+            "TPOT",
+            "Time per output token",
             "(last token - first token) / (output tokens - 1), one figure per request.",
-            "harness_tpot_seconds", "ms", tpot, buckets_s=GAP_S, counted=AT_END, live=True,
+            "harness_tpot_seconds",
+            "ms",
+            tpot,
+            buckets_s=GAP_S,
+            counted=AT_END,
+            live=True,
             high="It rises with the batch: compare with running in Server. Wide: some requests "
             "were preempted.",
         ),
         LatencyMetric(
-            "tps", "TPS", "Output speed per request",
+            "tps",
+            "TPS",
+            "Output speed per request",
             "(output tokens - 1) / (last token - first token), the inverse of TPOT, one figure per "
             "request. More is better: an SLO is on the lower tail, `tps_p5=30` means that 95% of "
             "the requests have at least 30 tokens/s. A failed request, and one that ended without "
             "a token, counts as 0; one whose tokens came in a single event has none.",
-            "harness_tpot_seconds", "tokens/s", tps, speed=True,
+            "harness_tpot_seconds",
+            "tokens/s",
+            tps,
+            speed=True,
         ),
         LatencyMetric(
-            "e2e", "e2e", "End-to-end latency",
+            "e2e",
+            "e2e",
+            "End-to-end latency",
             "From the first byte sent, or in an open loop from when the request was due, to the "
             "last byte received. In a closed loop connecting is measured apart.",
-            "harness_e2e_seconds", "ms", e2e, buckets_s=bucket_ladder(20_000, 1_000_000_000),
-            counted=AT_END, at_age=True,
+            "harness_e2e_seconds",
+            "ms",
+            e2e,
+            buckets_s=bucket_ladder(20_000, 1_000_000_000),
+            counted=AT_END,
+            at_age=True,
             high="Dominated by output length: compare like with like; bands are lengths of "
             "answers, see the workload.",
         ),
         LatencyMetric(
-            "schedule_lag", "schedule lag", "Schedule lag",
+            "schedule_lag",
+            "schedule lag",
+            "Schedule lag",
             "How much later than scheduled a request was sent; only for runs with a schedule.",
-            "harness_schedule_lag_seconds", "ms", schedule_lag, slo=False, scheduled=True,
+            "harness_schedule_lag_seconds",
+            "ms",
+            schedule_lag,
+            slo=False,
+            scheduled=True,
             buckets_s=bucket_ladder(100, 10_000_000),
             counted="How much later than scheduled it was sent; only for runs with a schedule.",
         ),
         LatencyMetric(
-            "ttft_from_send", "TTFT from send", "Time to first token from the send",
+            "ttft_from_send",
+            "TTFT from send",
+            "Time to first token from the send",
             "As TTFT, from the request's first byte; only for runs with a schedule.",
-            "", "ms", from_send(ttft), slo=False, scheduled=True,
+            "",
+            "ms",
+            from_send(ttft),
+            slo=False,
+            scheduled=True,
         ),
         LatencyMetric(
-            "e2e_from_send", "e2e from send", "End-to-end latency from the send",
+            "e2e_from_send",
+            "e2e from send",
+            "End-to-end latency from the send",
             "As e2e, from the request's first byte; only for runs with a schedule.",
-            "", "ms", from_send(e2e), slo=False, scheduled=True, at_age=True,
+            "",
+            "ms",
+            from_send(e2e),
+            slo=False,
+            scheduled=True,
+            at_age=True,
         ),
         Metric(
-            "output_tokens_per_s", "output tokens/s", "Output token throughput",
+            "output_tokens_per_s",
+            "output tokens/s",
+            "Output token throughput",
             "Tokens that arrived in the level's window, divided by the window; not the tokens of "
             "the requests that finished in it.",
-            "harness_output_tokens_total", "tokens/s",
+            "harness_output_tokens_total",
+            "tokens/s",
         ),
         Metric(
-            "requests_per_s", "requests/s", "Request throughput",
+            "requests_per_s",
+            "requests/s",
+            "Request throughput",
             "Requests that succeeded in the level's window, divided by the window; in an open loop "
             "the requests that were sent in it.",
-            "harness_requests_total", "1/s",
+            "harness_requests_total",
+            "1/s",
         ),
         Metric(
-            "goodput_per_s", "goodput", "Goodput",
+            "goodput_per_s",
+            "goodput",
+            "Goodput",
             "Requests per second that meet every SLO, judged per request: its TTFT, its own TPOT "
             "(for an ITL or TPOT SLO), its end-to-end latency.",
-            "harness_good_requests_total", "1/s",
+            "harness_good_requests_total",
+            "1/s",
         ),
     )
-}  # fmt: skip
+}
 ALL_LATENCIES: Final = {k: m for k, m in METRICS.items() if isinstance(m, LatencyMetric)}
 SLO_METRICS: Final = {k: m for k, m in ALL_LATENCIES.items() if m.slo}
 LATENCIES: Final = {k: m for k, m in SLO_METRICS.items() if not m.speed}  # in ms

@@ -96,9 +96,14 @@ class PackedEvents(NamedTuple):
         low = at.copy()
         low[self.inexact] -= self.lags_ns
         return replace(
-            thin, answer_index=self.answer_index, offsets=offsets, at_ns=at, not_before_ns=low,
-            tokens=unpack(*self.tokens), whole=True,
-        )  # fmt: skip
+            thin,
+            answer_index=self.answer_index,
+            offsets=offsets,
+            at_ns=at,
+            not_before_ns=low,
+            tokens=unpack(*self.tokens),
+            whole=True,
+        )
 
 
 @dataclass(frozen=True, slots=True)

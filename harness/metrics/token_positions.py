@@ -9,7 +9,7 @@ within the requests that have both.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import nan, sqrt
+from math import isnan, nan, sqrt
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -27,7 +27,7 @@ REACH: Final = 0.1  # of a position, to either side
 PER_DECADE: Final = 10  # points of the curve
 FARTHEST: Final = 1_000_000  # tokens
 LEAST_GAPS: Final = 20  # a p95 of fewer is their largest
-LEAST_COMPARED: Final = 5  # requests; with four, Student's t is already 3.2 standard errors
+LEAST_REQUESTS: Final = 5  # whose differences have an interval that is of use
 
 EDGES: Final = np.unique(
     np.round(10 ** np.arange(np.log10(2), np.log10(FARTHEST), 1 / PER_DECADE)).astype(np.int64)
@@ -43,8 +43,13 @@ class PositionRow:
     p50_ms: float  # median gap, ms
     p95_ms: float  # p95 gap, ms
     requests: int = 0  # that also have tokens around the first position of the table
-    later_ms: float = nan  # in these, by how much the mean gap here exceeds that of the first
+    later_ms: float = nan  # in these, the mean gap here minus that around the first, ms
     later_ci95_ms: tuple[float, float] = (nan, nan)  # its 95% interval
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether enough requests have tokens around both positions."""
+        return not isnan(self.later_ms)
 
     @property
     def is_slower(self) -> bool:
@@ -123,12 +128,14 @@ class PositionCounter:
 
     def _later(self, number: int) -> tuple[int, float, tuple[float, float]]:
         """(requests, mean difference in ms, its 95% interval), against the first position."""
-        n, total, squares = self.differences[number]
-        if number == 0 or n < LEAST_COMPARED:
+        n, total, squares = self.differences[number].tolist()
+        if number == 0:
             return (0, nan, (nan, nan))
+        if n < LEAST_REQUESTS:
+            return (int(n), nan, (nan, nan))
         mean = total / n
         deviation = sqrt(max(squares / n - mean**2, 0.0) * n / (n - 1))
-        half = t_quantile(0.975, int(n) - 1) * deviation / sqrt(n)
+        half = t_quantile(0.975, n - 1) * deviation / sqrt(n)
         return (int(n), mean / MS, ((mean - half) / MS, (mean + half) / MS))
 
 
@@ -155,21 +162,3 @@ def _quantiles(histogram: LogHistogram) -> dict[int, tuple[int, float, float]]:
             p50, p95 = (float(values[np.searchsorted(below, q * n)]) for q in (0.5, 0.95))
             found[int(number)] = (n, p50 / MS, p95 / MS)
     return found
-
-
-def position_sentence(figures: PositionFigures) -> str:
-    """Whether late tokens are slower, of the farthest position that can be compared; ""."""
-    compared = [row for row in figures.rows if row.requests]
-    if not compared:
-        return ""
-    last = compared[-1]
-    low, high = last.later_ci95_ms
-    where = f"Around token {last.position:,} a gap is"
-    among = f"than around token {POSITIONS[0]} of the same {last.requests:,} requests"
-    size = f"{abs(last.later_ms):.2f} ms"
-    span = f"({min(abs(low), abs(high)):.2f} to {max(abs(low), abs(high)):.2f})"
-    if last.is_slower:
-        return f"{where} {size} {span} longer {among}."
-    if last.is_faster:
-        return f"{where} {size} {span} shorter {among}."
-    return f"{where} neither longer nor shorter {among}, within {max(abs(low), abs(high)):.2f} ms."

@@ -89,9 +89,15 @@ class MasterStream:
     def ask_clock(self) -> int:
         """How far the master's is ahead of this one, as far as is known."""
         no_batch = RecordBatch(
-            run="", stream=self._name, worker=0, batch=-1, known_ns=0, records=b"", kept=True,
+            run="",
+            stream=self._name,
+            worker=0,
+            batch=-1,
+            known_ns=0,
+            records=b"",
+            kept=True,
             sent_ns=0,
-        )  # fmt: skip
+        )
         until = time.monotonic() + ASKING_S
         while len(self.clock.recent) < ASKED and time.monotonic() < until:
             self._send(no_batch)

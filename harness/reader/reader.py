@@ -66,9 +66,14 @@ class Reader:
         self.source = self.stamping.source if stamps else "read"
         self.link = DecoderLink(clock, put, output or Output(worker=worker))
         self.poller = Poller(
-            clock, self.link, self._deliver, self._closed,
-            stamped=self.source == "kernel", read_bytes=read_bytes, stand_in=stand_in,
-        )  # fmt: skip
+            clock,
+            self.link,
+            self._deliver,
+            self._closed,
+            stamped=self.source == "kernel",
+            read_bytes=read_bytes,
+            stand_in=stand_in,
+        )
         self.link.read_until_ns = self._read_until_ns
         self._response = ChunkedResponse if self.poller.code == IN_C else Response
         self._idle: list[Connection] = []
@@ -82,9 +87,16 @@ class Reader:
     # a request, in its user's greenlet
 
     def request(
-        self, data: bytes, number: int, user: int, planned_tokens: int, scheduled_ns: int = -1,
-        *, plan: tuple[int, ...] = (), keep_text: bool = False,
-    ) -> Exchange:  # fmt: skip
+        self,
+        data: bytes,
+        number: int,
+        user: int,
+        planned_tokens: int,
+        scheduled_ns: int = -1,
+        *,
+        plan: tuple[int, ...] = (),
+        keep_text: bool = False,
+    ) -> Exchange:
         """Send the request's bytes and block the calling greenlet until the response has ended.
 
         `number` is unique in this reader. A killed greenlet leaves a record: `cancelled`.

@@ -95,9 +95,15 @@ class Outbox:
         """The names are those of `RecordBatch`."""
         self._send = send
         self._next = RecordBatch(
-            run=run, stream=stream, worker=worker, batch=0, known_ns=0, records=b"", kept=kept,
+            run=run,
+            stream=stream,
+            worker=worker,
+            batch=0,
+            known_ns=0,
+            records=b"",
+            kept=kept,
             sent_ns=0,
-        )  # fmt: skip
+        )
         self._waiting: deque[RecordBatch] = deque()  # not acknowledged, in order
         self.bytes = 0  # of records that the master has not acknowledged
         self._sent = 0  # batches sent since the last acknowledgement moved or a resend began

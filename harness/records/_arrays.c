@@ -1,4 +1,4 @@
-/* A record's three arrays, packed and unpacked: `plainarrays.py` says the same in Python, and how.
+/* A record's three arrays, packed and unpacked: `python_arrays.py` says the same in Python, and how.
 
    What is written are the low bytes of each value, by memcpy: little-endian machines only, as the
    assertion says. `codec.py` refuses a LAYOUT_VERSION other than its own. */

@@ -49,9 +49,7 @@ class Run:
     client: list[ClientSample]
     gpu: list[GpuSample]
     damage: Damage
-    events: list[dict[str, Any]] = field(
-        default_factory=list
-    )  # of a drill: see drill/controller.py
+    events: list[dict[str, Any]] = field(default_factory=list)  # of a drill
     host: list[HostSample] = field(default_factory=list)  # the client's machine
     finishes: list[str] = field(default_factory=list)  # finish_reason; "": none came
     some: list[ServerSample] = field(default_factory=list)  # where not all replicas answered

@@ -69,17 +69,25 @@ def build_answer(facts: ReportData) -> Answer:
             *left_out_sentences(facts),
             *gates,
             *facts.asked_later,
+            *_beside_the_knee(facts),
             *found.sentences,
             *at_once_sentences(facts),
             *silent_sentences(facts),
             *delivery_sentences(facts),
             *replica_sentences(facts),
             *loop,
-            *filter(None, [idle_gpu_sentence(facts), sweet_spot_sentence(facts)]),
+            *filter(None, [idle_gpu_sentence(facts)]),
         ],
         tables=tools_as_text(tool_comparisons(facts)),
         simulated=f"{label.removeprefix('simulated ')}, no real server" if label else "",
     )
+
+
+def _beside_the_knee(facts: ReportData) -> list[str]:
+    """The sweet spot of a search, whose headline is the knee; a sweep has it in `findings`."""
+    if facts.result.command != "knee" or facts.status == Status.invalid:
+        return []
+    return list(filter(None, [sweet_spot_sentence(facts)]))
 
 
 def _found(facts: ReportData) -> Answer:
@@ -227,8 +235,11 @@ def _held(facts: ReportData) -> Answer:
     if facts.result.command == "drill" and facts.result.gates:
         badge, tone, (headline, *told) = drill_sentences(facts)
         return Answer(badge, tone, headline, told + [_figures(facts, one) for one in facts.used])
-    words = {Status.met: ("SLO met", "good"), Status.missed: ("SLO missed", "bad"),
-             Status.measured: ("measured", "good")}  # fmt: skip
+    words = {
+        Status.met: ("SLO met", "good"),
+        Status.missed: ("SLO missed", "bad"),
+        Status.measured: ("measured", "good"),
+    }
     badge, tone = words.get(facts.status, ("inconclusive", "unsure"))
     error = facts.result.commonest_error
     judged = [one for one in (facts.result.errors, *facts.result.slos) if one is not None]

@@ -172,9 +172,12 @@ def gain(c: Comparison) -> str:
 
 
 def settings_report(
-    settings: Sequence[Setting], pairs: Sequence[Comparison], slos: Sequence[str], code: int,
+    settings: Sequence[Setting],
+    pairs: Sequence[Comparison],
+    slos: Sequence[str],
+    code: int,
     costs: Sequence[Coefficient] = (),
-) -> tuple[str, str]:  # fmt: skip
+) -> tuple[str, str]:
     """The text, which is Markdown too and begins with the headline; the page."""
     best, ties = best_setting(settings, pairs)
     measured = [one.name for one in settings if one.figures]
@@ -193,8 +196,10 @@ def settings_report(
         if all(row[name] in {"", UNKNOWN} for row in rows):
             rows = [{key: cell for key, cell in row.items() if key != name} for row in rows]
     steps = [c for c in pairs if (c.a, c.b) in {*pairwise(measured)} and c.differences]
-    parts = [{"Figure": c.name, "95% interval": Quantity(c.value, *c.ci95).cell,
-              "Meaning": c.meaning} for c in costs]  # fmt: skip
+    parts = [
+        {"Figure": c.name, "95% interval": Quantity(c.value, *c.ci95).cell, "Meaning": c.meaning}
+        for c in costs
+    ]
     title = ""
     if costs:
         unit = settings[0].unit
@@ -250,9 +255,11 @@ def html(c: Comparison) -> str:
 
 
 def page(
-    badge: tuple[str, str], lines: Sequence[str],
-    tables: Mapping[str, Sequence[Mapping[str, str]]], chart: str = "",
-) -> str:  # fmt: skip
+    badge: tuple[str, str],
+    lines: Sequence[str],
+    tables: Mapping[str, Sequence[Mapping[str, str]]],
+    chart: str = "",
+) -> str:
     """`lines`: a warning or "", the headline, the small print; the first table is shown open."""
     return render("compare.html.j2", badge=badge, lines=lines, tables=tables, chart=chart)
 

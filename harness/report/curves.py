@@ -253,11 +253,24 @@ def _point(axes: Axes, x: float, result: str, seen: Quantity, *, small: bool) ->
         tip = axes.transData.inverted().transform((low[0], low[1] + ARROW_PX))[1]
         high = seen.hi if bounded else tip
         style: dict[str, Any] = {"color": color, "linewidth": 1, "alpha": 0.7}
-        axes.plot([x] * 2, [seen.lo, high], markevery=[1], markersize=4,
-                  marker="" if bounded else "^", **style)  # fmt: skip
+        axes.plot(
+            [x] * 2,
+            [seen.lo, high],
+            markevery=[1],
+            markersize=4,
+            marker="" if bounded else "^",
+            **style,
+        )
     face, size = PAPER if seen.weak else color, 3 if small else 7
-    axes.plot([x], [seen.value], marker=marker, color=color, markerfacecolor=face, markersize=size,
-              zorder=3)  # fmt: skip
+    axes.plot(
+        [x],
+        [seen.value],
+        marker=marker,
+        color=color,
+        markerfacecolor=face,
+        markersize=size,
+        zorder=3,
+    )
 
 
 def _knee(axes: Axes, facts: ReportData) -> None:
@@ -274,9 +287,18 @@ def _knee(axes: Axes, facts: ReportData) -> None:
     place = axes.transData + axes.transAxes.inverted()
     fits = place.transform((left, axes.get_ylim()[0]))[0] >= LABEL_SHARE
     x, aside, side = (left, -4, "right") if fits else (right, 4, "left")
-    axes.annotate(label, (x, 1.0), xycoords=("data", "axes fraction"),
-                  xytext=(aside, -2), textcoords="offset points", ha=side, va="top",
-                  color=GREEN, fontsize=11, fontweight="bold")  # fmt: skip
+    axes.annotate(
+        label,
+        (x, 1.0),
+        xycoords=("data", "axes fraction"),
+        xytext=(aside, -2),
+        textcoords="offset points",
+        ha=side,
+        va="top",
+        color=GREEN,
+        fontsize=11,
+        fontweight="bold",
+    )
 
 
 def _slo_lines(axes: Axes, facts: ReportData, metric: str) -> None:
@@ -289,7 +311,13 @@ def _slo_lines(axes: Axes, facts: ReportData, metric: str) -> None:
             label, at = f"{label}: far above", top
         else:
             axes.axhline(at, color=INK, linewidth=1.2, linestyle=(0, (4, 3)))
-        axes.annotate(label, (0.01, at), va="top" if at == top else "bottom",
-                      xytext=(0, -4 if at == top else 2),
-                      xycoords=("axes fraction", "data"), textcoords="offset points",
-                      fontsize=11, zorder=4)  # fmt: skip
+        axes.annotate(
+            label,
+            (0.01, at),
+            va="top" if at == top else "bottom",
+            xytext=(0, -4 if at == top else 2),
+            xycoords=("axes fraction", "data"),
+            textcoords="offset points",
+            fontsize=11,
+            zorder=4,
+        )

@@ -99,8 +99,15 @@ def distribution_chart(facts: ReportData, metric: str) -> str:
         axes.set_xlabel("ms")
         axes.set_ylim(0, 1.02)
         axes.axhline(0.95, color=MUTED, linewidth=1)
-        axes.annotate("p95", (1.01, 0.95), xycoords=("axes fraction", "data"), ha="left",
-                      va="center", fontsize=11, color=MUTED)  # fmt: skip
+        axes.annotate(
+            "p95",
+            (1.01, 0.95),
+            xycoords=("axes fraction", "data"),
+            ha="left",
+            va="center",
+            fontsize=11,
+            color=MUTED,
+        )
         for name, (users, (x, y)) in samples.items():
             color, dash = CURVE_STYLES[name]
             if name == "above" and users not in failed:
@@ -110,9 +117,15 @@ def distribution_chart(facts: ReportData, metric: str) -> str:
         for slo in facts.slos:
             if slo.metric == metric:
                 axes.axvline(slo.limit_ns / MS, color=INK, linewidth=1.2, linestyle=(0, (4, 3)))
-                axes.annotate(f"SLO {slo_limit(slo)}", (slo.limit_ns / MS, 0.02), rotation=90,
-                              va="bottom", ha="center", fontsize=11,
-                              bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 1})  # fmt: skip
+                axes.annotate(
+                    f"SLO {slo_limit(slo)}",
+                    (slo.limit_ns / MS, 0.02),
+                    rotation=90,
+                    va="bottom",
+                    ha="center",
+                    fontsize=11,
+                    bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 1},
+                )
         # not down to the gaps of nearly nothing between tokens that came in one read
         middles = [float(x[np.argmax(y >= 0.5)]) for _, (x, y) in samples.values()]  # noqa: PLR2004
         lows = [float(x[x > 0][0]) for _, (x, _) in samples.values()]

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from harness.metrics.numbers import format_number
-from harness.metrics.token_positions import PositionFigures, PositionRow, position_sentence
+from harness.metrics.numbers import Quantity, decimal_places, format_number
+from harness.metrics.token_positions import (
+    LEAST_REQUESTS,
+    POSITIONS,
+    PositionFigures,
+    PositionRow,
+)
 from harness.report.curves import HEIGHT, WIDTH, log_ticks
 from harness.report.svg import BLUE, MUTED, drawing, to_svg
 
@@ -13,6 +18,11 @@ if TYPE_CHECKING:
     from harness.report.report_data import ReportData
 
 LEAST_POINTS: Final = 4  # fewer make no curve
+HOW_TO_READ: Final = (
+    "n: gaps that end at a token within 10% of that position, of all requests. The last column "
+    "compares means within the requests that have tokens around both positions, with the 95% "
+    "interval of the difference, as answers that end early are in the first rows alone."
+)
 
 
 def positions_of(facts: ReportData) -> PositionFigures:
@@ -26,15 +36,21 @@ def position_rows(facts: ReportData) -> list[dict[str, str]]:
 
 
 def _row(one: PositionRow) -> dict[str, str]:
-    low, high = one.later_ci95_ms
-    later = f"{one.later_ms:+.2f} ({low:+.2f} to {high:+.2f})" if one.requests else ""
     return {
-        "Token": f"{one.position:,}",
+        "Around token": f"{one.position:,}",
         "n": f"{one.n:,}",
         "ITL p50, ms": format_number(one.p50_ms),
-        "p95": format_number(one.p95_ms),
-        "Mean against the 10th, ms": later,
+        "ITL p95, ms": format_number(one.p95_ms),
+        "Mean ITL above the 10th's, ms": _difference(one) if one.is_compared else "",
     }
+
+
+def _difference(one: PositionRow) -> str:
+    """`+1.50 (+1.05 to +1.95)`."""
+    low, high = one.later_ci95_ms
+    decimals = max(decimal_places(one.later_ms, low, high), 0)
+    mean, low_text, high_text = (f"{x:+,.{decimals}f}" for x in (one.later_ms, low, high))
+    return f"{mean} ({low_text} to {high_text})"
 
 
 def position_note(facts: ReportData) -> str:
@@ -47,7 +63,7 @@ def position_chart(facts: ReportData) -> str:
     curve = positions_of(facts).curve
     if len(curve) < LEAST_POINTS:
         return ""
-    title = "ITL by token position, ms: p95 and median"
+    title = "ITL by token position, ms: p95 (solid), median (dotted)"
     position = [(one.first * one.last) ** 0.5 for one in curve]
     with drawing(WIDTH, HEIGHT) as (figure, (axes,)):
         axes.set_title(title)
@@ -58,3 +74,36 @@ def position_chart(facts: ReportData) -> str:
         axes.plot(position, [one.p50_ms for one in curve], color=MUTED, linestyle=":")
         axes.set_ylim(bottom=0)
         return to_svg(figure, "positions", title)
+
+
+def position_sentence(figures: PositionFigures) -> str:
+    """Whether late tokens are slower, by the farthest position that can be compared.
+
+    "" without late tokens.
+    """
+    later = [row for row in figures.rows if row.position != POSITIONS[0]]
+    compared = [row for row in later if row.is_compared]
+    if compared:
+        return _comparison(compared[-1])
+    if later:
+        most = max(later, key=lambda row: row.requests)
+        return (
+            f"Whether late tokens are slower is not known: that takes {LEAST_REQUESTS} requests "
+            f"with measured tokens around both token {POSITIONS[0]} and token {most.position:,} "
+            f"(there: {most.requests:,})."
+        )
+    return ""
+
+
+def _comparison(late: PositionRow) -> str:
+    low, high = late.later_ci95_ms
+    near_ms, far_ms = sorted((abs(low), abs(high)))
+    mean = f"around token {late.position:,} the mean ITL is"
+    size = Quantity(abs(late.later_ms), near_ms, far_ms, "ms")
+    early = f"around token {POSITIONS[0]} of the same {late.requests:,} requests"
+    if late.is_slower:
+        return f"Late tokens are slower: {mean} {size} longer than {early}."
+    if late.is_faster:
+        return f"Late tokens are faster: {mean} {size} shorter than {early}."
+    most = Quantity(far_ms, unit="ms")
+    return f"Late tokens are not shown to be slower: {mean} within {most} of that {early}."

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from math import inf, isnan, nan
+from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
 from harness.metrics.numbers import format_number
+from harness.records.samples import samples_within
 from harness.search.sweet_spot import SHARE, sweet_spot
 
 if TYPE_CHECKING:
@@ -16,36 +20,56 @@ IDLE_PCT: Final = 50.0  # a GPU that is busy less than that of the time
 
 
 def sweet_spot_sentence(facts: ReportData) -> str:
-    """The range of levels near the best throughput over latency; "" without three levels."""
+    """The range of levels near the best throughput over latency; "" without three levels.
+
+    It asks for no SLO, so its upper end may be above the knee of one.
+    """
     has_levels = facts.result.command in COMMANDS and not facts.is_rate
     found = sweet_spot(facts.used) if has_levels else None
     if found is None:
         return ""
+    name = "Sweet spot, regardless of the SLO" if facts.slos else "Sweet spot"
     near = f"{SHARE:.0%} of the best throughput over latency"
+    # A sweep counts users everywhere; the headline of a search, concurrent requests.
+    last = facts.level_text(found.last, facts.who if facts.result.command == "sweep" else "")
+    if found.is_highest:
+        last += " (the highest level held, so it may reach further)"
     if found.first == found.last:
-        only = facts.level_text(found.best)
-        return f"Sweet spot: {only}; the levels beside it have less than {near}."
-    between = f"{found.first:,.0f} to {facts.level_text(found.last)}"
-    return f"Sweet spot: {between}; each level there has at least {near}."
+        return f"{name}: {last}; the levels next to it have less than {near}."
+    return f"{name}: {found.first:,.0f} to {last}; each level there has at least {near}."
 
 
 def idle_gpu_sentence(facts: ReportData) -> str:
     """At the lowest level whose p95 TTFT is over its limit; "" where the GPUs are busy, too."""
     limit_ms = facts.limit_ms("ttft")
     for level in sorted(facts.used, key=lambda level: level.load):
-        if level.ttft_ms.p95 > limit_ms:  # NaN, without an SLO on it, is below nothing
+        # NaN, without an SLO on it or where TTFT cannot be told, is below nothing; infinite is a
+        # level whose requests failed.
+        if limit_ms < level.latency("ttft").p95 < inf:
             return _idle(facts, level)
     return ""
 
 
 def _idle(facts: ReportData, level: Level) -> str:
-    busy_pct = level.gpu.util_pct_mean
+    busy_pct = _busiest_pct(facts, level)
     # NaN, where no GPU was read, is not below.
     if not busy_pct < IDLE_PCT:
         return ""
     return (
         f"p95 TTFT is {format_number(level.ttft_ms.p95)} ms at {facts.level_text(level.load)} "
-        f"while the GPUs are busy {busy_pct:.0f}% of the time: requests wait in front of them, for "
-        "an API server, the tokenizer, the scheduler or the network, and a faster GPU would not "
-        "help."
+        f"while the GPUs are busy at most {busy_pct:.0f}% of the time: requests wait in front of "
+        "them, for an API server, the tokenizer, the scheduler or the network, and a faster GPU "
+        "would not help."
     )
+
+
+def _busiest_pct(facts: ReportData, level: Level) -> float:
+    """How much of the time the busiest GPU was busy; NaN where none was read.
+
+    Not the mean of all: a machine may have GPUs that the server does not use.
+    """
+    of_each: defaultdict[int, list[float]] = defaultdict(list)
+    for sample in samples_within(facts.run.gpu, level.settled_ns, level.end_ns):
+        if not isnan(sample.util_pct):
+            of_each[sample.gpu].append(sample.util_pct)
+    return max(map(fmean, of_each.values()), default=nan)

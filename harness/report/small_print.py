@@ -140,6 +140,9 @@ def _missing_sources(facts: ReportData) -> list[str]:
         why = str(as_mapping(facts.run.info.get("gpu")).get("why") or "no GPU was read")
         out.append(f"{why}: clocks, power and utilization are unknown")
     short = [name for name, figure in knee_figures(facts).items() if not figure.known]
+    level = facts.result.at_knee
+    if level is not None and not level.tells_ttft:  # it was observed, and the answer says so
+        short.remove("p95 TTFT")
     if short and facts.levels and facts.searched:
         missing = " and ".join(short)
         out.append(f"{missing}: no observations at {count_of(facts.measured_at, 'user')}")

@@ -13,6 +13,7 @@ from harness.errors import one_line
 from harness.metrics.numbers import Quantity, escape_markdown, format_number
 from harness.metrics.statistics import mean_interval
 from harness.report import tables
+from harness.report.remarks import sweet_spot_sentence
 from harness.search.power import PLATEAU
 
 if TYPE_CHECKING:
@@ -129,6 +130,7 @@ def findings(facts: ReportData) -> list[str]:
     knee = f"{power.users:,} ({power.ci95[0]:,} to {power.ci95[1]:,})"
     told = [f"Throughput {flat} at {plateau.users:,} users."]
     told.append(f"The knee, where throughput over latency peaks, is at {knee} users.")
+    told += filter(None, [sweet_spot_sentence(facts)])
     for low, high in pairwise(rows):
         late, more = (high[x] / (low[x] or inf) for x in ("p95_e2e_s", "output_tok_s"))
         if late > more:
@@ -166,14 +168,22 @@ def batch_table(facts: ReportData) -> list[tables.Row]:
     """The same for people."""
     columns = {"Batch, s": "concurrent_s", "One at a time, s": "sequential_s"}
     columns |= {"Times as fast": "speedup", "Requests/s": "concurrent_qps"}
-    columns |= {"Tokens/s": "concurrent_tok_s", "Of them output": "concurrent_output_tok_s"}
+    columns |= {"Tokens/s": "concurrent_tok_s", "Output tokens/s": "concurrent_output_tok_s"}
     columns |= {"p95 e2e, s": "concurrent_p95_e2e_s", "In flight": "concurrent_in_flight"}
     return [
         {"At once": f"{row['concurrency']:,}"}
-        | {name: Quantity(row[x], *row.get(f"{x}_ci95", ())).cell for name, x in columns.items()}
+        | {name: _cell(row, x) for name, x in columns.items()}
         | {"Failed": f"{row['concurrent_failed']:,}"}
         for row in batches(facts)
     ]
+
+
+def _cell(row: Row, figure: str) -> str:
+    """With its interval, whose lower end is no less than zero: times and rates have no sign."""
+    if f"{figure}_ci95" not in row:  # the speedup
+        return Quantity(row[figure]).cell
+    low, high = row[f"{figure}_ci95"]
+    return Quantity(row[figure], max(low, 0.0), high).cell
 
 
 def rules_of_thumb(facts: ReportData) -> list[str]:
@@ -186,10 +196,16 @@ def rules_of_thumb(facts: ReportData) -> list[str]:
     faster, again = (format_number(one["speedup"]) for one in (row, rows[0]))
     told = f"Send {row['concurrency']:,} at once: {row['n']:,} requests take {took} s in place of "
     told += f"{before} s one at a time ({faster} times as fast, within 10% of the most tokens/s)."
-    told += f"\nOf {last['concurrency']:,}, {format_number(last['concurrent_in_flight'])} were in "
-    told += "flight on average: fewer are left at the end, so a larger batch gains more."
+    in_flight = format_number(last["concurrent_in_flight"])
+    told += (
+        f"\nWith {last['concurrency']:,} at once, {in_flight} were in flight on average: fewer are "
+    )
+    told += "left at the end, so a larger batch gains more."
     if rows[0]["concurrency"] == 1:
-        told += f"\n1 at once repeats one at a time and was {again} times as fast: that is noise."
+        told += (
+            f"\nWith 1 at once the batch repeats one at a time and was {again} times as fast: what "
+        )
+        told += "differs there is noise."
     return told.splitlines()
 
 

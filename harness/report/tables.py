@@ -210,15 +210,19 @@ def client_rows(facts: ReportData) -> list[dict[str, str]]:
 def replica_rows(facts: ReportData) -> list[Row]:
     """Each replica's own figures at each level, [] with one server."""
     return [
-        _first_columns(facts, level) | {
-            "Replica": name, "Load": _share(load_shares(level.replicas).get(name)),
-            "Running": format_number(one.running_mean), "Waiting": format_number(one.waiting_mean),
-            "KV cache": _share(one.kv_usage_mean), "Requests/s": format_number(one.requests_per_s),
+        _first_columns(facts, level)
+        | {
+            "Replica": name,
+            "Load": _share(load_shares(level.replicas).get(name)),
+            "Running": format_number(one.running_mean),
+            "Waiting": format_number(one.waiting_mean),
+            "KV cache": _share(one.kv_usage_mean),
+            "Requests/s": format_number(one.requests_per_s),
             "Tokens/s": format_number(one.generation_tokens_per_s),
         }
         for level in facts.levels
         for name, one in level.replicas.items()
-    ]  # fmt: skip
+    ]
 
 
 def mix_rows(facts: ReportData) -> list[Row]:
@@ -227,11 +231,14 @@ def mix_rows(facts: ReportData) -> list[Row]:
     return [
         _first_columns(facts, level)
         | {"Workload": name, "n": f"{one['e2e_ms'].n:,}", "Failed": f"{one['e2e_ms'].n_failed:,}"}
-        | {f"{q} {head}, ms": Quantity.of(one[key], q).cell
-           for head, key in shown.items() for q in ("p50", "p95")}
+        | {
+            f"{q} {head}, ms": Quantity.of(one[key], q).cell
+            for head, key in shown.items()
+            for q in ("p50", "p95")
+        }
         for level in facts.levels
         for name, one in level.mix.items()
-    ]  # fmt: skip
+    ]
 
 
 def mean_part(level: Level, key: str) -> tuple[float, float, float]:

@@ -6,15 +6,20 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from harness.metrics.numbers import as_sentence
+from harness.metrics.numbers import as_sentence, format_number
 
 
 def render(name: str, **data: Any) -> str:
     """A template with these values, as HTML or, by its name, text; a missing value is an error."""
     text = not name.endswith(".html.j2")
     pages = Environment(
-        loader=PackageLoader("harness.report"), undefined=StrictUndefined, autoescape=not text,  # noqa: S701 - Markdown
-        trim_blocks=text, lstrip_blocks=text, keep_trailing_newline=text,
-    )  # fmt: skip
+        loader=PackageLoader("harness.report"),
+        undefined=StrictUndefined,
+        autoescape=not text,  # noqa: S701 - Markdown
+        trim_blocks=text,
+        lstrip_blocks=text,
+        keep_trailing_newline=text,
+    )
     pages.filters["sentence"] = as_sentence
+    pages.filters["number"] = format_number
     return pages.get_template(name).render(**data)

@@ -51,9 +51,17 @@ def timeline_chart(facts: ReportData) -> str:
         for row in facts.run.events:
             for each in axes:
                 each.axvline((row["at_ns"] - zero) / SECOND, color=RED, linewidth=1, alpha=0.7)
-            top.text((row["at_ns"] - zero) / SECOND, 0.02, f" {row['name']} {row['what']}",
-                     transform=top.get_xaxis_transform(), rotation=90, fontsize=7,
-                     color=RED, va="bottom", ha="right")  # fmt: skip
+            top.text(
+                (row["at_ns"] - zero) / SECOND,
+                0.02,
+                f" {row['name']} {row['what']}",
+                transform=top.get_xaxis_transform(),
+                rotation=90,
+                fontsize=7,
+                color=RED,
+                va="bottom",
+                ha="right",
+            )
         _users(top, facts, zero)
         at = [(sample.at_ns - zero) / SECOND for sample in samples]
         if samples:
@@ -102,8 +110,15 @@ def _users(axes: Axes, facts: ReportData, zero: int) -> None:
         edges = [*(level.chosen_ns for level in facts.levels), facts.levels[-1].end_ns]
         users = [level.load for level in facts.levels]
         seconds = [(at - zero) / SECOND for at in edges]
-        axes.step(seconds, [*users, users[-1]], where="post", color=MUTED, linewidth=3, alpha=0.5,
-                  label=f"{'requests/' if facts.is_rate else facts.who}s (target)")  # fmt: skip
+        axes.step(
+            seconds,
+            [*users, users[-1]],
+            where="post",
+            color=MUTED,
+            linewidth=3,
+            alpha=0.5,
+            label=f"{'requests/' if facts.is_rate else facts.who}s (target)",
+        )
     table = facts.run.table
     if len(table):
         ends = np.sort(table.done_ns)
@@ -111,8 +126,14 @@ def _users(axes: Axes, facts: ReportData, zero: int) -> None:
         grid = np.linspace(begins[0], ends[-1], GRID_POINTS)
         # Requests in flight at t: sent up to t, minus done up to t.
         under_way = np.searchsorted(begins, grid, "right") - np.searchsorted(ends, grid, "right")
-        axes.plot((grid - zero) / SECOND, under_way, color=INK, linewidth=1, alpha=0.8,
-                  label="in flight (client)")  # fmt: skip
+        axes.plot(
+            (grid - zero) / SECOND,
+            under_way,
+            color=INK,
+            linewidth=1,
+            alpha=0.8,
+            label="in flight (client)",
+        )
 
 
 SPLIT_WIDTH: Final = 560
@@ -144,8 +165,15 @@ def waterfall_chart(facts: ReportData) -> str:
         axes.xaxis.set_major_formatter("{x:,g}")
         axes.grid(visible=False, axis="y")
         axes.set_ylabel(f"level: {facts.level_axis}")
-        axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 0.99), ncols=4, borderpad=0,
-                    handlelength=0.9, columnspacing=1.0, handletextpad=0.4)  # fmt: skip
+        axes.legend(
+            loc="lower left",
+            bbox_to_anchor=(-0.02, 0.99),
+            ncols=4,
+            borderpad=0,
+            handlelength=0.9,
+            columnspacing=1.0,
+            handletextpad=0.4,
+        )
         label = "Mean TTFT of each level, split by where it is spent"
         return to_svg(figure, "waterfall", label, top=TOP + LINE)
 

@@ -22,7 +22,7 @@ from harness.report.answer import Answer, build_answer, slo_sentence
 from harness.report.bounds import bounds_chart, bounds_sentence
 from harness.report.curves import curve_charts, knee_charts
 from harness.report.distributions import distribution_charts, turn_chart, turn_rows
-from harness.report.positions import position_chart, position_note, position_rows
+from harness.report.positions import HOW_TO_READ, position_chart, position_note, position_rows
 from harness.report.report_data import ReportData, as_mapping
 from harness.report.small_print import configuration_rows, instrument_rows, limitations, target_text
 from harness.report.templates import render
@@ -37,8 +37,14 @@ MARKDOWN_COLUMNS: Final[tuple[str, ...]] = (
     "p95 TTFT, ms", "p95 ITL, ms", "Tokens/s", "Waiting",
 )  # fmt: skip
 FIRST_COLUMNS: Final = (
-    "concurrency", "mean_e2e_s", "p95_e2e_s", "qps", "tok_s", "gpu_util_pct", "notes",
-)  # fmt: skip
+    "concurrency",
+    "mean_e2e_s",
+    "p95_e2e_s",
+    "qps",
+    "tok_s",
+    "gpu_util_pct",
+    "notes",
+)
 # What people look for in a spreadsheet; levels.parquet has all figures.
 CSV_COLUMNS: Final = (
     *FIRST_COLUMNS, "rate_per_s", "in_flight", "seconds", "purpose", "decision", "n_failed",
@@ -72,6 +78,13 @@ def markdown(facts: ReportData, found: Answer) -> str:
         lines += ["", "<details><summary>Mean TTFT by where it is spent, ms</summary>", ""]
         lines += [*tables.markdown(split, "Exact"), "", tables.ttft_split_note(facts)]
         lines += ["", "</details>"]
+    positions = position_rows(facts)
+    if len(positions) > 1:  # the first alone compares nothing
+        lines += ["", "<details><summary>ITL by token position</summary>", ""]
+        lines += tables.markdown(positions)
+        if note := position_note(facts):
+            lines += ["", note]
+        lines += ["", HOW_TO_READ, "", "</details>"]
     each = {"Replica": tables.replica_rows(facts), "Workload": tables.mix_rows(facts)}
     for name, rows in each.items():
         if rows:
@@ -131,6 +144,7 @@ def html(facts: ReportData, answer: Answer) -> str:
         positions=position_rows(facts),
         position_chart=position_chart(facts),
         position_note=position_note(facts),
+        position_help=HOW_TO_READ,
         repeats=sweep.WHAT_REPEATS_SHOW,
         timeline=timeline_chart(facts),
         confirmed=any(level.result == "measured" for level in facts.used),

@@ -170,11 +170,18 @@ def compiled(name: str) -> CheckResult:
 
 
 CHECKS: Final[dict[str, Callable[[], CheckResult]]] = {
-    "python": python, "locust": locust, "open files": open_files, "kernel stamps": kernel_stamps,
-    "reader": partial(compiled, "reader"), "codec": partial(compiled, "codec"), "cores": cores,
+    "python": python,
+    "locust": locust,
+    "open files": open_files,
+    "kernel stamps": kernel_stamps,
+    "reader": partial(compiled, "reader"),
+    "codec": partial(compiled, "codec"),
+    "cores": cores,
     "other programs": other_programs,
-    "clock": clock, "disk": disk, "gpu": gpu,
-}  # fmt: skip
+    "clock": clock,
+    "disk": disk,
+    "gpu": gpu,
+}
 
 
 def check_ceiling(found: Ceiling) -> CheckResult:

@@ -38,11 +38,13 @@ FLAGS: Final[dict[str, Row]] = {
     "enable_prefix_caching": ("--enable-prefix-caching", SWITCH),
     "stream_interval": _number("--stream-interval", "tokens per event"),
     "front_end_ns": _row(
-        "--front-end-delay", lambda flag: duration(flag, "3ms"), "TIME",
+        "--front-end-delay",
+        lambda flag: duration(flag, "3ms"),
+        "TIME",
         "delay before the scheduler sees a request; default: none",
     ),
     "jitter": _row("--jitter", share, "SHARE", "variation of the steps' times; default: 2%%"),
-}  # fmt: skip
+}
 COMPUTED: Final = ("num_gpu_blocks", "front_end_ns", "jitter")  # their help says the default
 
 

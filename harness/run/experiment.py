@@ -121,10 +121,15 @@ class Experiment:
 
         def on_level(step: HeldLevel) -> None:
             judged = step.judgement
-            lines.append(asdict(step.window) | {
-                "decision": judged.decision, "reason": judged.reason,
-                "invalid": step.invalid, "audited": step.audited,
-            })  # fmt: skip
+            lines.append(
+                asdict(step.window)
+                | {
+                    "decision": judged.decision,
+                    "reason": judged.reason,
+                    "invalid": step.invalid,
+                    "audited": step.audited,
+                }
+            )
 
         if wanted.kind == LOCUST and load is not None:
             controller: KneeController = Observer(wanted.plan, ledger, load)
@@ -136,9 +141,19 @@ class Experiment:
                 wanted.plan, ledger, choose=choose, audit=audit, on_level=on_level
             )
         begun = cls(
-            wanted, url, known, folder, ledger, controller, samples, options, gpus, load, view,
+            wanted,
+            url,
+            known,
+            folder,
+            ledger,
+            controller,
+            samples,
+            options,
+            gpus,
+            load,
+            view,
             hosts=hosts,
-        )  # fmt: skip
+        )
         folder.write_json(names.RUN, begun.info())
         if stage is not None:
             folder.write(names.DRILL, wanted.drill["text"])

@@ -257,8 +257,15 @@ def number_option(
 
 
 HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-OWN_HEADERS: Final = ("accept", "connection", "content-length", "content-type", "host",
-                      "transfer-encoding", "x-request-id")  # fmt: skip
+OWN_HEADERS: Final = (
+    "accept",
+    "connection",
+    "content-length",
+    "content-type",
+    "host",
+    "transfer-encoding",
+    "x-request-id",
+)
 
 
 def parse_header(text: str) -> tuple[str, str]:

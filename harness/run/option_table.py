@@ -119,30 +119,65 @@ GPU_METRICS: Final = Option(
 )
 SERVER: Final = SERVER_FLAG, GPU_METRICS  # what the server may not report
 START: Final = (  # fields of lifecycle.vllm_start.StartOptions
-    Option("--vllm", "the `vllm` command; default: HARNESS_VLLM_COMMAND, or the one on PATH", str,
-           "PATH", ""),
-    Option("--start-command", "in place of `vllm serve`: a command line that flags are added to",
-           str, "COMMAND", ""),
-    Option("--model-dir", "the model's folder; without weight files it gets random weights", Path,
-           "DIR"),
-    Option("--start-args", "further flags of `vllm serve`, in quotation marks", _words, "FLAGS",
-           ""),
-)  # fmt: skip
+    Option(
+        "--vllm",
+        "the `vllm` command; default: HARNESS_VLLM_COMMAND, or the one on PATH",
+        str,
+        "PATH",
+        "",
+    ),
+    Option(
+        "--start-command",
+        "in place of `vllm serve`: a command line that flags are added to",
+        str,
+        "COMMAND",
+        "",
+    ),
+    Option(
+        "--model-dir",
+        "the model's folder; without weight files it gets random weights",
+        Path,
+        "DIR",
+    ),
+    Option(
+        "--start-args", "further flags of `vllm serve`, in quotation marks", _words, "FLAGS", ""
+    ),
+)
 PROVE: Final = (
-    Option("--prove", "start vLLM, find the knee, turn the flag that the diagnosis names and the "
-           "runner-up's, and find it again", None),
+    Option(
+        "--prove",
+        "start vLLM, find the knee, turn the flag that the diagnosis names and the "
+        "runner-up's, and find it again",
+        None,
+    ),
     *START,
-)  # fmt: skip
+)
 TIMEOUTS: Final = (  # fields of core.timeouts.Timeouts; their defaults are there
-    Option("--connect-timeout", "TCP and TLS; default: 10s", duration("--connect-timeout", "10s"),
-           "TIME"),
-    Option("--first-token-timeout", "from sending to the first token; default: 120s",
-           duration("--first-token-timeout", "120s"), "TIME"),
-    Option("--idle-timeout", "between two reads of a stream, comments that keep it open aside; "
-           "default: 60s", duration("--idle-timeout", "60s"), "TIME"),
-    Option("--request-timeout", "from sending to the end; default: 600s",
-           duration("--request-timeout", "600s"), "TIME"),
-)  # fmt: skip
+    Option(
+        "--connect-timeout",
+        "TCP and TLS; default: 10s",
+        duration("--connect-timeout", "10s"),
+        "TIME",
+    ),
+    Option(
+        "--first-token-timeout",
+        "from sending to the first token; default: 120s",
+        duration("--first-token-timeout", "120s"),
+        "TIME",
+    ),
+    Option(
+        "--idle-timeout",
+        "between two reads of a stream, comments that keep it open aside; default: 60s",
+        duration("--idle-timeout", "60s"),
+        "TIME",
+    ),
+    Option(
+        "--request-timeout",
+        "from sending to the end; default: 600s",
+        duration("--request-timeout", "600s"),
+        "TIME",
+    ),
+)
 EMBEDDED: Final = Option(
     "--embedded",
     "no URL: start the embedded server, which simulates vLLM on a GPU, and measure it",
@@ -177,63 +212,132 @@ METRICS_URL: Final = Option(
 TARGET: Final = EMBEDDED, MODEL, HEADER, *CERTIFICATE, *TIMEOUTS, *SERVER, METRICS_URL
 LENGTH_HELP: Final = "mean length; default: the workload's own"
 LENGTHS: Final = (
-    Option("--workload", "one, or several with weights: chat=9,summarize=1", workload,
-           "NAME[=WEIGHT],...", "chat",
-           field=Field("Workload", "what is sent", choices=tuple(WORKLOADS)),
-           in_locust=InLocust(
-               AS_USERS,
-               "what is sent: lengths, shared prefixes; default: that of the locustfile",
-               (AS_USERS, *WORKLOADS))),
-    number_option("--prompt-tokens", LENGTH_HELP, example=128,
-           field=Field("Prompt tokens", "mean; 0: the workload's own", "0",
-                       read=whole_number("prompt tokens", 0, max_value=MAX_FORM_NUMBER)),
-           in_locust=InLocust(type=int)),
-    number_option("--output-tokens", LENGTH_HELP, example=128,
-           field=Field("Output tokens", "mean; 0: the workload's own", "0",
-                       read=whole_number("output tokens", 0, max_value=MAX_FORM_NUMBER)),
-           in_locust=InLocust(type=int)),
-)  # fmt: skip
+    Option(
+        "--workload",
+        "one, or several with weights: chat=9,summarize=1",
+        workload,
+        "NAME[=WEIGHT],...",
+        "chat",
+        field=Field("Workload", "what is sent", choices=tuple(WORKLOADS)),
+        in_locust=InLocust(
+            AS_USERS,
+            "what is sent: lengths, shared prefixes; default: that of the locustfile",
+            (AS_USERS, *WORKLOADS),
+        ),
+    ),
+    number_option(
+        "--prompt-tokens",
+        LENGTH_HELP,
+        example=128,
+        field=Field(
+            "Prompt tokens",
+            "mean; 0: the workload's own",
+            "0",
+            read=whole_number("prompt tokens", 0, max_value=MAX_FORM_NUMBER),
+        ),
+        in_locust=InLocust(type=int),
+    ),
+    number_option(
+        "--output-tokens",
+        LENGTH_HELP,
+        example=128,
+        field=Field(
+            "Output tokens",
+            "mean; 0: the workload's own",
+            "0",
+            read=whole_number("output tokens", 0, max_value=MAX_FORM_NUMBER),
+        ),
+        in_locust=InLocust(type=int),
+    ),
+)
 SPREAD: Final = tuple(
     option
     for kind in ("prompt", "output")
     for option in (
-        Option(f"--{kind}-cv", "standard deviation of the lengths over their mean, log-normal; 0: "
-               "all alike; default: the workload's own", deviation(f"--{kind}-cv"), "CV"),
-        number_option(f"--{kind}-min", "no length is below; default: an eighth of the mean",
-                      example=16),
-        number_option(f"--{kind}-max", "no length is above; default: four times the mean",
-                      example=4096),
+        Option(
+            f"--{kind}-cv",
+            "standard deviation of the lengths over their mean, log-normal; 0: "
+            "all alike; default: the workload's own",
+            deviation(f"--{kind}-cv"),
+            "CV",
+        ),
+        number_option(
+            f"--{kind}-min", "no length is below; default: an eighth of the mean", example=16
+        ),
+        number_option(
+            f"--{kind}-max", "no length is above; default: four times the mean", example=4096
+        ),
     )
-)  # fmt: skip
+)
 DATA: Final = (
-    Option("--data", "send the rows of a file, one JSON object per line (docs/data.md); request k "
-           "is row k", str, "FILE"),
-    Option("--data-end", "after the last row: begin again, or end the run; default: repeat",
-           choices=("repeat", "stop")),
-    Option("--speed", "2: twice as fast as the timestamps of --data say; default: 1",
-           positive_number("--speed"), "X"),
-    Option("--salt", "TEXT, or auto for another in each run, that keeps prompts out of the "
-           "server's prefix cache; default: auto, and with --data none", str, "TEXT", ""),
-)  # fmt: skip
+    Option(
+        "--data",
+        "send the rows of a file, one JSON object per line (docs/data.md); request k is row k",
+        str,
+        "FILE",
+    ),
+    Option(
+        "--data-end",
+        "after the last row: begin again, or end the run; default: repeat",
+        choices=("repeat", "stop"),
+    ),
+    Option(
+        "--speed",
+        "2: twice as fast as the timestamps of --data say; default: 1",
+        positive_number("--speed"),
+        "X",
+    ),
+    Option(
+        "--salt",
+        "TEXT, or auto for another in each run, that keeps prompts out of the "
+        "server's prefix cache; default: auto, and with --data none",
+        str,
+        "TEXT",
+        "",
+    ),
+)
 THINK_TIME: Final = Option(
-    "--think-time", "pause of a user between an answer and its next request: a mean or "
+    "--think-time",
+    "pause of a user between an answer and its next request: a mean or "
     "SHAPE:MEAN:CV, such as lognormal:2s:0.5; default: the workload's own",
-    distribution("--think-time", _think_ms, "lognormal:2s:0.5"), "TIME",
-)  # fmt: skip
+    distribution("--think-time", _think_ms, "lognormal:2s:0.5"),
+    "TIME",
+)
 SESSIONS: Final = (  # fields of load.conversations.Conversation, of a workload with sessions
-    Option("--turns", "turns of a session: a mean or SHAPE:MEAN:CV; default: the workload's own",
-           distribution("--turns", whole_number("--turns"), "lognormal:8:0.5"), "N"),
-    Option("--history", "what a prompt holds of its session: full, last:K turns, or budget:TOKENS "
-           "of the prompt; default: full", parse_history, "POLICY"),
-    Option("--replies", "the assistant's part of the history: planned text of exact length, or the "
-           "server's real answers; default: planned", choices=REPLIES),
-    number_option("--tools", "functions that every session offers; default: 0", min_value=0,
-           example=4),
-    number_option("--session-budget", "end a session before its prompts and answers exceed this; "
-           "default: no limit", example=32_000),
-    Option("--session-timeout", "begin no turn later than this in a session; default: no limit",
-           duration("--session-timeout", "10m"), "TIME"),
-)  # fmt: skip
+    Option(
+        "--turns",
+        "turns of a session: a mean or SHAPE:MEAN:CV; default: the workload's own",
+        distribution("--turns", whole_number("--turns"), "lognormal:8:0.5"),
+        "N",
+    ),
+    Option(
+        "--history",
+        "what a prompt holds of its session: full, last:K turns, or budget:TOKENS "
+        "of the prompt; default: full",
+        parse_history,
+        "POLICY",
+    ),
+    Option(
+        "--replies",
+        "the assistant's part of the history: planned text of exact length, or the "
+        "server's real answers; default: planned",
+        choices=REPLIES,
+    ),
+    number_option(
+        "--tools", "functions that every session offers; default: 0", min_value=0, example=4
+    ),
+    number_option(
+        "--session-budget",
+        "end a session before its prompts and answers exceed this; default: no limit",
+        example=32_000,
+    ),
+    Option(
+        "--session-timeout",
+        "begin no turn later than this in a session; default: no limit",
+        duration("--session-timeout", "10m"),
+        "TIME",
+    ),
+)
 BODY: Final = Option(
     "--body",
     "a field of every request's body, such as top_p=0.9; may be repeated; temperature is 0 unless "
@@ -258,9 +362,13 @@ LOAD: Final = (
 )
 OPEN_LOOP: Final = (
     Option("--arrivals", f"with rates: {', '.join(ARRIVALS)}", parse_arrivals, "KIND", POISSON),
-    number_option("--max-in-flight", "with rates: what is due beyond it is dropped, and failed",
-                  2000, example=1000),
-)  # fmt: skip
+    number_option(
+        "--max-in-flight",
+        "with rates: what is due beyond it is dropped, and failed",
+        2000,
+        example=1000,
+    ),
+)
 # the levels of `run`, one, and of `sweep`
 USERS: Final = Option("--users", "concurrent requests of a level", one_level("--users"), "N")
 RATE: Final = Option(
@@ -287,12 +395,19 @@ REPEATS: Final = number_option(
     "--repeats", "times to go through the levels; default: 3 with --batch, else 1", example=3
 )
 SLO: Final = Option(
-    "--slo", "for example ttft_p95=500ms, itl_p99.9=80ms, tpot_p99=40ms or e2e_p90=10s; or "
-    f"published ones, {PREFIX}{'|'.join(SLO_PRESETS)}; may be repeated", _slo, "METRIC_pQQ=TIME",
+    "--slo",
+    "for example ttft_p95=500ms, itl_p99.9=80ms, tpot_p99=40ms or e2e_p90=10s; or "
+    f"published ones, {PREFIX}{'|'.join(SLO_PRESETS)}; may be repeated",
+    _slo,
+    "METRIC_pQQ=TIME",
     action="extend",
-    field=Field("SLO", "several are separated by spaces; empty: find the power knee",
-                "ttft_p95=500ms itl_p95=50ms", read=_slos),
-)  # fmt: skip
+    field=Field(
+        "SLO",
+        "several are separated by spaces; empty: find the power knee",
+        "ttft_p95=500ms itl_p95=50ms",
+        read=_slos,
+    ),
+)
 MAX_ERRORS: Final = Option(
     "--max-errors",
     "allowed share of failed requests at a level",
@@ -304,82 +419,133 @@ MAX_ERRORS: Final = Option(
 OBJECTIVES: Final = SLO, MAX_ERRORS
 USER_RANGE: Final = (
     number_option("--min-users", "", 1, field=Field("Lowest level", "users at the start")),
-    number_option("--max-users", "", 512, field=Field(
-        "Highest level", "the most users to try",
-        read=whole_number("the highest level", max_value=MAX_FORM_NUMBER),
-    )),
-)  # fmt: skip
+    number_option(
+        "--max-users",
+        "",
+        512,
+        field=Field(
+            "Highest level",
+            "the most users to try",
+            read=whole_number("the highest level", max_value=MAX_FORM_NUMBER),
+        ),
+    ),
+)
 RATE_RANGE: Final = (
-    Option("--load", "what levels are: users (closed loop) or a rate (open loop)",
-           choices=("users", "rate"), default="users"),
-    Option("--min-rate", "with --load rate: requests per second at the start", rate("--min-rate"),
-           "R", "1/s"),
+    Option(
+        "--load",
+        "what levels are: users (closed loop) or a rate (open loop)",
+        choices=("users", "rate"),
+        default="users",
+    ),
+    Option(
+        "--min-rate",
+        "with --load rate: requests per second at the start",
+        rate("--min-rate"),
+        "R",
+        "1/s",
+    ),
     Option("--max-rate", "with --load rate: the highest to try", rate("--max-rate"), "R", "512/s"),
-)  # fmt: skip
+)
 TOLERANCE: Final = Option(
-    "--tolerance", "how much worse than the baseline it may be; default: 5%%",
-    share("--tolerance"), "SHARE",
-)  # fmt: skip
+    "--tolerance",
+    "how much worse than the baseline it may be; default: 5%%",
+    share("--tolerance"),
+    "SHARE",
+)
 BUDGET: Final = Option(
-    "--budget", "the load ends within this time", partial(budget_ns, what="--budget"), "TIME",
-    "10m", field=Field("Budget", "the load ends within this time"),
-)  # fmt: skip
+    "--budget",
+    "the load ends within this time",
+    partial(budget_ns, what="--budget"),
+    "TIME",
+    "10m",
+    field=Field("Budget", "the load ends within this time"),
+)
 PRECISION: Final = Option(
-    "--precision", "the load ends once the knee's interval is so narrow, or one user, and both of "
-    "its ends are decided", _precision, "SHARE", "5%",
+    "--precision",
+    "the load ends once the knee's interval is so narrow, or one user, and both of "
+    "its ends are decided",
+    _precision,
+    "SHARE",
+    "5%",
     field=Field("Precision", "the load ends once the interval is so narrow"),
-)  # fmt: skip
+)
 REPEAT: Final = number_option(
     "--repeat", "search so many times, with a seed each, and say how the promises differ", example=5
 )
 AT_LEAST: Final = number_option(
-    "--at-least", "the exit code says whether N users are held: 0, 99 if not, 6 if inconclusive",
+    "--at-least",
+    "the exit code says whether N users are held: 0, 99 if not, 6 if inconclusive",
     example=64,
-)  # fmt: skip
+)
 SEARCH: Final = (
     *USER_RANGE,
     *RATE_RANGE,
     *OPEN_LOOP,
     BUDGET,
     PRECISION,
-    number_option("--plan-users", "also report how many replicas N concurrent requests need",
-           example=2000),
+    number_option(
+        "--plan-users", "also report how many replicas N concurrent requests need", example=2000
+    ),
     AT_LEAST,
-    Option("--confirm", "afterwards hold the promised level for this time, half of it coming from "
-           "fewer users and half from more; the exit code says whether it held: 0, 99, or 6",
-           partial(budget_ns, what="--confirm"), "TIME"),
-    Option("--baseline", "a run folder: 99 if this run is shown to be worse, as `compare` has it",
-           Path, "DIR"),
+    Option(
+        "--confirm",
+        "afterwards hold the promised level for this time, half of it coming from "
+        "fewer users and half from more; the exit code says whether it held: 0, 99, or 6",
+        partial(budget_ns, what="--confirm"),
+        "TIME",
+    ),
+    Option(
+        "--baseline",
+        "a run folder: 99 if this run is shown to be worse, as `compare` has it",
+        Path,
+        "DIR",
+    ),
     TOLERANCE,
     REPEAT,
-)  # fmt: skip
+)
 JSON: Final = Option(
-    "--json", "write the result there too; -: to stdout (words then go to stderr)",
-    partial(writable, "--json"), "FILE",
-)  # fmt: skip
+    "--json",
+    "write the result there too; -: to stdout (words then go to stderr)",
+    partial(writable, "--json"),
+    "FILE",
+)
 OTHER_TOOLS: Final = Option(
-    "--compat", f"also show what these tools would print: {', '.join(TOOLS)}", parse_tools,
+    "--compat",
+    f"also show what these tools would print: {', '.join(TOOLS)}",
+    parse_tools,
     "TOOL,...",
     action="extend",
-)  # fmt: skip
+)
 SCENARIO: Final = Option(
-    "--scenario", "a TOML file with these options, as each run folder has one; what is given here "
-    "replaces the file's", str, "FILE",
-)  # fmt: skip
+    "--scenario",
+    "a TOML file with these options, as each run folder has one; what is given here "
+    "replaces the file's",
+    str,
+    "FILE",
+)
 OUTPUT: Final = (
     Option("--out", "a new run folder; default: one under reports/", _folder, "DIR"),
-    Option("--junit", "write a JUnit report there: a test case for each SLO",
-           partial(writable, "--junit", example="junit.xml"), "FILE"),
+    Option(
+        "--junit",
+        "write a JUnit report there: a test case for each SLO",
+        partial(writable, "--junit", example="junit.xml"),
+        "FILE",
+    ),
     JSON,
     Option("--ui", "serve Locust's web UI during the run", None),
     number_option("--ui-port", "default: 8089", example=8089, metavar="PORT"),
-    number_option("--metrics-port", "serve live metrics for Prometheus during the run; 0: any free "
-           "port", min_value=0, example=9401, metavar="PORT"),
+    number_option(
+        "--metrics-port",
+        "serve live metrics for Prometheus during the run; 0: any free port",
+        min_value=0,
+        example=9401,
+        metavar="PORT",
+    ),
     Option("--metrics-host", "default: 127.0.0.1", str, "ADDRESS"),
     OTHER_TOOLS,
     Option("--quiet", "no live view", None),
     Option("--dry-run", "print the plan; no server is needed or contacted", None),
-)  # fmt: skip
+)
 ASKED_IN_FORM: Final = (MODEL, SLO, *LENGTHS, *USER_RANGE, BUDGET, PRECISION, MAX_ERRORS)
 # of the `locust` command alone
 API_KEY_ENV: Final = Option(

@@ -64,6 +64,7 @@ from harness.search.next_level import Done, SearchPlan
 from harness.search.power import plateau_knee, power_knee
 from harness.search.recorded_plan import level_unit, levels_unit, logged_levels, search_plan
 from harness.search.replay import Replay, RunTokenStats, replay
+from harness.server.api_versions import is_simulator
 from harness.server.max_num_seqs import max_num_seqs
 
 if TYPE_CHECKING:
@@ -99,18 +100,15 @@ class Results(NamedTuple):
 
 
 def write_locust_levels(folder: RunFolder) -> None:
-    """Write levels.jsonl of a test that Locust decided about, from its records, if it lacks.
+    """Write levels.jsonl of a test that Locust decided about, from its records so far.
 
-    So its frames have levels and phases, and `compare` finds them.
+    So its frames have levels and phases.
     """
     info = read_json(folder.path / names.RUN) or {}
-    file = folder.path / names.LEVELS
-    written = file.exists() and file.stat().st_size > 0
-    if (info.get("config") or {}).get("kind") != LOCUST or written:
+    if (info.get("config") or {}).get("kind") != LOCUST:
         return
     lines = [dumps(level_line(level)) + b"\n" for level in logged_levels(read_run(folder.path))]
-    if lines:
-        folder.write(names.LEVELS, b"".join(lines))
+    folder.write(names.LEVELS, b"".join(lines))
 
 
 def compute(run: Run, compat: Sequence[str] = (), slos: Sequence[Slo] = ()) -> Results:
@@ -264,8 +262,7 @@ def target_of_run(run: Run) -> Target:
     versions = dict(run.info.get("versions") or {})
     if server.get("version"):
         versions["server"] = str(server["version"])
-    # `vllm-harness engine` behind a URL says so in its version
-    simulated = bool(server.get("embedded")) or versions.get("server", "").startswith("harness-")
+    simulated = bool(server.get("embedded")) or is_simulator(versions.get("server", ""))
     return Target(
         url=str(server.get("url") or ""),
         model=str(server.get("model") or ""),
@@ -343,8 +340,11 @@ def write_results(path: Path, compat: Sequence[str] = (), slos: Sequence[Slo] = 
 
 # A search with another status has no knee to compare with.
 ANSWERED: Final = (
-    Status.found, Status.not_reached, Status.inconclusive, Status.slo_failed_at_min,
-)  # fmt: skip
+    Status.found,
+    Status.not_reached,
+    Status.inconclusive,
+    Status.slo_failed_at_min,
+)
 CODES: Final = {
     Verdict.met: EXIT_OK,
     Verdict.inconclusive: EXIT_INCONCLUSIVE,

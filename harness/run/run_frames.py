@@ -96,12 +96,15 @@ class RunFrames:
 
     @cached_property
     def server(self) -> pd.DataFrame:
-        return _timed([
-            {"at": s.at_ns}
-            | {n: getattr(s, n) for n in NUMBER_FIELDS}
-            | flat({"finished": s.finished})
-            for s in read_server(self.path, Damage())
-        ], ("at", *NUMBER_FIELDS))  # fmt: skip
+        return _timed(
+            [
+                {"at": s.at_ns}
+                | {n: getattr(s, n) for n in NUMBER_FIELDS}
+                | flat({"finished": s.finished})
+                for s in read_server(self.path, Damage())
+            ],
+            ("at", *NUMBER_FIELDS),
+        )
 
     @cached_property
     def gpu(self) -> pd.DataFrame:
@@ -140,30 +143,35 @@ def requests_of(pieces: Sequence[TablePart], levels: Levels) -> pa.Table:
     def lists(values: Ints) -> pa.Array:
         return pa.ListArray.from_arrays(offsets, _all(pa.int64(), values))
 
-    return _table({
-        **{name: getattr(table, name) for name in
-           ("worker", "number", "user", "session", "turn", "mix_row")},
-        **levels.place(table.sent_ns),
-        "scheduled_at": table.scheduled_ns,
-        "sent_at": table.sent_ns,
-        "first_token_at": np.where(some, at[table.offsets[:-1]], -1),
-        "last_token_at": np.where(some, at[table.offsets[1:] - 1], -1),
-        "done_at": np.where(is_open, -1, table.done_ns),
-        **{
-            row.field: _latency(row.observe(table), table, age=row.at_age)
-            for key, row in LATENCIES.items() if key not in GAPS
-        },
-        "think_ms": np.where(table.think_ns > 0, table.think_ns, nan),
-        "connect_ms": np.where(table.connect_ns > 0, table.connect_ns, nan),
-        "outcome": np.where(is_open, Outcome.open, np.array(OUTCOMES)[table.outcome]),
-        "error": ["" if cut else error for cut, error in zip(is_open, errors, strict=True)],
-        "finish_reason": [reason for piece in pieces for reason in piece.reasons],
-        "status": np.where(table.status > 0, table.status, -1),
-        **{name: getattr(table, name) for name in COUNTS},
-        "token_at_ns": lists(table.at_ns - sent),
-        "token_not_before_ns": lists(table.not_before_ns - sent),
-        "tokens": lists(table.tokens),
-    })  # fmt: skip
+    return _table(
+        {
+            **{
+                name: getattr(table, name)
+                for name in ("worker", "number", "user", "session", "turn", "mix_row")
+            },
+            **levels.place(table.sent_ns),
+            "scheduled_at": table.scheduled_ns,
+            "sent_at": table.sent_ns,
+            "first_token_at": np.where(some, at[table.offsets[:-1]], -1),
+            "last_token_at": np.where(some, at[table.offsets[1:] - 1], -1),
+            "done_at": np.where(is_open, -1, table.done_ns),
+            **{
+                row.field: _latency(row.observe(table), table, age=row.at_age)
+                for key, row in LATENCIES.items()
+                if key not in GAPS
+            },
+            "think_ms": np.where(table.think_ns > 0, table.think_ns, nan),
+            "connect_ms": np.where(table.connect_ns > 0, table.connect_ns, nan),
+            "outcome": np.where(is_open, Outcome.open, np.array(OUTCOMES)[table.outcome]),
+            "error": ["" if cut else error for cut, error in zip(is_open, errors, strict=True)],
+            "finish_reason": [reason for piece in pieces for reason in piece.reasons],
+            "status": np.where(table.status > 0, table.status, -1),
+            **{name: getattr(table, name) for name in COUNTS},
+            "token_at_ns": lists(table.at_ns - sent),
+            "token_not_before_ns": lists(table.not_before_ns - sent),
+            "tokens": lists(table.tokens),
+        }
+    )
 
 
 def tokens_of(table: RecordTable, levels: Levels) -> pa.Table:
@@ -178,14 +186,16 @@ def tokens_of(table: RecordTable, levels: Levels) -> pa.Table:
     gap_ns[ends] = gaps.ns[: len(ends)]
     exact = np.append(table.at_ns == table.not_before_ns, lost < 0)
     known = np.arange(len(exact)) < len(table.at_ns)
-    return _table({
-        **{name: getattr(table, name)[np.append(row, lost)] for name in ("worker", "number")},
-        **levels.place(at),
-        "at": at,
-        "gap_ms": gap_ns,
-        "tokens": np.append(table.tokens, 0 * lost),
-        "exact": _array(pa.bool_(), np.packbits(exact, bitorder="little"), known),
-    })  # fmt: skip
+    return _table(
+        {
+            **{name: getattr(table, name)[np.append(row, lost)] for name in ("worker", "number")},
+            **levels.place(at),
+            "at": at,
+            "gap_ms": gap_ns,
+            "tokens": np.append(table.tokens, 0 * lost),
+            "exact": _array(pa.bool_(), np.packbits(exact, bitorder="little"), known),
+        }
+    )
 
 
 def _latency(seen: Observations, table: RecordTable, *, age: bool = False) -> Floats:

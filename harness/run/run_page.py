@@ -1,7 +1,7 @@
 """What people and Prometheus see of a run while it lasts, and the answer after it.
 
-One `RunPage` for either door: our page and Locust's tables in Locust's web server, the metrics
-beside them or on a port of their own. Under the `locust` command it shows one run after another.
+One `RunPage` for either door: our page and the metrics in Locust's web server, the metrics also on
+a port of their own. Under the `locust` command it shows one run after another.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from harness.core.states import WORST_FIRST, Decision, Status
 from harness.core.typed_json import to_json
 from harness.drill.controller import DrillController
 from harness.export.live_state import DRILLED, LiveState, slo_facts, state_facts
+from harness.export.live_tables import LiveTables
 from harness.export.run_series import RunSeries
 from harness.metrics.metrics import HEADLINES
 from harness.metrics.recent_latencies import RecentLatencies
@@ -23,14 +24,13 @@ from harness.metrics.result import Target
 from harness.metrics.slo import Slo
 from harness.records.request_record import Outcome
 from harness.run.page_viewer import ended_levels
+from harness.run.results import KNEE
 from harness.search.held_levels import DRILL
 from harness.search.knee_estimate import bracket_users
 from harness.server.address import LOOPBACK, Address
 from harness.units import MS, SECOND
-from harness.webpage import locust_tab as webui
 from harness.webpage import login
 from harness.webpage.live_page import LivePage
-from harness.webpage.locust_tab import LatencyTable, SloTable
 from harness.webpage.metrics_port import MetricsPort
 
 if TYPE_CHECKING:
@@ -55,14 +55,13 @@ class RunPage:
     """Sees each second of a run (a Viewer), and is told of its beginning, end and answer."""
 
     def __init__(self, kind: str, slos: tuple[Slo, ...] = (), **facts: Any) -> None:
-        """`slos`: for a tab in Locust's page; `facts`: what our page is told besides, always."""
+        """`slos`: shown and counted before a run begins; `facts`: what the page is told, always."""
         self.folder: Path | None = None
         self.recent = RecentLatencies()
         self.state = LiveState({"kind": kind} | facts)
-        self.page = LivePage(self.state, lambda: self.folder)
         self.live = RunSeries(kind, "", slos)
-        self.table = LatencyTable()
-        self.slos = SloTable(lambda: self.live.counts)
+        self.tables = LiveTables(self.live.counts)
+        self.page = LivePage(self.state, lambda: self.folder, self.tables, self._metrics)
         self._port: MetricsPort | None = None
         self._n_steps = -1
         self._rows: list[dict[str, Any]] = []  # of the levels that ended
@@ -75,7 +74,7 @@ class RunPage:
         web_ui = load.environment.web_ui
         if web_ui is not None and web_ui.app is not None:
             login.protect(web_ui, web_ui.app)
-            webui.install(web_ui, web_ui.app, self.table, self.slos, self._metrics)
+            login.keep_out(web_ui, web_ui.app)
             self.page.install(web_ui, web_ui.app)
             self._served = True
 
@@ -117,6 +116,7 @@ class RunPage:
     def starting(self, url: str, **facts: Any) -> None:
         """A run may begin: nothing of the one before stays."""
         self.folder = None
+        self.tables.clear()
         self.state.begin(**state_facts("starting", url), **facts)
 
     def begin(self, wanted: Wanted, url: str, model: str) -> list[RecordSink]:
@@ -130,14 +130,13 @@ class RunPage:
         live.set_run_info(self.folder.name, model, Address.parse(url).authority)
         self.state.update_facts(**about(wanted, url, model))
         self._n_steps, self._rows, self._tokens, self._at_ns = -1, [], 0, -1
-        self.table.clear()
-        self.slos.clear()
+        self.tables.begin(live.counts, with_slos=wanted.kind != KNEE)
         self._show_metrics()
         return [live.counts]
 
     def _latencies(self, key: str, ns: NDArray[Any]) -> None:
         self.recent.take(key, ns)
-        self.table.take(key, ns)
+        self.tables.take(key, ns)
 
     def clients(self, samples: list[ClientSample]) -> None:
         """What the load processes say of themselves."""

@@ -223,9 +223,14 @@ def best_setting(settings: Sequence[Setting], pairs: Sequence[Comparison]) -> tu
     met = [one for one in known if EXIT_SLO_MISSED not in one.runs.values()]
     able = known if searched or not met else met
     best = max(able, key=lambda one: one.figures[metric][0]).name if able else ""
-    shown = {c.a if c.b == best else c.b for c in pairs for d in c.differences
-             if d.metric == metric and best in (c.a, c.b)
-             and d.verdict is (Change.better if best == c.b else Change.worse)}  # fmt: skip
+    shown = {
+        c.a if c.b == best else c.b
+        for c in pairs
+        for d in c.differences
+        if d.metric == metric
+        and best in (c.a, c.b)
+        and d.verdict is (Change.better if best == c.b else Change.worse)
+    }
     return best, [one.name for one in able if one.name not in {best, *shown}]
 
 

@@ -36,8 +36,11 @@ if TYPE_CHECKING:
 
 PROMISED: Final = (Status.found, Status.not_reached)
 AFTERWARDS: Final = "holds afterwards"  # the gate's name
-WORDS: Final = {Verdict.met: "Confirmed:", Verdict.missed: "Not confirmed:",
-                Verdict.inconclusive: "Not decided whether"}  # fmt: skip
+WORDS: Final = {
+    Verdict.met: "Confirmed:",
+    Verdict.missed: "Not confirmed:",
+    Verdict.inconclusive: "Not decided whether",
+}
 
 
 def searched(levels: Sequence[HeldLevel]) -> list[HeldLevel]:
@@ -130,5 +133,12 @@ def spread(results: Sequence[Result], unit: str = "users") -> dict[str, Any]:
     if len(promises) > 1:
         said += f", standard deviation {deviation:.2g} ({deviation / mean:.1%})"
     said += f". They took {load_s:,.0f} s of load and {requests:,} requests."
-    return {"headline": said, "promises": promises, "searches": len(results), "mean": mean,
-            "deviation": deviation, "load_s": load_s, "requests": requests}  # fmt: skip
+    return {
+        "headline": said,
+        "promises": promises,
+        "searches": len(results),
+        "mean": mean,
+        "deviation": deviation,
+        "load_s": load_s,
+        "requests": requests,
+    }

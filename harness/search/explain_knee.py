@@ -86,9 +86,12 @@ def with_observations(
 
 
 def bottleneck(
-    slos: Sequence[Slo], knee: float, levels: Sequence[Level], max_num_seqs: MaxNumSeqs,
+    slos: Sequence[Slo],
+    knee: float,
+    levels: Sequence[Level],
+    max_num_seqs: MaxNumSeqs,
     unit: str = "users",
-) -> Bottleneck:  # fmt: skip
+) -> Bottleneck:
     """Apply the rules to the longest hold of the first level above the knee that breaks an SLO.
 
     Without such a level, it is the first one above the knee, else the highest one. The longest hold
@@ -200,8 +203,13 @@ def _mix_row(of: tuple[RecordTable, WindowGapCounter]) -> dict[str, Latency]:
 
 # Figures of a window that the level has under the same name; these may be unknown:
 FIGURES: Final = (
-    "n_failed", "outcomes", "in_flight", "output_tokens_per_s", "requests_per_s", "goodput_per_s",
-)  # fmt: skip
+    "n_failed",
+    "outcomes",
+    "in_flight",
+    "output_tokens_per_s",
+    "requests_per_s",
+    "goodput_per_s",
+)
 MAY_LACK: Final = ("tokens_per_event", "exact_share", "prompt_tokens_per_s", "came_at_once")
 
 

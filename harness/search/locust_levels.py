@@ -81,10 +81,14 @@ def unheld_sentence(asked: Sequence[AskedUsers], n_levels: int) -> str:
         return ""
     numbers = ", ".join(str(one.asked) for one in asked[:SHOWN])
     more = ", ..." if len(asked) > SHOWN else ""
-    held = f"only {n_levels} of these {len(asked)} numbers were" if n_levels else "none was"
+    told = f"Locust was asked for {numbers}{more} users, and"
+    until = "held until two requests per user had ended"
+    if not n_levels:
+        return f"{told} none was {until}; hold each number longer"
+    were = "was" if n_levels == 1 else "were"
     return (
-        f"Locust was asked for {numbers}{more} users, and {held} held until two requests per user "
-        "had ended: the figures are of the levels that were held; hold each number longer"
+        f"{told} only {n_levels} of these {len(asked)} numbers {were} {until}: the figures are of "
+        "the levels that were held; hold each number longer"
     )
 
 

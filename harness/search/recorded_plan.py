@@ -43,8 +43,11 @@ def search_plan(run: Run) -> SearchPlan:
 def logged_levels(run: Run) -> list[LoggedLevel]:
     """The windows in levels.jsonl; a line without one is counted as damage.
 
-    Of a test that Locust decided about they follow from the records, until they have been written.
+    Of a test that Locust decided about they always follow from the records: what was written may
+    be of a time when it was still going on.
     """
+    if (run.info.get("config") or {}).get("kind") == LOCUST:
+        return locust_levels(run.table, asked_users(read_json(run.path / names.ENDED) or {}))
     logged = []
     for row in run.levels:
         try:
@@ -60,9 +63,6 @@ def logged_levels(run: Run) -> list[LoggedLevel]:
         logged.append(
             LoggedLevel(window, invalid, decision, bool(row.get("audited", True)), reason)
         )
-    if not logged and (run.info.get("config") or {}).get("kind") == LOCUST:
-        asked = asked_users(read_json(run.path / names.ENDED) or {})
-        return locust_levels(run.table, asked)
     return logged
 
 

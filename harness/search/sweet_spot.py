@@ -25,6 +25,7 @@ class SweetSpot:
     first: float
     last: float
     best: float
+    is_highest: bool = False  # no level above `last` was held, so it may reach further
 
 
 def sweet_spot(levels: Sequence[Level]) -> SweetSpot | None:
@@ -47,4 +48,4 @@ def sweet_spot(levels: Sequence[Level]) -> SweetSpot | None:
         first -= 1
     while last + 1 < len(loads) and powers[last + 1] >= SHARE * powers[best]:
         last += 1
-    return SweetSpot(loads[first], loads[last], loads[best])
+    return SweetSpot(loads[first], loads[last], loads[best], last == len(loads) - 1)

@@ -63,11 +63,16 @@ class DriveOptions:
     def access(self) -> TargetAccess:
         """The same target, for single questions to it. Raises ConfigError for a bad URL."""
         key, ca_file = os.environ.get(self.key_source, ""), self.ca_file
-        timeouts = self.timeouts
         return TargetAccess(
-            Address.parse(self.url), key, self.key_source, Path(ca_file) if ca_file else None,
-            self.insecure, timeouts.connect_ns, timeouts.first_token_ns, self.headers,
-        )  # fmt: skip
+            Address.parse(self.url),
+            key,
+            self.key_source,
+            Path(ca_file) if ca_file else None,
+            self.insecure,
+            self.timeouts.connect_ns,
+            self.timeouts.first_token_ns,
+            self.headers,
+        )
 
     def quota(self, worker: int) -> int:
         """How many of `requests` are this worker's; -1: no limit."""
@@ -92,9 +97,15 @@ class DriveOptions:
 
 
 def request_bytes(
-    options: DriveOptions, access: TargetAccess, api: str, spec: RequestSpec, *,
-    request_id: str = "", user: str = "", session: str = "",
-) -> bytes:  # fmt: skip
+    options: DriveOptions,
+    access: TargetAccess,
+    api: str,
+    spec: RequestSpec,
+    *,
+    request_id: str = "",
+    user: str = "",
+    session: str = "",
+) -> bytes:
     """The whole request, head and body. Ids are for the user's headers."""
     address, body = access.address, request_body(options, api, spec)
     headers: dict[str, str] = {}
@@ -107,8 +118,11 @@ def request_bytes(
 def request_body(options: DriveOptions, api: str, spec: RequestSpec) -> dict[str, Any]:
     """The body for `api`, with what the server was found to accept."""
     return json_body(
-        api, options.model, spec, options.body,
+        api,
+        options.model,
+        spec,
+        options.body,
         fixed_length=options.fixed_length,
         final_usage=options.final_usage,
         continuous_usage=options.continuous_usage,
-    )  # fmt: skip
+    )

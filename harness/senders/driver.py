@@ -186,17 +186,27 @@ class Driver:
         name = request_id(self.options.run_id, self.worker, number)
         prompt = spec.prompt_tokens if self._data is None else -1  # of own data, an estimate
         planned = (
-            spec.session, spec.turn, spec.think_ns, spec.new_tokens, spec.mix_row, prompt,
-        )  # fmt: skip
+            spec.session,
+            spec.turn,
+            spec.think_ns,
+            spec.new_tokens,
+            spec.mix_row,
+            prompt,
+        )
         session = f"{user}-{spec.session}" if spec.session >= 0 else str(user)
         who = {"request_id": name, "user": str(user), "session": session}
         data = request_bytes(self.options, self._access, api, spec, **who)
         self._begin()  # only now: a body that is no JSON has failed, and no number is lost
         real = self._real and spec.session >= 0
         sent = reader.request(
-            data, number, user, spec.output_tokens, scheduled_ns,
-            plan=planned, keep_text=spec.keep_text or real,
-        )  # fmt: skip
+            data,
+            number,
+            user,
+            spec.output_tokens,
+            scheduled_ns,
+            plan=planned,
+            keep_text=spec.keep_text or real,
+        )
         if sent.error:  # Locust shows it to everybody
             sent = replace(sent, error=redact_text(sent.error, self._access.secrets))
         if user in self._talks:

@@ -78,9 +78,12 @@ class WorkerRelay:
     def _beat(self) -> None:
         driver = self.driver
         beat = Beat(
-            run=driver.options.run_id, worker=driver.worker, issued=driver.issued,
-            figures=driver.figures(), trouble=driver.trouble,
-        )  # fmt: skip
+            run=driver.options.run_id,
+            worker=driver.worker,
+            issued=driver.issued,
+            figures=driver.figures(),
+            trouble=driver.trouble,
+        )
         try:
             self.runner.send_message(BEAT, dict(beat))
         except Exception:  # Locust's RPCError among others: the next one comes

@@ -84,9 +84,15 @@ class Session:
         self._over = Event()
         self._lag = LoopLag(CLOCK, MASTER_LAG_S)
         self.shape = ControllerShape(
-            controller, CLOCK.now_ns, load.known_ns, self.scraper.latest, self._over.set,
-            pace=load.pace, pacers=options.processes, asks_per_s=asks_per_s,
-        )  # fmt: skip
+            controller,
+            CLOCK.now_ns,
+            load.known_ns,
+            self.scraper.latest,
+            self._over.set,
+            pace=load.pace,
+            pacers=options.processes,
+            asks_per_s=asks_per_s,
+        )
         self.shape.runner = load.runner
 
     def client_samples(self) -> list[ClientSample]:
@@ -186,7 +192,9 @@ def say_lost(lost: Sequence[str]) -> str:
     """The first worker's sentence, and how many more there are."""
     if not lost:
         return ""
-    more = f" ({len(lost) - 1} more were lost)" if len(lost) > 1 else ""
+    others = len(lost) - 1
+    were = "was" if others == 1 else "were"
+    more = f" ({others} more {were} lost)" if others else ""
     return f"{lost[0]}{more}; see its log, and run again."
 
 

@@ -65,10 +65,15 @@ class LlmClient:
         self._user = user
 
     def send(
-        self, *, messages: Sequence[dict[str, Any]] = (), prompt: str = "",
-        tools: Sequence[dict[str, Any]] = (), body: Mapping[str, Any] = NO_FIELDS,
-        output_tokens: int | None = None, name: str = "",
-    ) -> Exchange:  # fmt: skip
+        self,
+        *,
+        messages: Sequence[dict[str, Any]] = (),
+        prompt: str = "",
+        tools: Sequence[dict[str, Any]] = (),
+        body: Mapping[str, Any] = NO_FIELDS,
+        output_tokens: int | None = None,
+        name: str = "",
+    ) -> Exchange:
         """Send one request, wait for its end and return what came back, a failure too.
 
         `name` is its row in Locust's statistics, as in Locust's own clients; "": the API's path.
@@ -95,8 +100,8 @@ class LlmClient:
         if messages or prompt:
             own = RequestSpec(prompt, -1, spec.output_tokens, messages=tuple(messages))
             spec = own._replace(tools=spec.tools, model=spec.model, think_ns=spec.think_ns)
-        if tools:
-            spec = spec._replace(tools=tuple(tools))
+        if tools:  # how many tokens they add to the prompt is the server's to say
+            spec = spec._replace(tools=tuple(tools), prompt_tokens=-1)
         length = spec.output_tokens if output_tokens is None else output_tokens
         spec = spec._replace(body=body, output_tokens=length, keep_text=True)
         return user.send_spec(spec, name)

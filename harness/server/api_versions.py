@@ -1,6 +1,6 @@
-"""Since which vLLM an API streams, for a sentence when one does not.
+"""What a server's version tells: since which vLLM an API streams, and whether it is a simulator.
 
-Nobody asks for the version unless the API failed: other servers have versions of their own.
+Nobody compares the version unless an API failed: other servers have versions of their own.
 """
 
 from __future__ import annotations
@@ -55,6 +55,11 @@ def version_of(access: TargetAccess) -> str:
         return ""
     body = answer.json() if answer.status == http.client.OK else None
     return str(body.get("version", "")) if isinstance(body, dict) else ""
+
+
+def is_simulator(version: str) -> bool:
+    """Whether it is that of `vllm-harness engine`, which says so behind a URL, too."""
+    return version.startswith("harness-")
 
 
 def is_too_old(api: str, version: str) -> bool:

@@ -78,10 +78,15 @@ class NvmlGpus:
         nvml = self._nvml
         driver = nvml.nvmlSystemGetDriverVersion()
         return [
-            {"index": index, "name": nvml.nvmlDeviceGetName(handle), "driver": driver,
-             "memory_mib": self._memory(handle, "total"), "uuid": nvml.nvmlDeviceGetUUID(handle)}
+            {
+                "index": index,
+                "name": nvml.nvmlDeviceGetName(handle),
+                "driver": driver,
+                "memory_mib": self._memory(handle, "total"),
+                "uuid": nvml.nvmlDeviceGetUUID(handle),
+            }
             for index, handle in self._handles.items()
-        ]  # fmt: skip
+        ]
 
     def read(self, at_ns: int) -> list[GpuSample]:
         """Return one sample per GPU; NaN for what a GPU, its driver or a container hides."""

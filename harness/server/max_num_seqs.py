@@ -26,8 +26,13 @@ KNEE_FLAGS: Final = {
     "speculative_config": ("method", "num_speculative_tokens"),
 }  # fmt: skip
 # further flags that --server-flag accepts, as `vllm serve` spells them
-SPELLED: Final = ("api_server_count", "block_size", "kv_cache_dtype", "num_gpu_blocks_override",
-                  "scheduling_policy")  # fmt: skip
+SPELLED: Final = (
+    "api_server_count",
+    "block_size",
+    "kv_cache_dtype",
+    "num_gpu_blocks_override",
+    "scheduling_policy",
+)
 
 
 def parse_server_flag(text: str) -> tuple[str, int | float | str]:

@@ -2,6 +2,8 @@
 
     /harness               the page; its scripts and styles beside it, nothing from elsewhere
     /harness/live.json     what is new since a cursor, asked for once a second while a page is open
+    /harness/latencies.csv the quantiles of the whole run, as the page's table has them
+    /harness/metrics       the run's metrics for Prometheus
     /harness/files/NAME    of the run's folder, the files of DOWNLOADS and no other
     /harness/start, /stop  POST from the page itself; login.py refuses another site's
 
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import gevent
 import orjson
 from flask import Blueprint, Flask, Response, request, send_file
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from harness.records import names
 
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from locust.web import WebUI
 
     from harness.export.live_state import LiveState
+    from harness.export.live_tables import LiveTables
 
 PAGE: Final = files("harness.webpage") / "page"
 SCRIPTS: Final = ("live.js", "charts.js", "form.js", "link.js")
@@ -54,6 +58,8 @@ class LivePage:
 
     state: LiveState
     folder: Callable[[], Path | None]  # of the run that is shown
+    tables: LiveTables
+    metrics: Callable[[], bytes]  # a page of them
     start: Callable[[Mapping[str, str]], dict[str, str]] | None = None  # None: not from here
     stop: Callable[[], None] | None = None
     close: Callable[[], None] = lambda: None  # ends the web server
@@ -67,6 +73,8 @@ class LivePage:
             ("", self._page, ["GET"]),
             ("/<any({}):name>".format(",".join(f'"{name}"' for name in PARTS)), _part, ["GET"]),
             ("/live.json", self._news, ["GET"]),
+            ("/latencies.csv", self._csv, ["GET"]),
+            ("/metrics", self._metrics, ["GET"]),
             ("/files/<name>", self._file, ["GET"]),
             ("/start", self._start, ["POST"]),
             ("/stop", self._stop, ["POST"]),
@@ -75,6 +83,7 @@ class LivePage:
             blueprint.add_url_rule(rule, view.__name__, guarded, methods=methods)
         app.register_blueprint(blueprint)
         app.after_request(_with_link)
+        web_ui.environment.events.reset_stats.add_listener(self.tables.clear)
 
     @property
     def open(self) -> bool:
@@ -93,6 +102,7 @@ class LivePage:
     def _news(self) -> Response:
         self.asked_s = time.monotonic()
         told = self.state.changes_since(request.args.get("since", ""))
+        told["tables"] = self.tables.rows()
         if "facts" in told:
             told["facts"] = told["facts"] | {
                 "files": self._files(),
@@ -100,6 +110,14 @@ class LivePage:
                 "can_stop": self.stop is not None,
             }
         return _own(orjson.dumps(told), "application/json")
+
+    def _csv(self) -> Response:
+        answer = _own(self.tables.csv().encode(), "text/csv; charset=utf-8")
+        answer.headers["Content-Disposition"] = "attachment; filename=latencies.csv"
+        return answer
+
+    def _metrics(self) -> Response:
+        return Response(self.metrics(), content_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     def _files(self) -> list[dict[str, str]]:
         folder = self.folder()

@@ -70,8 +70,20 @@ class Response:
     list: this is on the path of every token.
     """
 
-    __slots__ = ("_bodiless", "_encoding", "_feed", "_parser", "_pieces", "between", "complete",
-                 "content_type", "keep_alive", "on_body", "problem", "status")  # fmt: skip
+    __slots__ = (
+        "_bodiless",
+        "_encoding",
+        "_feed",
+        "_parser",
+        "_pieces",
+        "between",
+        "complete",
+        "content_type",
+        "keep_alive",
+        "on_body",
+        "problem",
+        "status",
+    )
 
     def __init__(self) -> None:
         self.status = 0

@@ -31,8 +31,16 @@ KNOWN_TYPES: Final = ("response.", "content_block_", "message_", "ping", "keepal
 KNOWN_OBJECTS: Final = ("chat.completion", "text_completion")
 # where a server says what went wrong, the best first
 ERROR_WORDS: Final = (
-    "message", "detail", "details", "msg", "error", "errors", "error_message", "reason", "title",
-)  # fmt: skip
+    "message",
+    "detail",
+    "details",
+    "msg",
+    "error",
+    "errors",
+    "error_message",
+    "reason",
+    "title",
+)
 MORE_WORDS: Final = (*ERROR_WORDS, "text", "description")  # of what is known to be an error
 ERROR_CODES: Final = ("code", "status", "status_code", "error_code", "type")
 MAX_ERROR: Final = 200  # characters of a message
@@ -41,8 +49,14 @@ MAX_ERRORS: Final = 3  # of a list of them
 NO_WORDS: Final = "the server sent an error without a word about it"
 # The server gave the answer up; any other reason is an end.
 FAILED_FINISHES: Final = (
-    "abort", "aborted", "cancelled", "canceled", "error", "failed", "insufficient_system_resource",
-)  # fmt: skip
+    "abort",
+    "aborted",
+    "cancelled",
+    "canceled",
+    "error",
+    "failed",
+    "insufficient_system_resource",
+)
 FINISHES: Final = {"max_tokens": "length", "max_output_tokens": "length", "end_turn": "stop"}
 
 
@@ -103,9 +117,13 @@ def end_of(events: Sequence[bytes]) -> Chunk:
                 stranger = False
             stranger = stranger or chunk.stranger
     return Chunk(
-        carries_token=token, silent=other, error=error, finish_reason=finish, done=done,
+        carries_token=token,
+        silent=other,
+        error=error,
+        finish_reason=finish,
+        done=done,
         stranger=stranger,
-    )  # fmt: skip
+    )
 
 
 def read_json(data: bytes) -> Any:
@@ -143,8 +161,9 @@ def _read(body: Any) -> Chunk:
     """Read an object of any shape; an unexpected one raises AttributeError, TypeError, ..."""
     if body.get("error") or body.get("object") == "error":  # the object itself: vLLM before 0.10
         return Chunk(error=error_message(body.get("error") or body) or NO_WORDS)
-    if "choices" not in body and ("type" in body or not body.get("usage")):
-        return _read_typed(body["type"], body) if "type" in body else _read_other(body)
+    kind = body.get("type")
+    if "choices" not in body and (kind is not None or not body.get("usage")):
+        return _read_typed(kind, body) if isinstance(kind, str) else _read_other(body)
     completion, prompt, cached, thought = _usage(body.get("usage"))
     ids = -1
     finish, carries, answer, silent = "", False, False, False
@@ -260,4 +279,5 @@ def _words_of_object(said: dict[str, Any], deeper: int) -> str:
             field = ".".join(map(str, where)) if isinstance(where, list) else ""
             return f"{field}: {words}" if field else words
     codes = ((name, said.get(name)) for name in ERROR_CODES)
-    return ", ".join(f"{name} {code}" for name, code in codes if isinstance(code, int | str))
+    known = ((name, code) for name, code in codes if isinstance(code, int | str) and code != "")
+    return ", ".join(f"{name} {code}" for name, code in known)

@@ -55,16 +55,6 @@ _SPACE: Final = 32
 _BOM: Final = b"\xef\xbb\xbf"
 
 
-def is_special(data: bytes) -> bool:
-    """Whether an event, or a read of several, says more than a token: C has the same rule.
-
-    How a stream ends, an error, or an object that is no part of an answer.
-    """
-    if DELTA_KEY not in data and CHOICES_KEY not in data:
-        return True
-    return DONE in data or ERROR_KEY in data or ABORT in data
-
-
 class EventTooLong(ValueError):  # noqa: N818 - says what it is
     """An event, or a line, has more than MAX_EVENT_BYTES."""
 

@@ -83,22 +83,37 @@ SERIES: Final = (
     Series("kv_fetching", "gauge", _one("vllm:num_requests_kv_fetch_by_stage", "0.33")),
     Series("kv_usage", "gauge", KV_USAGE, fmean),
     Series("kv_usage_fullest", "gauge", KV_USAGE, max),
-    Series("awake", "gauge", _one("vllm:engine_sleep_state", "#24176"), min,
-           where=("sleep_state", "awake")),
+    Series(
+        "awake",
+        "gauge",
+        _one("vllm:engine_sleep_state", "#24176"),
+        min,
+        where=("sleep_state", "awake"),
+    ),
     Series("preemptions_total", "counter", _one("vllm:num_preemptions")),
     Series("prompt_tokens_total", "counter", _one("vllm:prompt_tokens")),
     Series("generation_tokens_total", "counter", _one("vllm:generation_tokens")),
     Series("requests_total", "counter", FINISHED),
     Series("finished", "counter", FINISHED, by="finished_reason"),
-    Series("prefix_queries_total", "counter", _renamed(
-        "vllm:prefix_cache_queries", "0.9.2", "vllm:gpu_prefix_cache_queries", "0.12")),
-    Series("prefix_hits_total", "counter", _renamed(
-        "vllm:prefix_cache_hits", "0.9.2", "vllm:gpu_prefix_cache_hits", "0.12")),
+    Series(
+        "prefix_queries_total",
+        "counter",
+        _renamed("vllm:prefix_cache_queries", "0.9.2", "vllm:gpu_prefix_cache_queries", "0.12"),
+    ),
+    Series(
+        "prefix_hits_total",
+        "counter",
+        _renamed("vllm:prefix_cache_hits", "0.9.2", "vllm:gpu_prefix_cache_hits", "0.12"),
+    ),
     # only with a KV connector (another instance's or host's cache), else 0
     Series("external_queries_total", "counter", _one("vllm:external_prefix_cache_queries", "0.15")),
     Series("external_hits_total", "counter", _one("vllm:external_prefix_cache_hits", "0.15")),
-    Series("computed_prompt_tokens_total", "counter", _one("vllm:prompt_tokens_by_source", "0.18"),
-           where=("source", "local_compute")),
+    Series(
+        "computed_prompt_tokens_total",
+        "counter",
+        _one("vllm:prompt_tokens_by_source", "0.18"),
+        where=("source", "local_compute"),
+    ),
     # only with --speculative-config; names of `vllm/v1/spec_decode/metrics.py`
     Series("spec_drafts_total", "counter", _one("vllm:spec_decode_num_drafts")),
     Series("spec_draft_tokens_total", "counter", _one("vllm:spec_decode_num_draft_tokens")),
@@ -114,16 +129,20 @@ SERIES: Final = (
     Series("ttft", "histogram", _one("vllm:time_to_first_token_seconds")),
     Series("itl", "histogram", ITL),
     Series("e2e", "histogram", _one("vllm:e2e_request_latency_seconds")),
-    Series("queue", "histogram", _renamed(  # deprecated in 0.8
-        "vllm:request_queue_time_seconds", "", "vllm:time_in_queue_requests", "0.10")),
+    Series(
+        "queue",
+        "histogram",
+        _renamed(  # deprecated in 0.8
+            "vllm:request_queue_time_seconds", "", "vllm:time_in_queue_requests", "0.10"
+        ),
+    ),
     Series("prefill", "histogram", _one("vllm:request_prefill_time_seconds")),
     Series("decode", "histogram", _one("vllm:request_decode_time_seconds")),
     Series("inference", "histogram", _one("vllm:request_inference_time_seconds")),
     Series("step_tokens", "histogram", _one("vllm:iteration_tokens_total")),
     Series("preemptions", "histogram", _one("vllm:request_num_preemptions", "0.32")),
-    Series("computed_tokens", "histogram",
-           _one("vllm:request_prefill_kv_computed_tokens", "0.15")),
-)  # fmt: skip
+    Series("computed_tokens", "histogram", _one("vllm:request_prefill_kv_computed_tokens", "0.15")),
+)
 # What newer versions write and nothing here uses, and why.
 NOT_READ: Final = {
     "vllm:prompt_tokens_cached_by_source": "0.33: where a hit came from (device, host, disk, ...); "

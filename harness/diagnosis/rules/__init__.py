@@ -1,1 +1,1 @@
-"""What each rule reads (`facts`), what it answers, and the rules by what they blame."""
+"""What each rule reads (`inputs`) and answers (`rule_result`), and the rules by what they blame."""

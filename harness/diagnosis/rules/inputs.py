@@ -25,9 +25,11 @@ API_BUSY: Final = 0.5  # cores of an API server; with less, nothing waits for it
 API_FULL: Final = 0.85  # no CPU left: it accepts requests late, whatever the network
 # Where requests wait for a first token; no place: anywhere.
 WAIT_OF: Final = {"network": "api", "front end": "api", "KV cache capacity": "queue"} | {
-    "batch slots": "queue", "engine process": "engine", "prefill compute": "engine",
+    "batch slots": "queue",
+    "engine process": "engine",
+    "prefill compute": "engine",
     "prefill-decode interference": "engine",
-}  # fmt: skip
+}
 # Prompts fill every step to the token budget if nearly all steps have one, and either (1) the p95
 # gap is hardly above the median and gaps are longer than at the lowest level, or (2) gaps are far
 # longer, however they vary, and `running` is not flat because of a slot.
@@ -126,33 +128,58 @@ class VerdictInputs:
         queue = min(queue, 1.0) if isnan(outside) else level.late.queue
         kv = server.kv_usage_fullest_max  # of the engine that has least left, where that is known
         return cls(
-            level.concurrency, level.seconds, broken, limit_ms, max_num_seqs.slots,
+            level.concurrency,
+            level.seconds,
+            broken,
+            limit_ms,
+            max_num_seqs.slots,
             max_num_seqs.source,
-            samples=server.samples, running=server.running_mean, running_max=server.running_max,
-            running_flat=server.running_flat_share, waiting=server.waiting_mean,
-            waiting_max=server.waiting_max, capacity=server.waiting_capacity_mean,
-            kv_max=server.kv_usage_max if isnan(kv) else kv, preemptions=server.preemptions,
-            ttft_ms=1e3 * server.ttft_mean_s, queue_ms=1e3 * server.queue_mean_s,
-            prefill_ms=1e3 * server.prefill_mean_s, decode_ms=1e3 * server.decode_mean_s,
+            samples=server.samples,
+            running=server.running_mean,
+            running_max=server.running_max,
+            running_flat=server.running_flat_share,
+            waiting=server.waiting_mean,
+            waiting_max=server.waiting_max,
+            capacity=server.waiting_capacity_mean,
+            kv_max=server.kv_usage_max if isnan(kv) else kv,
+            preemptions=server.preemptions,
+            ttft_ms=1e3 * server.ttft_mean_s,
+            queue_ms=1e3 * server.queue_mean_s,
+            prefill_ms=1e3 * server.prefill_mean_s,
+            decode_ms=1e3 * server.decode_mean_s,
             # of one thread: a Rust front end has no CPU left when all of its threads are busy
             api_cores=server.api_server_cores / (1 if isnan(threads) else threads),
-            api_threads=threads, engine_cores=server.engine_cores, gpu_util=gpu.util_pct_mean / 100,
+            api_threads=threads,
+            engine_cores=server.engine_cores,
+            gpu_util=gpu.util_pct_mean / 100,
             memory_kept=_over(_memory_share(gpu), _memory_share(lowest.gpu)),
-            throttle=gpu.throttled_share, throttled=gpu.throttled,
-            clock_share=_over(gpu.sm_clock_mhz_mean, fastest), client_ttft_ms=level.ttft_ms.mean,
+            throttle=gpu.throttled_share,
+            throttled=gpu.throttled,
+            clock_share=_over(gpu.sm_clock_mhz_mean, fastest),
+            client_ttft_ms=level.ttft_ms.mean,
             client_cores=max(client.cpu.values(), default=nan),
             instrument_share=max(client.instrument_share.values(), default=nan),
-            turnaround_ms=client.turnaround_ms.p99, gap_p50_ms=gaps.p50_ms, gap_p95_ms=gaps.p95_ms,
-            gap_mean_ms=gaps.mean_ms, alone_p95_ms=gaps.alone_p95_ms,
-            beside_p50_ms=gaps.beside_p50_ms, beside_share=gaps.prompt_share,
-            longest_beside_share=gaps.longest_prompt_share, late_share=gaps.late_share,
-            low_late_share=lowest.gaps.late_share, base_ms=gaps.base_ms, slope_ms=gaps.slope_ms,
-            prompt_tokens=gaps.prompt_tokens_mean, queue_share=queue,
+            turnaround_ms=client.turnaround_ms.p99,
+            gap_p50_ms=gaps.p50_ms,
+            gap_p95_ms=gaps.p95_ms,
+            gap_mean_ms=gaps.mean_ms,
+            alone_p95_ms=gaps.alone_p95_ms,
+            beside_p50_ms=gaps.beside_p50_ms,
+            beside_share=gaps.prompt_share,
+            longest_beside_share=gaps.longest_prompt_share,
+            late_share=gaps.late_share,
+            low_late_share=lowest.gaps.late_share,
+            base_ms=gaps.base_ms,
+            slope_ms=gaps.slope_ms,
+            prompt_tokens=gaps.prompt_tokens_mean,
+            queue_share=queue,
             outside_share=1 - queue if isnan(outside) else outside,
-            dispersion=level.arrivals.dispersion, scheduled=level.arrivals.scheduled,
-            low_users=lowest.concurrency, low_gap_ms=lowest.gaps.p50_ms,
+            dispersion=level.arrivals.dispersion,
+            scheduled=level.arrivals.scheduled,
+            low_users=lowest.concurrency,
+            low_gap_ms=lowest.gaps.p50_ms,
             low_ttft_ms=lowest.ttft_ms.mean,
-        )  # fmt: skip
+        )
 
     @property
     def first(self) -> bool:

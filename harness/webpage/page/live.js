@@ -5,7 +5,7 @@ import { build, post } from "./form.js";
 
 const EVERY_MS = 1000, PATIENCE = 3, NEWEST = 30;
 const $ = (id) => document.getElementById(id);
-const page = { cursor: "", points: [], facts: {}, now: {}, failures: 0, column: {} };
+const page = { cursor: "", points: [], facts: {}, now: {}, failures: 0, column: {}, tables: "" };
 const at = (name) => (point) => point[page.column[name]];
 
 const latency = (key, title) => new Chart({ title, unit: "ms (log scale)", log: true, lines: [
@@ -153,6 +153,23 @@ function showSteps(steps = []) {
   $("levels").querySelector(".wide").replaceChildren(table("Levels", head, rows));
 }
 
+const SO_FAR = { "within so far": "text good", "over so far": "text bad" };
+
+function showWholeRun({ latencies, slos }) {
+  const told = JSON.stringify([latencies, slos]);
+  if (told === page.tables) return; // what somebody has selected stays selected
+  page.tables = told;
+  $("whole").hidden = !slos.length && latencies.every(([, n]) => n === 0);
+  const quantiles = page.facts.quantiles.map((name) => [name === "p999" ? "p99.9" : name]);
+  const head = [["Latency, ms", "text"], ["Observations"], ...quantiles, ["Max"]];
+  const rows = latencies.map(([name, n, ...values]) => [[name, "text"], [number(n)], ...values.map((v) => [number(v)])]);
+  $("whole").querySelector(".wide").replaceChildren(table("Latencies of the whole run", head, rows));
+  $("slos").hidden = $("slos-note").hidden = !slos.length;
+  $("slos").replaceChildren(table("SLOs over the whole run",
+    [["SLO", "text"], ["So far", "text"], ["Over the limit"], ["Allowed"], ["Observations"]],
+    slos.map((one) => [[one.slo, "text"], [one.so_far, SO_FAR[one.so_far] || "text"], [one.over], [one.allowed], [number(one.n)]])));
+}
+
 const TRUTH = { met: ["true", "text good"], missed: ["false", "text bad"], inconclusive: ["not decided", "text"] };
 
 function showDrill({ expectations = [], events = [] }) {
@@ -190,6 +207,7 @@ function take(news) {
     if (before.over !== page.facts.over) $("asking").open = ["idle", "refused"].includes(page.facts.state);
   }
   showProgress(page.now);
+  showWholeRun(news.tables);
   if (news.points.length || news.whole || news.facts) { drawAll(); showCards(); showFigures(); }
 }
 

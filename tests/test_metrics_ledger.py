@@ -1,0 +1,263 @@
+"""Records and parts as they come: in any order, some twice."""
+
+import sys
+from dataclasses import fields, replace
+from itertools import permutations
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from measure_tables import MS, SECOND, record, window
+from random_tables import random_records
+
+from harness.core.states import Purpose
+from harness.metrics import ledger as ledgers
+from harness.metrics.evidence import Window, gather_evidence
+from harness.metrics.ledger import Ledger, LedgerView, waiting_or_thinking
+from harness.metrics.record_source import REQUEST_BYTES, PackedTable
+from harness.metrics.result import Latency
+from harness.metrics.slo import Slo
+from harness.metrics.window_summary import window_summary
+from harness.records.record_table import OPEN, RecordTable, concat_tables
+from harness.records.request_record import Outcome, RequestRecord
+from harness.run.page_viewer import ended_levels
+from harness.search.locust_levels import locust_levels
+from harness.search.replay import requests_in_window
+
+# one request in three parts, known until 15, 25 and 45 ms; the second brought nothing
+PARTS = [
+    record(0, 0, [10, 11], done=15, outcome=Outcome.open),
+    record(0, 0, [], done=25, outcome=Outcome.open),
+    record(0, 0, [30, 40], done=45, outcome=Outcome.open),
+]
+WHOLE = record(0, 0, [10, 11, 30, 40, 50], done=51)
+
+
+def whole(look: LedgerView) -> RecordTable:
+    """All that it holds as one table."""
+    return concat_tables(list(look.chunks()))
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+@pytest.mark.parametrize("twice", [None, 0, 1, 2])
+def test_parts_in_any_order_one_of_them_twice(order, twice):
+    """The joined request has each event once, in time order, and is known until the last part."""
+    ledger = Ledger()
+    for i in [*order, *([] if twice is None else [twice])]:
+        ledger.put([PARTS[i]])
+    seen = whole(ledger.look(0, 100 * MS))
+    assert (seen.at_ns / MS).tolist() == [10, 11, 30, 40]
+    assert (seen.tokens.tolist(), len(seen)) == ([1, 1, 1, 1], 1)
+    assert PARTS[0].at_ns.tolist() == [10 * MS, 11 * MS]  # the caller's own stays as it was
+
+
+def test_a_whole_record_replaces_its_parts_and_comes_once():
+    """What comes after it, part or whole, is dropped; wholes that came again are counted."""
+    ledger = Ledger()
+    ledger.put([PARTS[0], WHOLE, PARTS[2], WHOLE, record(0, 0, [9], worker=1)])
+    seen = whole(ledger.look(0, 100 * MS))
+    assert (len(seen), seen.counts.tolist()) == (2, [5, 1])
+    assert (ledger.total, ledger.twice) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("from_ms", "horizon_ms", "want"),
+    [
+        (0, 100, [(0, 5, 51), (1, 2, 70)]),  # worker: events, known until (ms)
+        (60, 100, [(1, 2, 70)]),  # ended before 60
+        (0, 35, [(0, 3, 35)]),  # as it was at 35: three events, and worker 1 had not sent
+        (0, 65, [(0, 5, 51), (1, 1, 65)]),
+    ],
+)
+def test_what_was_known_at_an_instant(from_ms, horizon_ms, want):
+    """Requests that ended after one instant, as they were known at another."""
+    ledger = Ledger()
+    ledger.put([WHOLE, record(0, 55, [60, 70], worker=1)])
+    seen = whole(ledger.table(from_ms * MS, horizon_ms * MS))
+    got = zip(
+        seen.worker.tolist(), seen.counts.tolist(), (seen.done_ns // MS).tolist(), strict=True
+    )
+    assert list(got) == want
+
+
+def test_what_ended_long_ago_is_forgotten():
+    """Half a minute before the instant asked for: memory stays bounded, counts stay."""
+    ledger = Ledger()
+    for number in range(100):
+        ledger.put([record(number, 1000 * number, [1000 * number + 500])])
+        ledger.table(1000 * number * MS, 1000 * number * MS)
+    assert len(ledger.table(0, 200_000 * MS).table) < 70
+    assert (ledger.total, ledger.twice) == (100, 0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("events", [1, 500, 1 << 16])
+def test_packed_tokens_are_the_same(seed, events, monkeypatch):
+    """Evidence of a ledger that packs after so many events is that of the records."""
+    monkeypatch.setattr(ledgers, "PACK_EVENTS", events)
+    records, step = random_records(seed, 200), window(20, 2, 9)
+    ledger = Ledger()
+    for first in range(0, len(records), 7):
+        ledger.put(records[first : first + 7])
+    slos = (Slo.parse("ttft_p95=90ms"), Slo.parse("itl_p95=21ms"))
+    got = gather_evidence(ledger.table(step.settled_ns, step.end_ns), step, slos)
+    known = RecordTable.from_records(records)
+    known = known.select((known.done_ns >= step.settled_ns) | (known.outcome == OPEN))
+    want = gather_evidence(known.until(step.end_ns), step, slos)
+    for f in fields(want)[1:]:
+        assert np.array_equal(getattr(got, f.name), getattr(want, f.name)), f.name
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_packed_table_comes_back(seed):
+    """Whatever gaps, stamps and tokens; a gap of three seconds, and none at all, too."""
+    table = RecordTable.from_records(random_records(seed, 50, gap_ms=[20, 0.001, 3000, 0][seed]))
+    for f in fields(table):
+        got = getattr(next(PackedTable.of(table).chunks()), f.name)
+        assert np.array_equal(got, getattr(table, f.name)), f.name
+
+
+def test_a_packed_request_takes_few_bytes():
+    """Those of users who wait 0.7 s for two tokens and more; a table takes 272 at three events."""
+    draw = np.random.default_rng(1)
+    sent = np.sort(draw.uniform(0, 40_000, 2000)).tolist()
+    ends = [(at, at + 50 + draw.exponential(20), at + 700 + draw.normal(0, 50)) for at in sent]
+    records = [
+        replace(
+            record(i, at, [first, last], last + 0.1, lows=[first - 0.02, last - 0.03]),
+            head_ns=round((first - 1) * MS),
+            first_event_ns=round((first - 0.1) * MS),
+            last_silent_ns=round((last + 0.05) * MS),
+            prompt_tokens=130 + i % 3,
+            user=i % 35,
+        )
+        for i, (at, first, last) in enumerate(ends)
+    ]
+    columns = PackedTable.of(RecordTable.from_records(records)).columns.values()
+    taken = sum(sys.getsizeof(column) + sys.getsizeof(column[2]) for column in columns) / 2000
+    assert REQUEST_BYTES / 2 < taken < REQUEST_BYTES
+
+
+def test_tokens_are_let_go_and_requests_are_not(monkeypatch):
+    """After ten seconds: what is asked of the last ones is there, of older ones it is refused."""
+    monkeypatch.setattr(ledgers, "PACK_EVENTS", 5)
+    ledger = Ledger(tokens_ns=10 * SECOND)
+    for number in range(100):  # one a second, two tokens each
+        at = 1000 * number
+        ledger.put([record(number, at, [at + 300, at + 500])])
+    assert len(ledger.look(0, 100 * SECOND).table) == 100
+    assert len(whole(ledger.look(95 * SECOND, 100 * SECOND)).at_ns) == 2 * 5
+    assert ledger.ended(0, 100 * SECOND) == (100, 0)
+    with pytest.raises(ValueError, match="thin table"):
+        gather_evidence(
+            ledger.look(0, 100 * SECOND), window(1, 0, 100), [Slo.parse("itl_p95=21ms")]
+        )
+
+
+@pytest.mark.parametrize("until_s", [99, 60])
+def test_a_long_level_has_the_figures_of_its_end(until_s, monkeypatch):
+    """Its first tokens are forgotten, all of them if records came long after it."""
+    monkeypatch.setattr(ledgers, "PACK_EVENTS", 5)
+    ledger = Ledger(tokens_ns=20 * SECOND)
+    for number in range(100):
+        at = 1000 * number
+        ledger.put([record(number, at, [at + 300, at + 500])])
+    held = SimpleNamespace(window=window(1, 0, until_s))
+    run = SimpleNamespace(
+        wanted=SimpleNamespace(kind="run"),
+        ended=[],
+        ledger=ledger,
+        controller=SimpleNamespace(levels=[held], horizon_ns=0),
+    )
+    [level] = ended_levels(run)
+    assert (level.ended, level.failed) == (until_s, 0)
+    assert level.p95_ms["ttft"][0] == 300.0
+    known = until_s == 99
+    assert (level.p95_ms["itl"][0] == pytest.approx(200, rel=0.01)) == known
+    assert (level.output_tokens_per_s == pytest.approx(2, rel=0.1)) == known
+
+
+def slow_request(number: int, done_s: float, outcome: Outcome = Outcome.ok) -> RequestRecord:
+    """Sent at 9 s; its first token comes with its end, if it has ended."""
+    tokens = [] if outcome == Outcome.open else [1000 * done_s]
+    return replace(record(number, 9000, tokens, 1000 * done_s), outcome=outcome)
+
+
+@pytest.mark.parametrize(
+    ("horizon_s", "last", "over", "want"),
+    [
+        (11, None, False, None),  # the request runs: the level is not shown yet
+        (12, 12, False, (3000, 0, True)),  # it took 3 s, as the report will say
+        (11, None, True, (2000, 1, True)),  # nothing more will come: its age, and it is said
+        (21, None, False, (12000, 1, True)),  # it was waited for long enough
+    ],
+)
+def test_a_level_is_shown_with_its_last_request(horizon_s, last, over, want):
+    """One level has one value everywhere, so its figures wait for the requests sent in it."""
+    ledger = Ledger()
+    ledger.put([record(n, 1000 * n, [1000 * n + 300]) for n in range(1, 9)])
+    ledger.put([slow_request(99, 11, Outcome.open)])
+    if last:
+        ledger.put([slow_request(99, last)])
+    held = SimpleNamespace(window=window(1, 0, 10))
+    controller = SimpleNamespace(levels=[held], horizon_ns=horizon_s * SECOND)
+    wanted = SimpleNamespace(kind="knee")
+    run = SimpleNamespace(wanted=wanted, ended=[], ledger=ledger, controller=controller)
+    shown = [
+        (level.p95_ms["ttft"][0], level.n_open, level.whole)
+        for level in ended_levels(run, over=over)
+    ]
+    assert shown == ([want] if want else [])
+    # meanwhile none of its requests is forgotten
+    ledger.table(100 * SECOND, 200 * SECOND)
+    assert len(ledger.look(0, 200 * SECOND).table) == (9 if want is None else bool(want[1]))
+
+
+def test_a_row_has_the_figures_of_the_report() -> None:
+    """Values and intervals, from the records in memory and from those of the folder."""
+    records = [one for one in random_records(3, 600) if one.outcome != Outcome.open]
+    ledger = Ledger()
+    ledger.put(records)
+    ends = [one.done_ns for one in records]
+    held = Window(0, 8, Purpose.hold, min(ends), min(ends), min(ends), max(ends), max(ends))
+    level = SimpleNamespace(window=held)
+    controller = SimpleNamespace(levels=[level], horizon_ns=max(ends))
+    wanted = SimpleNamespace(kind="knee")
+    run = SimpleNamespace(wanted=wanted, ended=[], ledger=ledger, controller=controller)
+    [row] = ended_levels(run)
+    table = requests_in_window(RecordTable.from_records(records), held)
+    report = window_summary(table, held.settled_ns, held.end_ns)
+    for key, got in row.p95_ms.items():
+        want = Latency.of(report[f"{key}_ms"]).at("p95")
+        assert got == pytest.approx(want, rel=1e-6, nan_ok=True)
+    assert row.output_tokens_per_s == pytest.approx(report["output_tokens_per_s"], abs=1e-3)
+
+
+def pausing(number: int, sent_s: float, pause_s: float) -> RequestRecord:
+    """A request of a second, and what its user planned to pause after it."""
+    one = record(number, 1000 * sent_s, [1000 * sent_s + 1000])
+    return replace(one, think_ns=round(pause_s * SECOND))
+
+
+THINKERS = [
+    pausing(n, n / 2, 3) for n in range(3)
+]  # sent at 0, 0.5 and 1 s; pauses end at 4 to 5 s
+
+
+@pytest.mark.parametrize(
+    ("at_s", "want"), [(0.9, 2), (1.5, 3), (3.9, 3), (4.2, 2), (4.7, 1), (5.5, 0)]
+)
+def test_users_in_flight_or_thinking(at_s: float, want: int) -> None:
+    """At an instant, by what was known of the requests then."""
+    known = RecordTable.from_records(THINKERS).until(round(at_s * SECOND))
+    assert waiting_or_thinking(known, round(at_s * SECOND)) == (want, 3 * SECOND)
+    assert waiting_or_thinking(RecordTable.from_records([]), 0) == (0, 0)
+
+
+def test_users_of_a_locust_run_may_think() -> None:
+    """The most that were in flight or in their pause; without pauses the most in flight."""
+    (level,) = locust_levels(RecordTable.from_records(THINKERS))
+    assert level.window.users == 3
+    busy = [replace(one, think_ns=-1) for one in THINKERS]
+    (level,) = locust_levels(RecordTable.from_records(busy))
+    assert level.window.users == 2

@@ -1,0 +1,107 @@
+"""From steps to the knee and its bottleneck, in simulated counts."""
+
+from dataclasses import replace
+from math import inf
+
+import pytest
+from measure_tables import SECOND, evidence, record, run_with, table, window
+
+from harness.metrics.level_figures import MaxNumSeqs, ServerFigures
+from harness.metrics.result import Level
+from harness.metrics.slo import Slo
+from harness.records.request_record import Outcome
+from harness.records.samples import ServerSample
+from harness.search.explain_knee import bottleneck, result_levels
+from harness.search.level_state import HeldLevel
+from harness.search.next_level import SearchPlan
+from harness.search.replay import RunTokenStats
+
+PLAN = SearchPlan((Slo.parse("ttft_p95=500ms"),))
+
+
+def step(users: int, over: float, start_s: float, end_s: float) -> HeldLevel:
+    """400 requests at `users`, of which `over` are over the limit."""
+    held = replace(
+        evidence(users, (400, over), seconds=end_s - start_s), window=window(users, start_s, end_s)
+    )
+    return HeldLevel(held.window, held, PLAN.judge(held))
+
+
+def test_the_verdict_looks_at_the_longest_step_above_the_knee() -> None:
+    """Nine users for 2 s, seen once between two batches, then for 20 s: all seats are taken."""
+    steps = [step(8, 4, 0, 10), step(9, 80, 20, 22), step(9, 80, 30, 50)]
+    running = {20: 0, 21: 8, **dict.fromkeys(range(30, 50), 8)}
+    samples = [ServerSample(at * SECOND, n, 1, kv_usage=0.1) for at, n in running.items()]
+    windows = [step.window for step in steps]
+    counted = RunTokenStats(table(), windows, PLAN.slos, samples)
+    levels = result_levels(steps, counted, run_with(samples), PLAN)
+    assert bottleneck(PLAN.slos, 8, levels, MaxNumSeqs()).bound_by == "batch slots"
+
+
+def test_each_workload_of_a_mix_has_its_own_latencies() -> None:
+    """TTFT 10 and 100 ms, gaps of 20 and 50; the last of the long ones breaks off after a token."""
+    requests = [
+        replace(record(n, 1000 * n, [1000 * n + first + gap * k for k in range(4)]), mix_row=row)
+        for n in range(40)
+        for row, first, gap in [((0, 10, 20), (1, 100, 50))[n % 2]]
+    ]
+    requests[39] = replace(
+        record(39, 39_000, [39_100], 39_200, Outcome.truncated, planned=4), mix_row=1
+    )
+    held = step(8, 4, 0, 60)
+    counted = RunTokenStats(table(*requests), [held.window], PLAN.slos, [])
+    (level,) = result_levels([held], counted, run_with([]), PLAN, mix=("chat", "rag"))
+    got = {
+        name: {key: (one.n, one.n_failed, one.p50, one.p95) for key, one in row.items()}
+        for name, row in level.mix.items()
+    }
+    assert got == {
+        "chat": {
+            "ttft_ms": (20, 0, 10, 10),
+            "itl_ms": (60, 0, pytest.approx(20, rel=1e-3), pytest.approx(20, rel=1e-3)),
+            "e2e_ms": (20, 0, 70, 70),
+        },
+        # 19 x 3 gaps, and three that never came; failed is infinite: 5% of the requests
+        "rag": {
+            "ttft_ms": (20, 1, 100, inf),
+            "itl_ms": (60, 3, pytest.approx(50, rel=1e-3), inf),
+            "e2e_ms": (20, 1, 250, inf),
+        },
+    }
+    assert level.itl_ms.n == 120
+
+
+SCRAPED = ServerFigures(samples=4, running_mean=8)
+
+
+@pytest.mark.parametrize(
+    ("levels", "want"),
+    [
+        # (users, over the limit, scrapes) -> the level that is judged
+        ([(8, 0.01, 4), (9, 0.2, 4), (12, 0.9, 4)], 9),
+        ([(8, 0.01, 4), (9, 0.02, 4), (12, 0.9, 4)], 12),  # 9 users break nothing
+        ([(8, 0.01, 4), (9, 0.02, 4), (12, 0.03, 4)], 9),  # nobody does
+        ([(8, 0.01, 4), (9, 0.2, 1), (12, 0.9, 4)], 12),  # a single scrape has no rates
+        ([(8, 0.01, 4), (9, 0.2, 1), (12, 0.9, 1)], 9),  # no other one has more
+        ([(6, 0.01, 4), (8, 0.01, 4)], 8),  # none above the knee
+    ],
+)
+def test_the_level_that_is_judged(levels: list[tuple[int, float, int]], want: int) -> None:
+    """The first above the knee that breaks an SLO, if the server was scraped twice in it."""
+    held = [
+        Level(
+            i,
+            users,
+            end_ns=10 * SECOND,
+            over_share={"ttft_p95": over},
+            server=replace(SCRAPED, samples=samples),
+        )
+        for i, (users, over, samples) in enumerate(levels)
+    ]
+    found = bottleneck(PLAN.slos, 8, held, MaxNumSeqs())
+    assert found.window.startswith(f"{want} users held for 10 s")
+
+
+def test_without_levels_nothing_is_named() -> None:
+    """A run that was cut off before its first level has no bottleneck."""
+    assert bottleneck(PLAN.slos, 8, [], MaxNumSeqs()).bound_by == "undecided"
