@@ -15,14 +15,17 @@ from typing import TYPE_CHECKING, Any
 import gevent
 from wire_examples import EVENTS, HEAD, chunk
 
+from harness.core.timeouts import Timeouts
 from harness.reader.client_connection import Place
-from harness.reader.open_stream import Exchange, Limits
 from harness.reader.reader import Reader
 from harness.records.request_record import Outcome, RequestRecord
+from harness.units import SECOND
 from harness.wire.http import post
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from harness.reader.open_stream import Exchange
 
 Step = list[Any]
 NAMES = itertools.count()  # one server may serve many cases
@@ -54,14 +57,15 @@ class Case:
     """A reader and what it gave."""
 
     def __init__(self, port: int, **options: Any) -> None:
-        """Options are Reader's; `tls` and `host` are Place's, limits in ms are Limits'."""
+        """Options are Reader's; `tls` and `host` are Place's, durations in ns are Timeouts'."""
         self.port = port
         self.name = next(NAMES)
         self.records: dict[int, RequestRecord] = {}
         self.parts: list[RequestRecord] = []
-        place = Place(options.pop("host", "127.0.0.1"), port, options.pop("tls", None), 2.0)
-        limits = Limits(**{k: options.pop(k) for k in list(options) if k.endswith("_ns")})
-        self.reader = Reader(5, self.put, place, limits, **options)
+        given = {name: options.pop(name) for name in list(options) if name.endswith("_ns")}
+        timeouts = Timeouts(connect_ns=2 * SECOND, **given)
+        host, tls = options.pop("host", "127.0.0.1"), options.pop("tls", None)
+        self.reader = Reader(5, self.put, Place(host, port, tls, timeouts), **options)
 
     def put(self, records: list[RequestRecord]) -> None:
         """The reader's sink; a record comes once."""

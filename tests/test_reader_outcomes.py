@@ -146,15 +146,15 @@ def test_what_a_server_can_do(
 @pytest.mark.parametrize(
     ("script", "limit", "error", "tokens"),
     [
-        ([["hang"]], "first_byte_ns", "no first token in 0.3 s", 0),
+        ([["hang"]], "first_token_ns", "no first token in 0.3 s", 0),
         # vLLM sends the head at once and the first token when its turn comes
-        ([*send(HEAD), ["hang"]], "first_byte_ns", "no first token in 0.3 s", 0),
+        ([*send(HEAD), ["hang"]], "first_token_ns", "no first token in 0.3 s", 0),
         ([*send(HEAD + TOKEN), ["hang"]], "idle_ns", "no further byte in 0.3 s", 1),
         # comments keep connections open, whole or cut anywhere; they are no life of the stream
-        ([*send(HEAD), *QUIET], "first_byte_ns", "no first token in 0.3 s", 0),
+        ([*send(HEAD), *QUIET], "first_token_ns", "no first token in 0.3 s", 0),
         ([*send(HEAD + TOKEN), *QUIET], "idle_ns", "no further byte but comments in 0.3 s", 1),
         ([*send(HEAD + TOKEN, TOKEN), *CUT], "idle_ns", "no further byte but comments in 0.3 s", 2),
-        ([*send(HEAD), *BEATS], "first_byte_ns", "no first token in 0.3 s", 0),
+        ([*send(HEAD), *BEATS], "first_token_ns", "no first token in 0.3 s", 0),
         (
             [*send(HEAD + TOKEN, TOKEN), *BEATS],
             "idle_ns",

@@ -1,9 +1,11 @@
 """What travels to the load processes, and what each request asks for."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
+from harness.core.timeouts import Timeouts
 from harness.load.plan import RequestSpec
 from harness.load.tokens import Calibration
 from harness.load.workloads import WORKLOADS, workload
@@ -21,6 +23,33 @@ def test_options_survive_json(name: str) -> None:
     """What a worker reads equals what the master wrote."""
     options = DriveOptions("http://h:1", "m", workload(name), 7, Calibration(1.3, 12), requests=5)
     assert DriveOptions.from_json(json.loads(json.dumps(options.to_json()))) == options
+
+
+TIMES = {"connect_ns": 1, "first_token_ns": 2, "idle_ns": 3, "total_ns": 4}
+
+
+def test_timeouts_are_flat_in_json() -> None:
+    """Their keys are among the others, as workers read them and run folders have had them."""
+    options = replace(CHAT, timeouts=Timeouts(1, 2, 3, 4))
+    told = json.loads(json.dumps(options.to_json()))
+    assert {key: told[key] for key in told if key.endswith("_ns")} == TIMES
+    assert "timeouts" not in told
+    assert DriveOptions.from_json(told) == options
+
+
+@pytest.mark.parametrize(
+    ("old", "want"),
+    [
+        (TIMES, Timeouts(1, 2, 3, 4)),
+        ({"idle_ns": 7}, Timeouts(idle_ns=7)),  # what is not there has its default
+        ({}, Timeouts()),
+    ],
+)
+def test_json_of_before_is_read(old: dict[str, int], want: Timeouts) -> None:
+    """From a folder that was written when the timeouts were fields of their own."""
+    before = {"url": "http://h:1", "model": "m", "workload": CHAT.to_json()["workload"]} | old
+    read = DriveOptions.from_json(json.loads(json.dumps(before)))
+    assert read == replace(CHAT, timeouts=want)
 
 
 def test_the_key_is_named_not_held(monkeypatch: pytest.MonkeyPatch) -> None:

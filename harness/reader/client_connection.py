@@ -10,12 +10,13 @@ import ssl
 import sys
 import termios
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import gevent.socket
 from gevent.lock import BoundedSemaphore
 
+from harness.core.timeouts import Timeouts
 from harness.reader.stamping import Socket, SocketStamps, ask_for_stamps
 from harness.records.request_record import Outcome
 from harness.server.address import group_by_family
@@ -39,12 +40,12 @@ class ConnectFailed(Exception):  # noqa: N818 - becomes an Outcome
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where to connect. `tls` None: plain. `connect_s` is for name, TCP and TLS together."""
+    """Where to connect, and how long that and each request may take. `tls` None: plain."""
 
     host: str
     port: int
     tls: ssl.SSLContext | None = None
-    connect_s: float = 10.0
+    timeouts: Timeouts = field(default_factory=Timeouts)
 
 
 class Addresses:
@@ -67,7 +68,7 @@ class Addresses:
         """As of `getaddrinfo`, best first. Blocks this greenlet once. Raises ConnectFailed."""
         place = self.place
         try:
-            with gevent.Timeout(place.connect_s, TimeoutError), self._looking:
+            with gevent.Timeout(place.timeouts.connect_s, TimeoutError), self._looking:
                 if not self._by_family:
                     self._by_family = group_by_family(
                         gevent.socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
@@ -100,7 +101,7 @@ class Connection:
         self.queued = 0  # bytes of the latest request that the kernel took
         self.used = False  # carried a response before: the server may have closed it since
         self.tls: TlsClient | None = None
-        self._until = time.monotonic() + place.connect_s
+        self._until = time.monotonic() + place.timeouts.connect_s
         self.sock = self._connect(addresses)
         self.fd = self.sock.fileno()
         self.recvmsg = self.sock.recvmsg
@@ -145,7 +146,7 @@ class Connection:
 
     def _too_slow(self, phase: str) -> ConnectFailed:
         return ConnectFailed(
-            f"{phase} took longer than {self.place.connect_s:g} s", Outcome.timeout
+            f"{phase} took longer than {self.place.timeouts.connect_s:g} s", Outcome.timeout
         )
 
     def _handshake(self, context: ssl.SSLContext) -> None:
@@ -175,7 +176,7 @@ class Connection:
             try:
                 n_bytes = self.sock.send(view)
             except BlockingIOError:
-                gevent.socket.wait_write(self.fd, timeout=self.place.connect_s)
+                gevent.socket.wait_write(self.fd, timeout=self.place.timeouts.connect_s)
             else:
                 self.queued += n_bytes
                 view = view[n_bytes:]

@@ -1,4 +1,4 @@
-"""One exchange under way, how long its phases may take, and how it ended."""
+"""One exchange under way, whether it takes too long, and how it ended."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from harness.wire.sse import (
 )
 
 if TYPE_CHECKING:
+    from harness.core.timeouts import Timeouts
     from harness.reader.fast_path import FastPath
 
 KEPT: Final = 8  # reads of the body kept, its last ones, to see how it ended
@@ -39,19 +40,6 @@ KEPT: Final = 8  # reads of the body kept, its last ones, to see how it ended
 SHORT: Final = 512
 QUIET: Final = (b":", *EMPTY_EVENTS)  # what a read without content begins with
 EMPTY_DATA: Final = (b"data:", b"data: ")
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How long each phase may take; connecting has its own (`Place`).
-
-    The first limit is for the first byte of the body, which comes with the first token: servers
-    may send the head long before. Comments, which keep an idle connection open, do not count.
-    """
-
-    first_byte_ns: int = 120 * SECOND  # from sent
-    idle_ns: int = 60 * SECOND  # between two reads of the body that hold more than comments
-    total_ns: int = 600 * SECOND  # from sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,21 +90,21 @@ class Stream:
     def size(self) -> int:
         return self.n_bytes + (self.fast_path.progress()[0] if self.fast_path is not None else 0)
 
-    def overdue(self, now_ns: int, limits: Limits) -> str:
+    def overdue(self, now_ns: int, timeouts: Timeouts) -> str:
         """The sentence of a timeout; "" while there is time, and `in_time_ns` says for how long."""
         body_ns = self.body_ns
         if self.fast_path is not None:
             body_ns = max(body_ns, self.fast_path.progress()[1])
-        total_ns = self.sent_ns + limits.total_ns
-        first_ns = self.sent_ns + limits.first_byte_ns if body_ns < 0 else total_ns
-        idle_ns = max(body_ns, self.sent_ns) + limits.idle_ns
+        total_ns = self.sent_ns + timeouts.total_ns
+        first_ns = self.sent_ns + timeouts.first_token_ns if body_ns < 0 else total_ns
+        idle_ns = max(body_ns, self.sent_ns) + timeouts.idle_ns
         if now_ns > total_ns:
-            return f"the whole request took longer than {limits.total_ns / SECOND:g} s"
+            return f"the whole request took longer than {timeouts.total_ns / SECOND:g} s"
         if now_ns > first_ns:
-            return f"no first token in {limits.first_byte_ns / SECOND:g} s"
+            return f"no first token in {timeouts.first_token_ns / SECOND:g} s"
         if body_ns >= 0 and now_ns > idle_ns:
             but = "" if self._comment is None else " but comments"
-            return f"no further byte{but} in {limits.idle_ns / SECOND:g} s"
+            return f"no further byte{but} in {timeouts.idle_ns / SECOND:g} s"
         # until the body begins, it may at any time
         self.in_time_ns = min(total_ns, first_ns, max(idle_ns, now_ns))
         return ""

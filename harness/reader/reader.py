@@ -19,7 +19,7 @@ from harness.reader.client_connection import READ_BYTES, Addresses, ConnectFaile
 from harness.reader.clock import CLOCK, Clock
 from harness.reader.decoder_link import DecoderLink
 from harness.reader.loop_lag import Collecting, LoopLag
-from harness.reader.open_stream import Exchange, Limits, Stream
+from harness.reader.open_stream import Exchange, Stream
 from harness.reader.poller import Poller
 from harness.reader.raw_batch import HEAD, Output
 from harness.reader.stamping import Stamping
@@ -46,7 +46,6 @@ class Reader:
         worker: int,
         put: Callable[[list[RequestRecord]], None] | None,
         place: Place,
-        limits: Limits | None = None,
         *,
         clock: Clock = CLOCK,
         stamps: bool = True,
@@ -61,7 +60,7 @@ class Reader:
         """
         self.worker = worker
         self.addresses = Addresses(place, first=worker)
-        self.limits = limits or Limits()
+        self.timeouts = place.timeouts
         self.clock = clock
         self.stamping = Stamping()
         self.source = self.stamping.source if stamps else "read"
@@ -290,7 +289,7 @@ class Reader:
                 for stream in [s for s in self._open.values() if s.size > MAX_ANSWER_BYTES]:
                     stream.end(Outcome.protocol, TOO_MUCH, now)
             for stream in [s for s in self._open.values() if s.in_time_ns <= now and s.sent_ns]:
-                if sentence := stream.overdue(now, self.limits):
+                if sentence := stream.overdue(now, self.timeouts):
                     stream.end(Outcome.timeout, sentence, now)
 
     def _read_until_ns(self) -> int:

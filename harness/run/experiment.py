@@ -389,7 +389,7 @@ def most_failures(holds: Sequence[Hold]) -> int:
 
 def drive_options(wanted: Wanted, url: str, known: Capabilities) -> DriveOptions:
     """What the load processes are told; the key stays in the environment."""
-    target, load, limits = wanted.target, wanted.load, wanted.target.timeouts
+    target, load = wanted.target, wanted.load
     run_id, data = f"{CLOCK.now_ns():x}", load.data
     if data is not None and data.salt == AUTO:
         data.salt = run_id
@@ -406,10 +406,7 @@ def drive_options(wanted: Wanted, url: str, known: Capabilities) -> DriveOptions
         key_source=target.key_source,
         ca_file=str(target.ca_file or ""),
         insecure=target.insecure,
-        connect_ns=limits.connect_ns,
-        first_token_ns=limits.first_token_ns,
-        idle_ns=limits.idle_ns,
-        total_ns=limits.total_ns,
+        timeouts=target.timeouts,
         processes=load.processes,
         body=load.body,
         headers=target.headers,

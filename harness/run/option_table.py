@@ -152,7 +152,7 @@ PROVE: Final = (
     ),
     *START,
 )
-TIMEOUTS: Final = (  # fields of study_options.Timeouts; their defaults are there
+TIMEOUTS: Final = (  # fields of core.timeouts.Timeouts; their defaults are there
     Option(
         "--connect-timeout",
         "TCP and TLS; default: 10s",

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from harness.core.timeouts import Timeouts
 from harness.errors import ConfigError
 from harness.load.lengths import FROM_DATA
 from harness.load.request_fields import DEFAULT_FIELDS, check_key
@@ -25,7 +26,6 @@ from harness.run.study_options import (
     LoadOptions,
     OutputOptions,
     TargetOptions,
-    Timeouts,
     Wanted,
     wanted_levels,
 )

@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from harness.core.timeouts import Timeouts
 from harness.errors import ConfigError
 from harness.load.request_fields import DEFAULT_FIELDS
 from harness.units import NS_PER, SECOND, duration_ns
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from harness.metrics.slo import Slo
     from harness.search.next_level import Hold, SearchPlan
 
-DEFAULT_FIRST_TOKEN_NS: Final = 120 * SECOND
-PROBE_NS: Final = 60 * SECOND  # a loaded vLLM answers the probe late
 RATE_STEP_PER_S: Final = 0.01  # levels of an open loop are whole numbers of these
 MAX_BUDGET_NS: Final = 24 * NS_PER["h"]
 MIN_BUDGET_NS: Final = 10 * SECOND
@@ -36,22 +35,6 @@ def budget_ns(text: str, what: str = "the budget") -> int:
     if not MIN_BUDGET_NS <= value <= MAX_BUDGET_NS:
         raise ConfigError(f"{what} is {text!r}: expected a time from 10s to 24h; try '10m'.")
     return value
-
-
-@dataclass(frozen=True, slots=True)
-class Timeouts:
-    """How long each phase of a request may take before it counts as failed."""
-
-    connect_ns: int = 10 * SECOND
-    first_token_ns: int = DEFAULT_FIRST_TOKEN_NS  # from sent
-    idle_ns: int = 60 * SECOND  # between two reads of a stream
-    total_ns: int = 600 * SECOND  # from sent to done
-
-    @property
-    def answer_ns(self) -> int:
-        """For answers to the probe: a minute, unless --first-token-timeout was given."""
-        first_ns = self.first_token_ns
-        return min(PROBE_NS if first_ns == DEFAULT_FIRST_TOKEN_NS else first_ns, self.total_ns)
 
 
 @dataclass(frozen=True, slots=True)

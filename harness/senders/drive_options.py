@@ -7,26 +7,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from harness.core.timeouts import Timeouts
 from harness.core.typed_json import from_json
 from harness.load.request_fields import DEFAULT_FIELDS, fill_headers, json_body
 from harness.load.tokens import Calibration
 from harness.load.workloads import API_PATHS, Workload
 from harness.server.access import TargetAccess
 from harness.server.address import Address
-from harness.units import SECOND
 from harness.wire.http import post
 
 if TYPE_CHECKING:
     from harness.load.plan import RequestSpec
 
+TIMEOUT_KEYS: Final = tuple(one.name for one in fields(Timeouts))
+
 
 @dataclass(frozen=True, slots=True)
 class DriveOptions:
-    """One target and what is sent to it. Durations in ns.
+    """One target and what is sent to it.
 
     The API key is named, not held: each process reads the environment variable `key_source`.
     """
@@ -42,10 +44,7 @@ class DriveOptions:
     key_source: str = ""  # environment variable; "": no key
     ca_file: str = ""
     insecure: bool = False
-    connect_ns: int = 10 * SECOND
-    first_token_ns: int = 120 * SECOND  # from sent
-    idle_ns: int = 60 * SECOND  # between two reads of a stream
-    total_ns: int = 600 * SECOND  # from sent to done
+    timeouts: Timeouts = field(default_factory=Timeouts)
     batch: int = 0  # users that start together share so many requests; 0: no limit
     requests: int = -1  # send so many in all, over all processes; -1: no limit
     most_failures: int = 0  # a process pauses after so many one after another; 0: never
@@ -70,8 +69,8 @@ class DriveOptions:
             self.key_source,
             Path(ca_file) if ca_file else None,
             self.insecure,
-            self.connect_ns,
-            self.first_token_ns,
+            self.timeouts.connect_ns,
+            self.timeouts.first_token_ns,
             self.headers,
         )
 
@@ -85,11 +84,16 @@ class DriveOptions:
         return share + (worker < rest)
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """Flat: the timeouts are keys among the others, as in every run folder so far."""
+        flat = asdict(self)
+        flat.update(flat.pop("timeouts"))
+        return flat
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> DriveOptions:
-        return from_json(cls, data)
+        """What `to_json` wrote, now or before. Raises ValueError for a value that does not fit."""
+        timeouts = {key: data[key] for key in TIMEOUT_KEYS if key in data}
+        return from_json(cls, data | {"timeouts": timeouts})
 
 
 def request_bytes(

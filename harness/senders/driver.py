@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import gevent
 from gevent.event import Event
@@ -24,7 +24,6 @@ from harness.load.own_data import DataSource
 from harness.load.plan import RequestSpec, plan, seeded_random
 from harness.reader.client_connection import Place
 from harness.reader.clock import CLOCK
-from harness.reader.open_stream import Exchange, Limits
 from harness.reader.raw_batch import Output
 from harness.reader.reader import Reader
 from harness.records import names
@@ -33,6 +32,9 @@ from harness.records.redact import redact_text
 from harness.records.request_record import Outcome, RequestRecord, request_id
 from harness.senders.drive_options import DriveOptions, request_bytes
 from harness.units import MS, SECOND
+
+if TYPE_CHECKING:
+    from harness.reader.open_stream import Exchange
 
 LEAST_STAGGER_S: Final = 0.3  # new users start spread over this at least
 MOST_STAGGER_S: Final = 10.0
@@ -232,11 +234,10 @@ class Driver:
         if reader is None:
             if self._master is not None and not self._ready:
                 self._set_clock(self._master)
-            o, address = self.options, self._access.address
+            address = self._access.address
             tls = self._access.tls_context() if address.tls else None
-            place = Place(address.host, address.port, tls, o.connect_ns / SECOND)
-            limits = Limits(o.first_token_ns, o.idle_ns, o.total_ns)
-            reader = Reader(self.worker, self._put, place, limits, output=self._output())
+            place = Place(address.host, address.port, tls, self.options.timeouts)
+            reader = Reader(self.worker, self._put, place, output=self._output())
             # may be set after the start
             reader.link.on_trouble = lambda why: self.on_trouble(why)  # noqa: PLW0108 - as it is then
             self._reader = reader

@@ -114,7 +114,7 @@ class Session:
         try:
             # a step down waits for the longest request that is allowed, then cuts it off
             if self.decides:
-                patience_s = self.options.total_ns / SECOND + self.drain_s
+                patience_s = self.options.timeouts.total_ns / SECOND + self.drain_s
                 load.environment.stop_timeout = patience_s
             load.attach_session(
                 self.options,
