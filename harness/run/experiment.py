@@ -111,35 +111,17 @@ class Experiment:
         ledger = Ledger(None if wanted.kind in ("knee", DRILL) else TOKENS_NS)
         samples: list[ServerSample] = []
         hosts: list[HostSample] = []
-        lines = folder.lines(names.LEVELS)
-        shared = shared_prompt_tokens(options.to_json())
-
-        def audit(window: Window, seen: RecordSource) -> str:
-            host = host_figures(hosts, window.settled_ns, window.end_ns)
-            slos = wanted.plan.slos
-            return invalid_reason(window, seen, samples, slos, shared=shared, host=host)
-
-        def on_level(step: HeldLevel) -> None:
-            judged = step.judgement
-            lines.append(
-                asdict(step.window)
-                | {
-                    "decision": judged.decision,
-                    "reason": judged.reason,
-                    "invalid": step.invalid,
-                    "audited": step.audited,
-                }
-            )
-
-        if wanted.kind == LOCUST and load is not None:
-            controller: KneeController = Observer(wanted.plan, ledger, load)
-        elif stage is not None:
-            stage.log = folder.lines(names.EVENTS).append
-            controller = DrillController(stage, wanted.plan, ledger, audit=audit, on_level=on_level)
-        else:
-            controller = KneeController(
-                wanted.plan, ledger, choose=choose, audit=audit, on_level=on_level
-            )
+        controller = _controller(
+            wanted,
+            folder,
+            ledger,
+            samples=samples,
+            hosts=hosts,
+            options=options,
+            choose=choose,
+            load=load,
+            stage=stage,
+        )
         begun = cls(
             wanted,
             url,
@@ -330,6 +312,49 @@ class Observer(KneeController):
         if now.there_ns < 0 and running_users == wanted:
             now.there_ns, now.users = now_ns, self._load.own_users()
         return LoadTarget(wanted, 1.0)
+
+
+def _controller(
+    wanted: Wanted,
+    folder: RunFolder,
+    ledger: Ledger,
+    *,
+    samples: list[ServerSample],
+    hosts: list[HostSample],
+    options: DriveOptions,
+    choose: ChooseNext | None,
+    load: LoadRunner | None,
+    stage: Stage | None,
+) -> KneeController:
+    """What asks for the levels: Locust's own test, a drill, or a search."""
+    if wanted.kind == LOCUST and load is not None:
+        return Observer(wanted.plan, ledger, load)
+    lines = folder.lines(names.LEVELS)
+    shared = shared_prompt_tokens(options.to_json())
+
+    def audit(window: Window, seen: RecordSource) -> str:
+        host = host_figures(hosts, window.settled_ns, window.end_ns)
+        slos = wanted.plan.slos
+        return invalid_reason(window, seen, samples, slos, shared=shared, host=host)
+
+    def on_level(step: HeldLevel) -> None:
+        lines.append(_level_line(step))
+
+    if stage is not None:
+        stage.log = folder.lines(names.EVENTS).append
+        return DrillController(stage, wanted.plan, ledger, audit=audit, on_level=on_level)
+    return KneeController(wanted.plan, ledger, choose=choose, audit=audit, on_level=on_level)
+
+
+def _level_line(step: HeldLevel) -> dict[str, Any]:
+    """A line of levels.jsonl."""
+    judged = step.judgement
+    return asdict(step.window) | {
+        "decision": judged.decision,
+        "reason": judged.reason,
+        "invalid": step.invalid,
+        "audited": step.audited,
+    }
 
 
 class Viewer(Protocol):

@@ -119,13 +119,7 @@ class VerdictInputs:
         server, gpu, client, gaps = level.server, level.gpu, level.client, level.gaps
         threads = server.api_server_threads
         lowest = min(levels, key=lambda one: one.load, default=level)
-        busy = [x for x in levels if x.gpu.util_pct_mean >= AS_BUSY * gpu.util_pct_mean]
-        clocks = [x.gpu.sm_clock_mhz_mean for x in busy if x.load < level.load]
-        fastest = max((clock for clock in clocks if not isnan(clock)), default=nan)
-        # Without the requests themselves: users are running, waiting, or outside the engine.
-        idle = max(level.concurrency - server.running_mean, 0.0)
-        queue, outside = _over(server.waiting_mean, idle), level.late.outside
-        queue = min(queue, 1.0) if isnan(outside) else level.late.queue
+        queue, outside = _where_users_wait(level)
         kv = server.kv_usage_fullest_max  # of the engine that has least left, where that is known
         return cls(
             level.concurrency,
@@ -155,7 +149,7 @@ class VerdictInputs:
             memory_kept=_over(_memory_share(gpu), _memory_share(lowest.gpu)),
             throttle=gpu.throttled_share,
             throttled=gpu.throttled,
-            clock_share=_over(gpu.sm_clock_mhz_mean, fastest),
+            clock_share=_over(gpu.sm_clock_mhz_mean, _fastest_clock(level, levels)),
             client_ttft_ms=level.ttft_ms.mean,
             client_cores=max(client.cpu.values(), default=nan),
             instrument_share=max(client.instrument_share.values(), default=nan),
@@ -173,7 +167,7 @@ class VerdictInputs:
             slope_ms=gaps.slope_ms,
             prompt_tokens=gaps.prompt_tokens_mean,
             queue_share=queue,
-            outside_share=1 - queue if isnan(outside) else outside,
+            outside_share=outside,
             dispersion=level.arrivals.dispersion,
             scheduled=level.arrivals.scheduled,
             low_users=lowest.concurrency,
@@ -301,6 +295,24 @@ class VerdictInputs:
 def _memory_share(gpu: GpuFigures) -> float:
     """Share of the GPU's busy time in which it reads or writes memory."""
     return _over(gpu.memory_util_pct_mean, gpu.util_pct_mean)
+
+
+def _where_users_wait(level: Level) -> tuple[float, float]:
+    """Of those without a token, the shares in the engine's queue and outside the engine."""
+    if not isnan(level.late.outside):
+        return level.late.queue, level.late.outside
+    # Without the requests themselves: users are running, waiting, or outside the engine.
+    idle = max(level.concurrency - level.server.running_mean, 0.0)
+    queue = min(_over(level.server.waiting_mean, idle), 1.0)
+    return queue, 1 - queue
+
+
+def _fastest_clock(level: Level, levels: Sequence[Level]) -> float:
+    """The fastest mean clock of the lower levels at which the GPUs were as busy, MHz."""
+    least_util = AS_BUSY * level.gpu.util_pct_mean
+    lower = [one for one in levels if one.load < level.load]
+    clocks = [one.gpu.sm_clock_mhz_mean for one in lower if one.gpu.util_pct_mean >= least_util]
+    return max((clock for clock in clocks if not isnan(clock)), default=nan)
 
 
 def _over(value: float, whole: float) -> float:
