@@ -78,9 +78,9 @@ def test_kill(tmp_path: Path) -> None:
         family = descendants(process.pid)
         process.kill()
     assert sorted(w.rpartition("harness.")[2].split()[0] for w in family.values()) == [
-        "senders.worker",
         "engine.process",
         "reader.decoder_process",
+        "senders.worker",
     ]
     wait_for(lambda: alive(family) == [])
     done = harness("report", str(out))
