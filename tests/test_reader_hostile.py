@@ -305,7 +305,7 @@ def test_retry_after_is_not_waited_for(port: int) -> None:
     with case(port) as it:
         for number in range(3):
             it.ask(number, busy if number < 2 else WHOLE)
-        assert it.reader.link.flush(10)
+        assert it.reader.link.flush(60)
         connected = [it.records[n].connect_ns > 0 for n in range(3)]
     ends = [it.records[n].outcome.value for n in range(3)]
     assert (ends, connected) == (["status", "status", "ok"], [True, False, False])
@@ -327,7 +327,7 @@ def test_a_connection_that_was_closed_before(
         before_ns = it.reader.clock.now_ns()
         first = [["sleep", 100], ["reset"]] if reset else again
         exchange = it.ask(1, first, again)
-        assert it.reader.link.flush(10)
+        assert it.reader.link.flush(60)
         record, figures = it.records[1], it.reader.figures()
     assert (figures["resent"], exchange.outcome) == (1, record.outcome)
     assert record.outcome.value == ("ok" if again is WHOLE else "truncated")
@@ -349,7 +349,7 @@ def test_a_request_that_was_dropped(port: int, first: list[Step]) -> None:
     with case(port) as it:
         it.ask(0, WHOLE)
         exchange = it.ask(1, first, WHOLE)
-        assert it.reader.link.flush(10)
+        assert it.reader.link.flush(60)
         record, figures = it.records[1], it.reader.figures()
     assert (record.outcome.value, figures["resent"]) == ("truncated", 0)
     assert exchange.outcome is record.outcome
@@ -366,7 +366,7 @@ def test_more_than_was_asked_for(port: int, more: bytes, late: bool) -> None:
         it.ask(0, script)
         gevent.sleep(0.1 * late)
         it.ask(1, WHOLE)
-        assert it.reader.link.flush(10)
+        assert it.reader.link.flush(60)
         ends = [(it.records[n].outcome.value, len(it.records[n].at_ns)) for n in (0, 1)]
         assert (ends, it.log()["connections"] > 1) == ([("ok", 3)] * 2, True)
         assert it.records[1].connect_ns > 0
@@ -378,6 +378,6 @@ def test_idle_connections_that_the_server_closed(port: int) -> None:
         for number in range(4):
             it.ask(number, [*WHOLE, ["close"]])
             gevent.sleep(0.05)
-        assert it.reader.link.flush(10)
+        assert it.reader.link.flush(60)
         assert it.reader.figures()["resent"] == 0
     assert {record.outcome.value for record in it.records.values()} == {"ok"}
