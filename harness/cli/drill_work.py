@@ -9,11 +9,10 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from harness.cli.app import parser
-from harness.cli.conduct import conduct
+from harness.cli.by_name import call
 from harness.drill.balancer import BalancerProcess
 from harness.drill.drill_file import parse_drill
 from harness.drill.servers import check_servers, running_servers
-from harness.drill.stage import Stage
 from harness.errors import EXIT_OK, ConfigError
 from harness.records.new_folder import check_new
 from harness.run import options_from_args as plain
@@ -124,5 +123,7 @@ def execute(args: argparse.Namespace) -> int:
         access = TargetAccess(
             Address.parse(url), target.api_key, target.key_source, headers=target.headers
         )
-        stage = stack.enter_context(Stage(drill, servers, balancer, access, known.model))
-        return conduct(wanted, url, known, stage)
+        stage = stack.enter_context(
+            call("harness.drill.stage:Stage", drill, servers, balancer, access, known.model)
+        )
+        return int(call("harness.cli.conduct:conduct", wanted, url, known, stage))
