@@ -38,8 +38,16 @@ for number, handler in (signal.SIGINT, signal.default_int_handler), (signal.SIGH
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
 
-# Locust's import has gevent wait in place of threads. A worker that waits for its next test would
-# end with LoopExit if no timer could ever wake it.
+# The first import of Locust replaces threads, sockets and `select` by gevent's, also for tests that
+# have nothing to do with it. So it is imported here, and told to leave this process as it is; our
+# children are not told.
+os.environ["LOCUST_SKIP_MONKEY_PATCH"] = "1"
+import locust  # noqa: E402, F401 - see above
+
+del os.environ["LOCUST_SKIP_MONKEY_PATCH"]
+
+# Tests of Locust wait by gevent all the same. A worker that waits for its next test would end with
+# LoopExit if no timer could ever wake it.
 KEEPS_WAITING: Final = gevent.get_hub().loop.timer(60, 60)
 KEEPS_WAITING.start(lambda: None)
 

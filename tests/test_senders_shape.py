@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.senders.session import say_lost
-
-os.environ["LOCUST_SKIP_MONKEY_PATCH"] = "1"  # only the class is used here, not the loop
-
 from harness.load.arrivals import LoadTarget
-from harness.senders.session import ControllerShape, spawn_rate
-
-del os.environ["LOCUST_SKIP_MONKEY_PATCH"]  # nor is it for the processes of other tests
+from harness.senders.session import ControllerShape, say_lost, spawn_rate
 
 if TYPE_CHECKING:
     from harness.records.samples import ServerSample
