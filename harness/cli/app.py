@@ -40,7 +40,10 @@ COMMANDS: Final = {
 
 
 def parser() -> Parser:
-    """The whole command line; each subcommand sets `execute`."""
+    """The whole command line; each subcommand sets `execute`.
+
+    What was parsed has it as `top`, for commands whose work is to parse another command.
+    """
     top = Parser(
         prog="vllm-harness",
         description="Finds how many concurrent requests a vLLM deployment holds, what stops it "
@@ -52,6 +55,7 @@ def parser() -> Parser:
         ),
     )
     top.add_argument("-V", "--version", action="version", version=f"vllm-harness {__version__}")
+    top.set_defaults(top=top)
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for add in COMMANDS.values():
         add(commands)

@@ -1,7 +1,7 @@
 """What is heavy is named as text, and imported only once all that is light has been checked.
 
 So `--help` and a refusal answer at once, and a module that does heavy work has its imports at its
-top. A test imports every name (docs/design.md).
+top. A test looks each name up (docs/design.md).
 """
 
 from __future__ import annotations

@@ -6,9 +6,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from harness.cli.app import parser
 from harness.cli.by_name import call
 from harness.drill.balancer import BalancerProcess
 from harness.drill.drill_file import parse_drill
@@ -57,8 +56,7 @@ def planned(args: argparse.Namespace) -> tuple[Drill, str]:
 
 def wanted_drill(args: argparse.Namespace, drill: Drill, text: str) -> Wanted:
     """The experiment; its URL comes with the balancer. Raises ConfigError."""
-    top: Any = parser()
-    run = top._subparsers._group_actions[0].choices["run"]  # noqa: SLF001 - their only place
+    run = args.top._subparsers._group_actions[0].choices["run"]  # noqa: SLF001 - their only place
     load = f"--rate={drill.most:g}" if drill.is_rate else f"--users={round(drill.most)}"
     words = ["http://127.0.0.1:1", load, *option_words(drill.options, run, f"{args.file}, [load]")]
     if wrong := {"users", "rate", "duration", "requests", "embedded", "slo", "out"} & {

@@ -6,19 +6,25 @@ import io
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Final
 
-from harness.cli.app import parser
-from harness.cli.vary import INNER
 from harness.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from harness.cli.parsing import Parser
+
+INNER: Final = ("knee", "run", "sweep")
 NOT_YET: Final = "http://started-here"  # in place of a server that is not started yet
 OURS: Final = ("out", "json", "junit", "dry_run", "prove")  # not of a run of `vary`
 
 
-def check_inner(words: Sequence[str], more: Sequence[Sequence[str]], *, started: bool) -> list[str]:
-    """Refuse what a run would; returns the SLOs of all. Raises ConfigError, RunFolderError."""
+def check_inner(
+    top: Parser, words: Sequence[str], more: Sequence[Sequence[str]], *, started: bool
+) -> list[str]:
+    """Refuse what a run would; returns the SLOs of all. Raises ConfigError, RunFolderError.
+
+    `top`: the whole command line, which parses `words` with each of `more`.
+    """
     if not words or words[0] not in INNER:
         raise ConfigError(
             f"the command to measure is {' '.join(words[:1])!r}: expected one of "
@@ -27,7 +33,7 @@ def check_inner(words: Sequence[str], more: Sequence[Sequence[str]], *, started:
     slos, loads = None, set[str]()
     for last in more:
         line = [words[0], *[NOT_YET] * started, *words[1:], *last]
-        args = parser().parse_args(line)
+        args = top.parse_args(line)
         if taken := next((name for name in OURS if getattr(args, name, None)), ""):
             raise ConfigError(
                 f"--{taken.replace('_', '-')} is given to each run of {words[0]}: expected it "

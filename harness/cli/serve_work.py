@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from harness.cli.serve import PRESETS
 from harness.core.typed_json import to_json
 from harness.errors import EXIT_OK, ServerUnreachable
 from harness.lifecycle.cold_start import RUN_COLUMNS, drop_caches, measure_cold_start, run_rows
 from harness.lifecycle.kv_scaling import COLUMNS, measure_lengths
+from harness.lifecycle.serve_presets import PRESETS
 from harness.lifecycle.vllm_start import started
 from harness.records.json_files import dumps
 from harness.records.redact import redact
@@ -50,7 +50,6 @@ def serve(args: argparse.Namespace) -> int:
 
 
 def coldstart(args: argparse.Namespace) -> int:
-
     options, starts = plain.start_options(args), []
     key = plain.api_key()[0]
     folder = _new_folder(args, "coldstart")
@@ -72,7 +71,6 @@ def coldstart(args: argparse.Namespace) -> int:
 
 
 def kv_scaling(args: argparse.Namespace) -> int:
-
     options, folder = plain.start_options(args), _new_folder(args, "kv-scaling")
     own, page = context_limit(model_config(options.model_dir)), ""
     _tell(f"starting vLLM with each length; its logs are in {folder}")

@@ -26,7 +26,7 @@ def repeat(args: argparse.Namespace) -> int:
     ours = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     declare(ours, (REPEAT, *OUTPUT[:3]))
     words = ours.parse_known_args(args.words)[1]
-    check_inner(["knee", *words], [()], started=False)
+    check_inner(args.top, ["knee", *words], [()], started=False)
     output = plain.output_options(args, "knee")
     folder, stream = RunFolder.create(output.out_dir), message_stream(output)
     each = [Setting(f"search {n}", client=("--seed", f"{n}")) for n in range(1, args.repeat + 1)]
@@ -47,7 +47,7 @@ def prove(args: argparse.Namespace) -> int:
     ours = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     declare(ours, (*PROVE, *OUTPUT[:3]))
     words, start = ours.parse_known_args(args.words)[1], plain.start_options(args)
-    check_inner(["knee", *words], [()], started=True)
+    check_inner(args.top, ["knee", *words], [()], started=True)
     command_line(start, (), 0)
     output = plain.output_options(args, "knee")
     check_new(output.out_dir)

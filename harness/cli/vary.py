@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from harness.cli.by_name import call
+from harness.cli.inner_command import INNER
 from harness.cli.parsing import examples
 from harness.core.value_parsers import share
 from harness.run.option import Option, declare
@@ -13,8 +14,6 @@ from harness.run.option_table import JSON, OUTPUT, START
 
 if TYPE_CHECKING:
     from harness.cli.parsing import Subparsers
-
-INNER: Final = ("knee", "run", "sweep")
 
 
 def add(commands: Subparsers) -> None:

@@ -26,7 +26,8 @@ def execute(args: argparse.Namespace) -> int:
     settings = study.all_settings([study.parse_variable(text) for text in args.variables])
     given = start_options(args)
     start = given if given != StartOptions() or any(one.server for one in settings) else None
-    slos = check_inner(args.inner, [one.client for one in settings], started=start is not None)
+    more = [one.client for one in settings]
+    slos = check_inner(args.top, args.inner, more, started=start is not None)
     for one in settings:
         if start is not None:
             command_line(start, one.server, 0)
