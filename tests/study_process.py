@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from harness.errors import MeasurementInvalid, NoKnee
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 PATIENCE_S = 60.0
 TOO_BUSY = (  # what the product says of a client that could not keep up
@@ -63,6 +63,17 @@ def started(*arguments: str) -> subprocess.Popen[str]:
     """One command under way."""
     command = [sys.executable, "-m", "harness", *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@contextlib.contextmanager
+def scripted_server(first_ms: int, gap_ms: int) -> Iterator[str]:
+    """A server whose first token comes after `first_ms` and the others every `gap_ms`: its URL."""
+    script = Path(__file__).with_name("scripted_vllm.py")
+    command = [sys.executable, script, str(first_ms), str(gap_ms)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        yield f"http://127.0.0.1:{server.stdout.readline().strip()}"
+        server.kill()
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

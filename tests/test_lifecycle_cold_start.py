@@ -37,6 +37,18 @@ if TYPE_CHECKING:
 
 MOVED = {"disk reads, MB": 3100.0, "growth of the page cache, MB": 3090.0}
 NO_GPU = {"before the start": None, "after the requests": None}
+# What a start has beside the figures of its requests.
+PLAIN_START: dict[str, Any] = {
+    "ready_s": 1.0,
+    "notes": (),
+    "start_log": read_start_log("", 1.0),
+    "gpus": [],
+    "by_start": MOVED,
+    "caches": "",
+    "model": "m",
+    "system": "Linux",
+    "gpu_memory_mib": NO_GPU,
+}
 TTFTS = (2.0, 0.12, 0.1, 0.1, 0.11, 0.09, 0.1)  # cold_1, warm_1, five runs with a median of 0.1
 
 
@@ -186,17 +198,7 @@ def test_parts_that_do_not_add_up() -> None:
 def test_answers_that_came_whole() -> None:
     """All tokens in one read: the page says first that no TTFT can be told, and none is stable."""
     whole = [one | {"came_at_once": True} for one in requests(TTFTS)]
-    start = figures(whole, {}, 2.0) | {
-        "ready_s": 1.0,
-        "notes": (),
-        "start_log": read_start_log("", 1.0),
-        "gpus": [],
-        "by_start": MOVED,
-        "caches": "",
-        "model": "m",
-        "system": "Linux",
-        "gpu_memory_mib": NO_GPU,
-    }
+    start = figures(whole, {}, 2.0) | PLAIN_START
     assert [what for what, holds in start["sanity"].items() if not holds] == [
         "the first token came before the last"
     ]
@@ -293,15 +295,11 @@ def test_what_came_from_disk_and_what_went_to_the_gpu(
 ) -> None:
     """A sentence for each of the two ways; random weights go neither."""
     log = StartLog(flags=flags, phases_s={"weights": 6.0}, gpu_mib={"weights": 3000.0})
-    start = figures(requests(TTFTS), log.phases_s, 8.0) | {
+    start = figures(requests(TTFTS), log.phases_s, 8.0) | PLAIN_START
+    start |= {
         "ready_s": 7.0,
-        "notes": (),
         "start_log": log,
-        "gpus": [],
         "by_start": moved,
-        "caches": "",
-        "model": "m",
-        "system": "Linux",
         "gpu_memory_mib": {"before the start": before_mib},
     }
     page = render("first_token_latency.md.j2", starts=[to_json(start)], rows=run_rows(start))
@@ -311,17 +309,7 @@ def test_what_came_from_disk_and_what_went_to_the_gpu(
 def test_what_made_a_run_slow() -> None:
     """Its share and what was higher; of a faster one, its share alone."""
     ttfts = (2.0, 0.12, 0.1, 0.1, 0.07, 0.3, 0.1)
-    start = figures(requests(ttfts, (0, 0, 0, 0, 0, 9, 0)), {}, 2.0) | {
-        "ready_s": 1.0,
-        "notes": (),
-        "start_log": read_start_log("", 1.0),
-        "gpus": [],
-        "by_start": MOVED,
-        "caches": "",
-        "model": "m",
-        "system": "Linux",
-        "gpu_memory_mib": NO_GPU,
-    }
+    start = figures(requests(ttfts, (0, 0, 0, 0, 0, 9, 0)), {}, 2.0) | PLAIN_START
     page = render("first_token_latency.md.j2", starts=[to_json(start)], rows=run_rows(start))
     want = (
         "\n- run_3 is 30% faster.\n"

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from counted import expected, exposed
 from prometheus_tools import lines_of
-from study_process import alive, check_code, descendants, wait_for
+from study_process import alive, check_code, descendants, scripted_server, wait_for
 
 from harness import open_run
 from harness.metrics.metrics import LATENCIES
@@ -39,11 +39,8 @@ pytestmark = pytest.mark.process
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     """A server whose first token comes after 40 ms and the others every 10 ms."""
-    command = [sys.executable, HERE / "scripted_vllm.py", "40", "10"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        yield f"http://127.0.0.1:{server.stdout.readline().strip()}"
-        server.kill()
+    with scripted_server(first_ms=40, gap_ms=10) as url:
+        yield url
 
 
 def locust(file: str | Path, *arguments: object, **popen: Any) -> subprocess.Popen[str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from study_process import alive, descendants, wait_for
+from study_process import alive, descendants, scripted_server, wait_for
 
 from harness import open_run
 from harness.engine.config import EngineConfig
@@ -40,11 +40,8 @@ pytestmark = pytest.mark.process
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     """A server whose first token comes after 40 ms and the others every 10 ms."""
-    command = [sys.executable, HERE / "scripted_vllm.py", "40", "10"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        yield f"http://127.0.0.1:{server.stdout.readline().strip()}"
-        server.kill()
+    with scripted_server(first_ms=40, gap_ms=10) as url:
+        yield url
 
 
 def start(url: str, processes: int, levels: list[int], **more: Any) -> subprocess.Popen[str]:
