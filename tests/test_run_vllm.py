@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from study_process import check_code, harness, load
+from study_process import check_code, harness, load, measured
 
 from harness.records.folder_reader import read_run
 
@@ -25,6 +25,8 @@ KV_USERS = 12  # far more than its KV blocks hold,
 KV_FULL = 0.8  # which shows: of the blocks, or requests that lost theirs
 SURE = 0.8  # of a cause: then it has to be the right one, also where the search was inconclusive
 BUDGET = "18s"  # a level takes 8 lifetimes of 1.3 s each
+# The server takes both cores, and this machine is at times given to others for many seconds.
+SHARED_CORES = pytest.mark.retry("a real server and its client share two cores")
 
 
 def warmed(url: str, users: int, out: Path, traffic: tuple[str, ...]) -> str:
@@ -39,6 +41,7 @@ def warmed(url: str, users: int, out: Path, traffic: tuple[str, ...]) -> str:
     return f"ttft_p95={SLO_STEPS * step_ms:.0f}ms"
 
 
+@SHARED_CORES
 @pytest.mark.vllm
 @pytest.mark.realtime
 def test_the_planted_knee_of_a_real_vllm(
@@ -100,6 +103,7 @@ def test_the_planted_knee_of_a_real_vllm(
         assert knee["ci95"][1] >= SLOTS // 2
 
 
+@SHARED_CORES
 @pytest.mark.vllm
 @pytest.mark.realtime
 def test_a_real_vllm_with_too_few_kv_blocks(
@@ -139,10 +143,14 @@ def test_a_real_vllm_with_too_few_kv_blocks(
         f"{'; '.join(verdict['evidence'])}; exit {done.returncode}"
     )
     assert done.returncode in (0, 5, 6, 99), done.stderr
+    # What the server said counts, whatever became of the client's figures. A search may have ended
+    # below KV_USERS, so they are asked for once more.
+    measured("run", url, "--users", str(KV_USERS), "--requests", "48", *traffic, out=tmp_path / "k")
+    samples = read_run(tmp_path / "k").server
+    lost_blocks = samples[-1].preemptions_total - samples[0].preemptions_total
+    assert max(lost_blocks, *(sample.kv_usage for sample in samples)) >= KV_FULL
     if done.returncode == 5:
         return
-    busy = [s["server"] for s in result["levels"] if s["users"] >= KV_USERS]
-    assert max(max(s["kv_usage_max"] or 0, s["preemptions"] or 0) for s in busy) >= KV_FULL
     if result["status"] == "found" or verdict["confidence"] >= SURE:
         assert verdict["bound_by"] == "KV cache capacity"
 
