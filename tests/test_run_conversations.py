@@ -50,22 +50,18 @@ def test_sessions_from_two_processes(tmp_path: Path) -> None:
         str(out),
     )
     check_code(done.returncode, done.stdout + done.stderr, 0)
-    if done.returncode == 0:
-        assert "6 sessions: p95 TTFT" in done.stdout
     (level,) = load(out / "result.json")["levels"]
     assert level["outcomes"].keys() == {"ok"}
     hits = level["prefix"]
     assert hits["requests"] > 50
     assert abs(hits["counted"] - hits["expected"]) <= KV_BLOCK_TOKENS * hits["requests"]
     assert hits["counted"] > 0.5 * level["prompt_tokens_per_s"] * 8  # most of it is history
-    assert level["little"]["z_s"] == pytest.approx(0.3, rel=0.3)
     page = html.unescape((out / "report.html").read_text())
-    heads = (
-        "TTFT by turn",
-        "turn of the session",
-        "Prefix hits, tokens",
-        "sessions of 8 turns, hist",
-    )
+    heads = ["Prefix hits, tokens", "sessions of 8 turns, hist"]
+    if done.returncode == 0:  # latencies of a client that was too busy are not shown
+        assert "6 sessions: p95 TTFT" in done.stdout
+        assert level["little"]["z_s"] == pytest.approx(0.3, rel=0.3)
+        heads += ["TTFT by turn", "turn of the session"]
     assert [head for head in heads if head not in page] == []
 
     requests = open_run(out).requests.sort_values("sent_at")
