@@ -370,7 +370,7 @@ def test_a_killed_worker_is_named(url: str, tmp_path: Path) -> None:
         "-r",
         4,
         "-t",
-        "5s",
+        "20s",  # a busy machine needs some of them until the worker is killed
         "--host",
         url,
         "--run-folder",

@@ -24,6 +24,7 @@ from locust.runners import STATE_RUNNING, STATE_SPAWNING, WorkerRunner
 
 from harness.errors import ConfigError, HarnessError
 from harness.locust import arguments
+from harness.locust.interrupts import interrupt_main_greenlet
 from harness.senders.load_runner import POLL_S, REPORT_S, LoadRunner
 from harness.senders.relay import retire_users
 
@@ -228,6 +229,7 @@ def _on_init(environment: Environment, **_: Any) -> None:
     if isinstance(environment.runner, WorkerRunner):
         environment.events.quitting.add_listener(lambda **_: _end_worker(load))
         return
+    interrupt_main_greenlet()
     try:
         LocustHost(load, STUDY[0])
     except HarnessError as error:
