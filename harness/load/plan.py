@@ -96,9 +96,13 @@ def count_clipped(workload: Workload, seed: int) -> int:
     rows = [row for row, _ in workload.rows] or [workload]
     if max(map(_longest, rows)) <= room:
         return 0
-    whole = replace(workload, max_model_len=0)
-    planned = (sum(plan_lengths(whole, seed, 0, number)) for number in range(CLIP_SAMPLE_SIZE))
-    return sum(tokens > room > 0 for tokens in planned)
+    unlimited = replace(workload, max_model_len=0)
+    n_clipped = 0
+    for number in range(CLIP_SAMPLE_SIZE):
+        tokens = sum(plan_lengths(unlimited, seed, 0, number))
+        if tokens > room > 0:
+            n_clipped += 1
+    return n_clipped
 
 
 def _longest(workload: Workload) -> float:

@@ -1,8 +1,8 @@
 """The reader's end of decoding: batches go out, and how far they were decoded comes back.
 
-What the decoder makes of them goes from there to the run folder and to the master (`decoder`). Only
-where no master is, and the records' consumers therefore live in this process, do records come back
-here, to `put`.
+What the decoder makes of them goes from there to the run folder and to the master
+(`decoder_process`). Only where no master is, and the records' consumers therefore live in this
+process, do records come back here, to `put`.
 """
 
 # Strategy:

@@ -88,12 +88,25 @@ SHAPE: Final = 10  # from here to the end: the template
 SHAPE_BYTES: Final = 8 * (LANE_CELLS - SHAPE)
 MAX_LESSONS: Final = 8  # events of a stream that Python looks at: they may all be different
 
-# As `_lane.h` has it: `reading` takes no extension that was compiled with anything else.
+_CELLS: Final = (
+    OWNER,
+    STREAM,
+    DRAINED,
+    LAST,
+    ROUND,
+    BODY,
+    BYTES,
+    BEFORE_SIZE,
+    REST_SIZE,
+    WAITING,
+    SHAPE,
+)
+# As `_lane.h` has it: `backends` takes no extension that was compiled with anything else.
 LAYOUT: Final = {
     "version": 3,
     "lane_cells": LANE_CELLS,
     "owners": (Owner.IDLE, Owner.PYTHON, Owner.LEARNING, Owner.EVENTS),
-    "cells": tuple(range(SHAPE + 1)),
+    "cells": _CELLS,
     "row": (batch.BYTES, batch.EXACT, batch.TOKEN, batch.ROW.size),
     "numbers": (ANY_NUMBER[0], RUNNING_COUNT[0]),
     **FRAMING,

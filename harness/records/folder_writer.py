@@ -206,15 +206,15 @@ class RecordWriter:
 
     def put(self, records: Sequence[RequestRecord]) -> None:
         """Write the ended requests, in one write; keep the parts of the others."""
-        whole: list[RequestRecord] = []
+        ended: list[RequestRecord] = []
         for record in records:
             if record.outcome is Outcome.open:
                 if record.key not in self._ended:
                     self._parts.setdefault(record.key, {})[record.done_ns] = encode(record)
             elif self._ended.add(record.key):
                 self._parts.pop(record.key, None)
-                whole.append(record)
-        self._write(whole)
+                ended.append(record)
+        self._write(ended)
 
     def close(self) -> None:
         """Write unfinished requests as cancelled, then sync the file to disk."""

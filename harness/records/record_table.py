@@ -73,14 +73,14 @@ class RecordTable:
     at_ns: Ints  # m
     not_before_ns: Ints  # m
     tokens: Ints  # m
-    whole: bool = True  # False: events are left out (`recorded.thin`), so gaps mean nothing
+    whole: bool = True  # False: events are left out (`keep_three_events`), so gaps mean nothing
 
     @property
     def table(self) -> RecordTable:
         return self
 
     def chunks(self) -> Iterator[RecordTable]:
-        """All events, about CHUNK at a time, so that intermediate arrays fit the CPU cache."""
+        """All events, about CHUNK_EVENTS at a time: intermediate arrays fit the CPU cache."""
         if not self.whole:
             raise ValueError("a thin table has no events to go through: pass what it was made of")
         if len(self.at_ns) <= CHUNK_EVENTS:
