@@ -66,11 +66,14 @@ class RequestParser:
         """Return the head without `upgrade`; b"" if the request was passed on already."""
         if not self._url:
             return b""
-        parser, headers = self._parser, self._headers
-        lines = [f"{name}: {value}" for name, value in headers.items() if name != "upgrade"]
-        target = f"{parser.get_method().decode()} {self._url.decode('latin-1')}"
-        head = "\r\n".join([f"{target} HTTP/{parser.get_http_version()}", *lines, "", ""])
+        method = self._parser.get_method().decode()
+        version = self._parser.get_http_version()
+        lines = [f"{method} {self._url.decode('latin-1')} HTTP/{version}"]
+        for name, value in self._headers.items():
+            if name != "upgrade":
+                lines.append(f"{name}: {value}")
         self._clear()
+        head = "\r\n".join([*lines, "", ""])
         return head.encode("latin-1")
 
     def _ignored(self) -> bool:
@@ -96,13 +99,14 @@ class RequestParser:
     def on_message_complete(self) -> None:
         if self._ignored():
             return
+        path, _, _ = self._url.decode("latin-1").partition("?")
         request = Request(
-            self._parser.get_method().decode(),
-            self._url.decode("latin-1").partition("?")[0],
-            b"".join(self._body),
-            self._headers,
-            self._stamp_ns,
-            bool(self._parser.should_keep_alive()),
+            method=self._parser.get_method().decode(),
+            path=path,
+            body=b"".join(self._body),
+            headers=self._headers,
+            arrived_ns=self._stamp_ns,
+            keep_alive=bool(self._parser.should_keep_alive()),
         )
         self._clear()
         self._on_request(request)
@@ -170,8 +174,12 @@ class Client:
         return True
 
     def flush(self) -> bool:
-        rest, self.backlog = self.backlog, bytearray()
-        return self.send(bytes(rest)) if rest else True
+        """Send what is kept; return False if the client is gone."""
+        if not self.backlog:
+            return True
+        rest = bytes(self.backlog)
+        self.backlog = bytearray()  # what does not fit comes back into it
+        return self.send(rest)
 
     def next(self) -> None:
         self.busy = False

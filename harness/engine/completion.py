@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 
 DEFAULT_TOKENS: Final = 16  # /v1/completions without max_tokens
 TOKEN_CHARS: Final = 8
-TEMPLATE: Final = ("<|im_start|>", "role", "<|im_end|>")  # around each chat message
-OPENING: Final = ("<|im_start|>", "assistant")  # before the answer
+# The chat template: each message is between these, and so is its role.
+MESSAGE_START: Final = "<|im_start|>"
+MESSAGE_END: Final = "<|im_end|>"
+OPENING: Final = (MESSAGE_START, "assistant")  # before the answer
 Tokens = list[str] | list[int]
 
 
@@ -65,34 +67,41 @@ def parse_completion(
     if params.get("n") not in (None, 1):
         raise BadRequest(400, "only n=1 is supported")
     tokens = prompt_tokens_of(params, chat=chat)
-    limit = config.max_model_len
-    output = params.get("max_completion_tokens") or params.get("max_tokens")
-    if output is None:
-        output = limit - len(tokens) if chat else DEFAULT_TOKENS
-    if type(output) is not int or output < 1:
-        raise BadRequest(400, f"max_tokens must be at least 1, got {output}.")
-    if not tokens:
-        raise BadRequest(400, "The prompt is empty")
-    if len(tokens) + output > limit:
-        raise BadRequest(
-            400,
-            f"This model's maximum context length is {limit} tokens. However, you requested "
-            f"{output} output tokens and your prompt contains {len(tokens)} input tokens. Please "
-            "reduce the length of the input prompt or the number of requested output tokens.",
-        )
+    output_tokens = _output_tokens(params, len(tokens), config.max_model_len, chat=chat)
     options = params.get("stream_options") or {}
     if not isinstance(options, dict):
         raise BadRequest(400, "stream_options must be an object")
-    continuous = bool(options.get("continuous_usage_stats"))
-    hashes = block_hashes(tokens, config.block_size) if config.enable_prefix_caching else []
+    include_usage = bool(options.get("include_usage"))
+    hashes: list[int] = []
+    if config.enable_prefix_caching:
+        hashes = block_hashes(tokens, config.block_size)
     return CompletionParams(
-        len(tokens),
-        output,
-        hashes,
-        bool(params.get("stream")),
-        bool(options.get("include_usage")),
-        continuous and bool(options.get("include_usage")),
+        prompt_tokens=len(tokens),
+        output_tokens=output_tokens,
+        hashes=hashes,
+        stream=bool(params.get("stream")),
+        include_usage=include_usage,
+        continuous=include_usage and bool(options.get("continuous_usage_stats")),
     )
+
+
+def _output_tokens(params: dict[str, Any], prompt_tokens: int, limit: int, *, chat: bool) -> int:
+    """The length of the answer; `limit`: of prompt and answer. Raises BadRequest."""
+    output = params.get("max_completion_tokens") or params.get("max_tokens")
+    if output is None:
+        output = limit - prompt_tokens if chat else DEFAULT_TOKENS
+    if type(output) is not int or output < 1:
+        raise BadRequest(400, f"max_tokens must be at least 1, got {output}.")
+    if not prompt_tokens:
+        raise BadRequest(400, "The prompt is empty")
+    if prompt_tokens + output > limit:
+        raise BadRequest(
+            400,
+            f"This model's maximum context length is {limit} tokens. However, you requested "
+            f"{output} output tokens and your prompt contains {prompt_tokens} input tokens. Please "
+            "reduce the length of the input prompt or the number of requested output tokens.",
+        )
+    return output
 
 
 def prompt_tokens_of(params: dict[str, Any], *, chat: bool) -> Tokens:
@@ -126,8 +135,10 @@ def tokenize_messages(messages: list[dict[str, Any]]) -> list[str]:
     for message in messages:
         content = message.get("content") or ""
         if isinstance(content, list):
-            content = " ".join(str(p.get("text", "")) for p in content if isinstance(p, dict))
-        tokens += [TEMPLATE[0], str(message.get("role")), *tokenize(str(content)), TEMPLATE[2]]
+            parts = (part for part in content if isinstance(part, dict))
+            content = " ".join(str(part.get("text", "")) for part in parts)
+        tokens += [MESSAGE_START, str(message.get("role"))]
+        tokens += [*tokenize(str(content)), MESSAGE_END]
     return [*tokens, *OPENING]
 
 
@@ -168,14 +179,16 @@ class TokenSender:
 
     def send(self) -> bool:
         """Send all new tokens at once; return False if the client is gone."""
-        new, self.new = self.new, 0
+        new = self.new
+        self.new = 0
         opening = b"" if self.count else self.frames.opening()
         self.count += new
         if not self.stream:
             data = self.frames.whole(self.count)
+        elif self.finished:
+            data = opening + self.frames.last(new, self.count)
         else:
-            render = self.frames.last if self.finished else self.frames.tokens
-            data = opening + render(new, self.count)
+            data = opening + self.frames.tokens(new, self.count)
         sends = self.sends
         sends.tokens.append(new)
         sends.before_ns.append(time.time_ns())
@@ -202,5 +215,8 @@ class SendLog:
     tokens: array[int] = field(default_factory=partial(array, "q"))
 
     def to_json(self) -> dict[str, Any]:
-        values = {name: getattr(self, name) for name in self.__slots__}
-        return {name: v.tolist() if isinstance(v, array) else v for name, v in values.items()}
+        fields: dict[str, Any] = {}
+        for name in self.__slots__:
+            value = getattr(self, name)
+            fields[name] = value.tolist() if isinstance(value, array) else value
+        return fields

@@ -27,6 +27,7 @@ class Player:
         self.engine = Scheduler(config, list_emitting=True)
         self.figures = figures
         self._front_ns = config.front_end_ns
+        # a heap: (due, number, listener, prompt tokens, output tokens, hashes)
         self._coming: list[tuple[int, int, TokenSender, int, int, list[int]]] = []
         self._listeners: dict[int, TokenSender] = {}
         self._sequences: dict[int, Sequence] = {}
@@ -101,30 +102,38 @@ class Player:
 
     def _finish_step(self, plan: StepPlan) -> None:
         self._plan = None
-        end, listeners, figures = self._end_ns, self._listeners, self.figures
+        end_ns = self._end_ns
         if plan.decoded and self._previous_end_ns:
-            figures.gap.observe_ns(end - self._previous_end_ns, plan.decoded)
-        self._previous_end_ns = end
+            self.figures.gap.observe_ns(end_ns - self._previous_end_ns, plan.decoded)
+        self._previous_end_ns = end_ns
         for sequence in plan.first:
-            listener = listeners.get(sequence.request_id)
-            if len(sequence.spans) > 1:  # it had been preempted: one more gap
-                last = sequence.spans[-2][1] - 1
-                figures.gap.observe_ns(end - self.engine.step_ends[last])
-            elif listener is not None:
-                figures.ttft.observe_ns(end - listener.received_ns)
-                listener.on_prefilled(sequence.cached_tokens)
+            self._take_first_token(sequence, end_ns)
         if tokens := step_token_count(plan):
-            figures.step_tokens.observe(tokens)
-        over = {sequence.request_id for sequence in plan.finished}
+            self.figures.step_tokens.observe(tokens)
+        finished = {sequence.request_id for sequence in plan.finished}
+        listeners = self._listeners
         for sequence in plan.emitting or ():
             number = sequence.request_id
             listener = listeners.get(number)
             if listener is None:
                 continue
-            if number in over:
-                figures.finish(sequence, listener.received_ns)
-                del listeners[number], self._sequences[number]
-            listener.emitted(1, finished=number in over)
+            is_last = number in finished
+            if is_last:
+                self.figures.finish(sequence, listener.received_ns)
+                del listeners[number]
+                del self._sequences[number]
+            listener.emitted(1, finished=is_last)
+
+    def _take_first_token(self, sequence: Sequence, end_ns: int) -> None:
+        """Its prompt is computed, perhaps once more after a preemption."""
+        if len(sequence.spans) > 1:  # it had been preempted: one more gap
+            last_step = sequence.spans[-2][1] - 1
+            self.figures.gap.observe_ns(end_ns - self.engine.step_ends[last_step])
+            return
+        listener = self._listeners.get(sequence.request_id)
+        if listener is not None:
+            self.figures.ttft.observe_ns(end_ns - listener.received_ns)
+            listener.on_prefilled(sequence.cached_tokens)
 
 
 def step_token_count(plan: StepPlan) -> int:

@@ -53,8 +53,9 @@ def start_engine(
 
     The configuration goes through a pipe: it may contain a key, and arguments are world-readable.
     """
+    command = [sys.executable, "-m", "harness.engine.process", str(port), str(os.getpid())]
     process = subprocess.Popen(  # noqa: S603 - our own module
-        [sys.executable, "-m", "harness.engine.process", str(port), str(os.getpid())],
+        command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,  # Ctrl-C must reach only the harness, which stops the engine last

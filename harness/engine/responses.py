@@ -37,8 +37,8 @@ def answer(status: int, body: bytes, kind: str = "application/json") -> bytes:
 
 def error(status: int, message: str) -> bytes:
     """Return vLLM's error response: 400, 500, and 404 for an unknown model."""
-    said = {"message": message, "type": TYPES[status], "param": None, "code": status}
-    return answer(status, orjson.dumps({"error": said}))
+    body = {"message": message, "type": TYPES[status], "param": None, "code": status}
+    return answer(status, orjson.dumps({"error": body}))
 
 
 def refusal(status: int) -> bytes:
@@ -73,14 +73,16 @@ class StreamRenderer:
         }
         body = orjson.dumps(self._prefix | {"choices": [self._choice(WORD, None)]})
         self._plain = event(body)
-        usage = (b',"usage":{"prompt_tokens":%d,"total_tokens":' % self.prompt_tokens,)
-        self._parts = (body[:-1] + usage[0], b',"completion_tokens":')
+        usage = b',"usage":{"prompt_tokens":%d,"total_tokens":' % self.prompt_tokens
+        self._parts = (body[:-1] + usage, b',"completion_tokens":')
 
     def _choice(
         self, text: str, finish: str | None, key: str = "delta", **role: str
     ) -> dict[str, Any]:
-        said = {key: {**role, "content": text}} if self.chat else {"text": text}
-        return {"index": 0, **said, "logprobs": None, "finish_reason": finish}
+        content: dict[str, Any] = {"text": text}
+        if self.chat:
+            content = {key: {**role, "content": text}}
+        return {"index": 0, **content, "logprobs": None, "finish_reason": finish}
 
     def _usage(self, tokens: int) -> dict[str, Any]:
         return {
@@ -99,15 +101,15 @@ class StreamRenderer:
 
     def tokens(self, new: int, total: int) -> bytes:
         """Return an event with `new` tokens, `total` so far."""
-        if self.continuous:
-            if new == 1:
-                before, between = self._parts
-                data = b"%b%d%b%d}}" % (before, self.prompt_tokens + total, between, total)
-                return event(data)
-            return self._event(self._choice(WORD * new, None), total)
-        return self._plain if new == 1 else self._event(self._choice(WORD * new, None), -1)
+        if new == 1 and not self.continuous:
+            return self._plain
+        if new == 1:
+            before, between = self._parts
+            return event(b"%b%d%b%d}}" % (before, self.prompt_tokens + total, between, total))
+        return self._event(self._choice(WORD * new, None), total if self.continuous else -1)
 
     def _event(self, choice: dict[str, Any], total: int) -> bytes:
+        """With the usage at `total` tokens; -1: without."""
         body: dict[str, Any] = self._prefix | {"choices": [choice]}
         if total >= 0:
             body |= {"usage": self._usage(total)}

@@ -62,11 +62,11 @@ class Server:
         self.serving = serving
         self.model = serving.served_name or config.model
         self.figures = EngineMetrics(config, self.model)
-        self.player = (
-            PacedPlayer(config, self.figures, serving.first_ns, serving.pace_ns)
-            if serving.pace_ns
-            else Player(config, self.figures)
-        )
+        self.player: Player
+        if serving.pace_ns:
+            self.player = PacedPlayer(config, self.figures, serving.first_ns, serving.pace_ns)
+        else:
+            self.player = Player(config, self.figures)
         self.oracle: deque[SendLog] = deque(maxlen=KEPT)  # the most recent requests
         self.stopping = False
         self._served = 0
@@ -74,8 +74,8 @@ class Server:
         self._queue: dict[TokenSender, None] = {}
         self._poll = select.epoll()
         self._routes: dict[str, Callable[[Request], bytes]] = {
-            "/health": lambda _: answer(200, b""),
-            "/version": lambda _: answer(200, orjson.dumps({"version": f"harness-{__version__}"})),
+            "/health": self._health,
+            "/version": self._version,
             "/v1/models": self._models,
             "/server_info": self._server_info,
             "/metrics": self._metrics,
@@ -105,7 +105,8 @@ class Server:
         due = self.player.due_ns()
         if due < 0:
             return LONGEST_WAIT_S
-        return min(max((due - time.monotonic_ns()) / 1e9, 0.0), LONGEST_WAIT_S)
+        wait_s = (due - time.monotonic_ns()) / 1e9
+        return min(max(wait_s, 0.0), LONGEST_WAIT_S)
 
     def _accept(self, listener: socket.socket) -> None:
         while True:
@@ -137,7 +138,8 @@ class Server:
         wanted = bool(client.backlog)
         if wanted != client.wanted:
             client.wanted = wanted
-            self._poll.modify(fd, select.EPOLLIN | (select.EPOLLOUT if wanted else 0))
+            events = select.EPOLLIN | select.EPOLLOUT if wanted else select.EPOLLIN
+            self._poll.modify(fd, events)
         if client.closing and not wanted and not client.busy:
             self._drop(client)
 
@@ -207,13 +209,13 @@ class Server:
             raise BadRequest(500, "EngineCore encountered an issue.")
         request_id = f"{'chatcmpl' if chat else 'cmpl'}-{self._served}"
         frames = StreamRenderer(
-            chat,
-            request_id,
-            self.model,
-            int(time.time()),
-            wish.prompt_tokens,
-            wish.include_usage,
-            wish.continuous,
+            chat=chat,
+            request_id=request_id,
+            model=self.model,
+            created=int(time.time()),
+            prompt_tokens=wish.prompt_tokens,
+            include_usage=wish.include_usage,
+            continuous=wish.continuous,
         )
         sends = SendLog(request_id, request.headers.get("x-request-id", ""), request.arrived_ns)
         self.oracle.append(sends)
@@ -230,24 +232,39 @@ class Server:
             answering, wish.prompt_tokens, wish.output_tokens, wish.hashes
         )
 
+    def _health(self, _: Request) -> bytes:
+        return answer(200, b"")
+
+    def _version(self, _: Request) -> bytes:
+        return answer(200, orjson.dumps({"version": f"harness-{__version__}"}))
+
     def _models(self, _: Request) -> bytes:
         entry = {
-            "id": self.model, "object": "model", "created": 0, "owned_by": "vllm",
-            "root": self.model, "parent": None, "max_model_len": self.config.max_model_len,
-        }  # fmt: skip
+            "id": self.model,
+            "object": "model",
+            "created": 0,
+            "owned_by": "vllm",
+            "root": self.model,
+            "parent": None,
+            "max_model_len": self.config.max_model_len,
+        }
         return answer(200, orjson.dumps({"object": "list", "data": [entry]}))
 
     def _server_info(self, _: Request) -> bytes:
         """Return what vLLM shows in its development mode, as far as it exists here."""
-        c = self.config
+        config = self.config
         scheduler = {
-            "max_num_seqs": c.max_num_seqs, "max_num_batched_tokens": c.max_num_batched_tokens,
-            "enable_chunked_prefill": c.enable_chunked_prefill,
-            "stream_interval": c.stream_interval,
-        }  # fmt: skip
-        cache = {"block_size": c.block_size, "enable_prefix_caching": c.enable_prefix_caching}
-        config = {"scheduler_config": scheduler, "cache_config": cache}
-        return answer(200, orjson.dumps({"vllm_config": config}))
+            "max_num_seqs": config.max_num_seqs,
+            "max_num_batched_tokens": config.max_num_batched_tokens,
+            "enable_chunked_prefill": config.enable_chunked_prefill,
+            "stream_interval": config.stream_interval,
+        }
+        cache = {
+            "block_size": config.block_size,
+            "enable_prefix_caching": config.enable_prefix_caching,
+        }
+        vllm_config = {"scheduler_config": scheduler, "cache_config": cache}
+        return answer(200, orjson.dumps({"vllm_config": vllm_config}))
 
     def _metrics(self, _: Request) -> bytes:
         text = self.figures.text(self.player.engine)
@@ -255,10 +272,11 @@ class Server:
 
     def _tokenize(self, request: Request) -> bytes:
         tokens = prompt_tokens_of(parse_json(request.body), chat=False)
+        token_ids = [hash(token) & 0xFFFF for token in tokens]
         body: dict[str, Any] = {
             "count": len(tokens),
             "max_model_len": self.config.max_model_len,
-            "tokens": [hash(token) & 0xFFFF for token in tokens],
+            "tokens": token_ids,
             "token_strs": None,
         }
         return answer(200, orjson.dumps(body))
@@ -268,14 +286,18 @@ class Server:
         return answer(200, b"")
 
     def _oracle(self, _: Request) -> bytes:
-        figures = self.figures
-        requests = [sends.to_json() for sends in self.oracle]
-        own = {"late_max_ns": figures.late_max_ns, "lost_ns": figures.lost_ns}
-        return answer(200, orjson.dumps({"kept": KEPT, "requests": requests} | own))
+        body = {
+            "kept": KEPT,
+            "requests": [sends.to_json() for sends in self.oracle],
+            "late_max_ns": self.figures.late_max_ns,
+            "lost_ns": self.figures.lost_ns,
+        }
+        return answer(200, orjson.dumps(body))
 
     def _reset_oracle(self, _: Request) -> bytes:
         self.oracle.clear()
-        self.figures.late_max_ns = self.figures.lost_ns = 0
+        self.figures.late_max_ns = 0
+        self.figures.lost_ns = 0
         return answer(200, b"")
 
 

@@ -51,16 +51,20 @@ class Due(NamedTuple):
 
 def parse_arrivals(text: str) -> str:
     """`constant`, `poisson` or `gamma:2`. Raises ConfigError."""
-    kind, _, cv = (word := text.strip()).partition(":")
-    good = word in ("constant", POISSON, FROM_DATA)
-    with suppress(ValueError):
-        good = good or (kind == "gamma" and 0 < float(cv) <= MAX_CV)
-    if not good:
+    word = text.strip()
+    if word not in ("constant", POISSON, FROM_DATA) and not _is_gamma(word):
         raise ConfigError(
             f"--arrivals is {text!r}: expected constant, poisson, data, or gamma:CV with a "
             f"coefficient of variation up to {MAX_CV:g}; try --arrivals gamma:2."
         )
     return word
+
+
+def _is_gamma(word: str) -> bool:
+    kind, _, cv = word.partition(":")
+    with suppress(ValueError):
+        return kind == "gamma" and 0 < float(cv) <= MAX_CV
+    return False
 
 
 def offsets_ns(arrivals: str, rate_per_s: float, rng: Random) -> Iterator[int]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import csv
 import math
-from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -23,14 +23,12 @@ from harness.load.known_data import (
     Kind,
     Made,
     Row,
+    Times,
     answer_tokens,
-    at_ms,
     bad,
     looks_like,
     made_of,
-    number_of,
     records,
-    since_1970,
 )
 from harness.load.own_data import parse_row
 
@@ -90,8 +88,8 @@ def convert(log: Path, out: Path) -> Made:
 
 def _check(made: Made) -> None:
     """What a batch says may be anything. Raises ValueError: what --data would."""
-    rows, made.n = made.rows, 0
-    for row in rows:
+    made.n = 0
+    for row in made.rows:
         parse_row(orjson.dumps(row))
         made.n += 1
 
@@ -110,9 +108,11 @@ def _kind(log: Path) -> Kind:
     if kind is Kind.own:
         raise ConfigError(f"{log} looks like {kind.value}: expected a log; try --data {log}.")
     if kind not in CONVERTIBLE:
-        said = f"looks like {kind.value}" if kind.value else "looks like nothing that is known here"
-        known = "; ".join(one.value for one in CONVERTIBLE)
-        raise ConfigError(f"{log} {said}: expected one of: {known}; try docs/data.md.")
+        likeness = kind.value or "nothing that is known here"
+        expected = "; ".join(convertible.value for convertible in CONVERTIBLE)
+        raise ConfigError(
+            f"{log} looks like {likeness}: expected one of: {expected}; try docs/data.md."
+        )
     return kind
 
 
@@ -125,56 +125,91 @@ def _may_be_log(log: Path) -> bool:
     return isinstance(first, dict) and bool(first.keys() & {"conversation_id", "role"})
 
 
+@dataclass(slots=True)
+class _Talk:
+    """A conversation, as far as the log was read."""
+
+    name: str
+    messages: list[Row] = field(default_factory=list)
+    tools: list[Row] = field(default_factory=list)  # that the model may call
+    latest_ms: float = math.nan  # when the latest message came; NaN: the log does not say
+
+
+class _Answer(NamedTuple):
+    """An assistant's turn: a request for it has the messages before it."""
+
+    due_ms: float  # when the last of these came; NaN: the log does not say
+    talk: _Talk
+    n_before: int  # messages
+    rest: Row  # further fields of the request
+
+
 def _of_log(rows: Iterable[Any], made: Made) -> None:
     """Raises ValueError for a row that is no message."""
-    talks: dict[str, list[Row]] = defaultdict(list)
-    tools: dict[str, list[Row]] = {}
-    came: dict[str, float] = {}
-    turns: list[tuple[float, str, int, Row]] = []
-    first_number, n_timed = math.nan, 0
+    talks: dict[str, _Talk] = {}
+    answers: list[_Answer] = []
+    times = Times(default_unit_ms=1.0)
+    n_timed = 0
     for each in rows:
         row = _fields(each)
-        name, message = str(row.get("conversation_id")), _message(row)
-        tools[name] = row.get("tools") or tools.get(name, [])
-        if message["role"] == "assistant" and talks[name]:
-            told = f"{message.get('content', '')}{message.get('tool_calls', '')}"
-            rest: Row = {"output_tokens": answer_tokens(told)}
-            if tools[name]:
-                rest["tools"] = tools[name]
-            turns.append((came[name], name, len(talks[name]), rest))
-        talks[name].append(message)
-        if math.isnan(first_number):
-            first_number = number_of(row.get("timestamp"))
-        came[name] = at_ms(row.get("timestamp"), since_1970(first_number) or 1.0)
-        n_timed += not math.isnan(came[name])
+        message = _message(row)
+        name = str(row.get("conversation_id"))
+        talk = talks.setdefault(name, _Talk(name))
+        if row.get("tools"):
+            talk.tools = row["tools"]
+        if message["role"] == "assistant" and talk.messages:
+            answers.append(_answer(talk, message))
+        talk.messages.append(message)
+        talk.latest_ms = times.at_ms(row.get("timestamp"))
+        if not math.isnan(talk.latest_ms):
+            n_timed += 1
         made.n += 1
     made.talks = len(talks)
-    if unit_ms := since_1970(first_number):
-        made.notes.append(f"Timestamps are taken as {UNIT_NAMES[unit_ms]} since 1970.")
-    timed = not any(math.isnan(at) for at, *_ in turns)
+    if times.since_1970_ms:
+        made.notes.append(f"Timestamps are taken as {UNIT_NAMES[times.since_1970_ms]} since 1970.")
+    timed = not any(math.isnan(answer.due_ms) for answer in answers)
     if n_timed and not timed:
         made.note(made.n - n_timed, "messages have no timestamp: the times of all are left out")
+    made.rows += _requests(answers, timed=timed)
+
+
+def _answer(talk: _Talk, message: Row) -> _Answer:
+    """What the assistant says next in this conversation."""
+    text = f"{message.get('content', '')}{message.get('tool_calls', '')}"
+    rest: Row = {"output_tokens": answer_tokens(text)}
+    if talk.tools:
+        rest["tools"] = talk.tools
+    return _Answer(talk.latest_ms, talk, len(talk.messages), rest)
+
+
+def _requests(answers: list[_Answer], *, timed: bool) -> list[Row]:
+    """In the order of time, which begins at 0, if they are `timed`; else in that of the log."""
     if timed:
-        turns.sort(key=lambda turn: turn[0])
-    for at, name, length, rest in turns:
-        due = {"timestamp": at - turns[0][0]} if timed else {}
-        made.rows.append({"conversation_id": name, **due, "messages": talks[name][:length], **rest})
+        answers = sorted(answers, key=lambda answer: answer.due_ms)
+    requests = []
+    for answer in answers:
+        request: Row = {"conversation_id": answer.talk.name}
+        if timed:
+            request["timestamp"] = answer.due_ms - answers[0].due_ms
+        request["messages"] = answer.talk.messages[: answer.n_before]
+        requests.append(request | answer.rest)
+    return requests
 
 
 def _fields(row: Any) -> Row:
     """What a row says; in a CSV some columns are JSON. Raises ValueError."""
     if not isinstance(row, dict):
         raise bad(row)
-    given = {name: value for name, value in row.items() if value not in (None, "")}
+    fields = {name: value for name, value in row.items() if value not in (None, "")}
     for name in ("tools", "tool_calls"):
-        if isinstance(given.get(name), str):
-            given[name] = orjson.loads(given[name])
-    return given
+        if isinstance(fields.get(name), str):
+            fields[name] = orjson.loads(fields[name])
+    return fields
 
 
 def _message(row: Row) -> Row:
     """In OpenAI's form. Raises ValueError."""
-    told = isinstance(row.get("content"), str | list) or row.get("tool_calls")
-    if "conversation_id" not in row or row.get("role") not in ROLES or not told:
+    says_something = isinstance(row.get("content"), str | list) or row.get("tool_calls")
+    if "conversation_id" not in row or row.get("role") not in ROLES or not says_something:
         raise bad(row)
     return {name: row[name] for name in OF_A_MESSAGE if row.get(name) is not None}

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -149,18 +149,25 @@ def records(path: Path) -> Iterator[Any]:
     with path.open("rb") as file:
         head = file.peek(len(BOM)).removeprefix(BOM).lstrip()
         if not head.startswith((b"{", b"[")):
-            csv.field_size_limit(LONGEST_LINE)
-            with path.open(newline="", encoding="utf-8-sig") as table:
-                yield from csv.DictReader(table)
+            yield from _csv_rows(path)
             return
         first = file.readline().removeprefix(BOM)
         if head.startswith(b"[") and _is_json(first) and not file.peek(1):
             only = loads(first)  # a single line: an array, or a conversation as a bare list
-            yield from [only] if all(map(_is_turn, only)) else only
+            if all(map(_is_turn, only)):
+                yield only
+            else:
+                yield from only
         elif head.startswith(b"[") and not _is_json(first):
             yield from loads(first + file.read())
         else:
             yield from (loads(line) for line in chain([first], file))
+
+
+def _csv_rows(path: Path) -> Iterator[Row]:
+    csv.field_size_limit(LONGEST_LINE)
+    with path.open(newline="", encoding="utf-8-sig") as table:
+        yield from csv.DictReader(table)
 
 
 def loads(data: bytes) -> Any:
@@ -173,11 +180,11 @@ def loads(data: bytes) -> Any:
     except orjson.JSONDecodeError as error:
         if b"\\ud" not in data.lower():
             raise
-        whole = _ESCAPED.sub(_without_halves, data)
-        if whole == data:
+        repaired = _ESCAPED.sub(_without_halves, data)
+        if repaired == data:
             raise
         try:
-            return orjson.loads(whole)
+            return orjson.loads(repaired)
         except orjson.JSONDecodeError:
             raise error from None
 
@@ -189,8 +196,10 @@ _ESCAPED: Final = re.compile(
 _HALF: Final = len(rb"\ud800")
 
 
-def _without_halves(found: re.Match[bytes]) -> bytes:
-    return rb"\ufffd" if len(found[0]) == _HALF else found[0]
+def _without_halves(escaped: re.Match[bytes]) -> bytes:
+    if len(escaped[0]) == _HALF:
+        return rb"\ufffd"
+    return escaped[0]
 
 
 def _is_json(line: bytes) -> bool:
@@ -216,23 +225,23 @@ class Made:
             self.notes.append(f"{count:,} {text}.")
 
 
-def bad(found: object, expected: str = "") -> ValueError:
+def bad(value: object, expected: str = "") -> ValueError:
     """What cannot be used, quoted in short."""
     more = f", expected {expected}" if expected else ""
-    return ValueError(f"found {one_line(str(found), QUOTED)}{more}")
+    return ValueError(f"found {one_line(str(value), QUOTED)}{more}")
 
 
-def made_of(kind: Kind, found: Iterable[Any], made: Made) -> None:
+def made_of(kind: Kind, records: Iterable[Any], made: Made) -> None:
     """Add the rows of all records; `made.n` counts those that were read.
 
     Raises ValueError: what was found, and what was expected.
     """
     if kind is Kind.sharegpt:
-        _of_sharegpt(found, made)
+        _of_sharegpt(records, made)
     elif kind is Kind.batch:
-        _of_batch(found, made)
+        _of_batch(records, made)
     else:
-        _of_lengths(found, made, *LENGTHS_OF[kind])
+        _of_lengths(records, made, LENGTHS_OF[kind])
 
 
 def answer_tokens(text: str) -> int:
@@ -242,38 +251,72 @@ def answer_tokens(text: str) -> int:
 
 # ShareGPT
 
-_ROLES: Final = (
-    dict.fromkeys(("human", "user", "prompter"), "user")
-    | dict.fromkeys(("gpt", "assistant", "chatgpt", "bing", "bard", "claude", "model"), "assistant")
-    | {"system": "system"}
-)
+_ROLES: Final = {
+    "human": "user",
+    "user": "user",
+    "prompter": "user",
+    "gpt": "assistant",
+    "assistant": "assistant",
+    "chatgpt": "assistant",
+    "bing": "assistant",
+    "bard": "assistant",
+    "claude": "assistant",
+    "model": "assistant",
+    "system": "system",
+}
 
 
-def _of_sharegpt(found: Iterable[Any], made: Made) -> None:
+def _of_sharegpt(records: Iterable[Any], made: Made) -> None:
     """A request for each answer, with what came before it; turns in the order of the file."""
-    cut, silent = 0, 0
-    odd = ""
-    for record in found:
+    n_cut = 0
+    n_silent = 0
+    first_odd = ""
+    for record in records:
         turns, system, name = _talk(record)
-        messages: list[Row] = []
-        if system:
-            messages.append({"role": "system", "content": system})
-        before = len(made.rows)
-        for turn in turns:
-            pair = _turn(turn)
-            if pair is None:  # what follows depends on it
-                cut += 1
-                odd = odd or one_line(str(turn), QUOTED)
-                break
-            for role, text in pair:
-                if role == "assistant" and text and any(m["role"] == "user" for m in messages):
-                    row = {"messages": list(messages), "output_tokens": answer_tokens(text)}
-                    made.rows.append(({"conversation_id": name} if name else {}) | row)
-                messages.append({"role": role, "content": text})
-        silent += len(made.rows) == before
+        messages, odd = _messages(turns, system)
+        if odd is not None:
+            n_cut += 1
+            first_odd = first_odd or odd
+        rows = _answers(messages, name)
+        if not rows:
+            n_silent += 1
+        made.rows += rows
         made.n += 1
-    made.note(cut, f"conversations end before a turn whose role or text is not known: {odd}")
-    made.note(silent, "conversations have no answer to a user, so no request")
+    made.note(
+        n_cut, f"conversations end before a turn whose role or text is not known: {first_odd}"
+    )
+    made.note(n_silent, "conversations have no answer to a user, so no request")
+
+
+def _messages(turns: list[Any], system: str) -> tuple[list[Row], str | None]:
+    """The messages up to a turn that is not understood, as what follows depends on it; that turn.
+
+    None: all were understood.
+    """
+    messages: list[Row] = []
+    if system:
+        messages.append({"role": "system", "content": system})
+    for turn in turns:
+        pair = _turn(turn)
+        if pair is None:
+            return messages, one_line(str(turn), QUOTED)
+        messages += [{"role": role, "content": text} for role, text in pair]
+    return messages, None
+
+
+def _answers(messages: list[Row], name: str) -> list[Row]:
+    """A request for each answer to a user; `name`: the conversation's, "" if it has none."""
+    rows = []
+    has_user = False
+    for i, message in enumerate(messages):
+        if message["role"] == "user":
+            has_user = True
+        elif message["role"] == "assistant" and message["content"] and has_user:
+            row: Row = {"conversation_id": name} if name else {}
+            row["messages"] = messages[:i]
+            row["output_tokens"] = answer_tokens(message["content"])
+            rows.append(row)
+    return rows
 
 
 def _talk(record: Any) -> tuple[list[Any], str, str]:
@@ -285,21 +328,26 @@ def _talk(record: Any) -> tuple[list[Any], str, str]:
         turns = next((record[name] for name in _TALKS if name in record), None)
     if not isinstance(turns, list):
         raise bad(record, "`conversations`, a list")
-    system = record.get("system") or record.get("system_prompt") or ""
-    name = record.get("id") or ""
-    return turns, system if isinstance(system, str) else "", str(name)
+    system = record.get("system") or record.get("system_prompt")
+    if not isinstance(system, str):
+        system = ""
+    name = str(record.get("id") or "")
+    return turns, system, name
 
 
 def _turn(turn: Any) -> list[tuple[str, str]] | None:
     """(role, text) of a turn, or of a question and its answer; None: it cannot be told."""
     if not isinstance(turn, dict):
         return None
-    said = turn.get("from", turn.get("role"))
+    speaker = turn.get("from", turn.get("role"))
     text = turn.get("value", turn.get("content"))
-    if said is None and {"human", "assistant"} <= turn.keys():
-        pair = [("user", turn["human"]), ("assistant", turn["assistant"])]
-        return pair if all(isinstance(one, str) for _, one in pair) else None
-    role = _ROLES.get(str(said).strip().lower())
+    if speaker is None and {"human", "assistant"} <= turn.keys():
+        question = turn["human"]
+        answer = turn["assistant"]
+        if not (isinstance(question, str) and isinstance(answer, str)):
+            return None
+        return [("user", question), ("assistant", answer)]
+    role = _ROLES.get(str(speaker).strip().lower())
     if role is None or not isinstance(text, str):
         return None
     return [(role, text)]
@@ -311,16 +359,18 @@ _LENGTHS: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 _KEPT: Final = {*_LENGTHS, "messages", "prompt", "tools", "model", "stream", "input"}
 
 
-def _of_batch(found: Iterable[Any], made: Made) -> None:
+def _of_batch(records: Iterable[Any], made: Made) -> None:
     """A row for each request: what it says, and the length that it allows as the length."""
-    dropped: dict[str, None] = {}
-    without = 0
-    for record in found:
-        made.rows.append(row := _of_body(record))
+    dropped: dict[str, None] = {}  # names of fields, in the order of the file
+    n_without = 0
+    for record in records:
+        row = _of_body(record)
+        made.rows.append(row)
         dropped |= dict.fromkeys(name for name in record["body"] if name not in _KEPT)
-        without += "output_tokens" not in row
+        if "output_tokens" not in row:
+            n_without += 1
         made.n += 1
-    made.note(without, "requests name no length of the answer: it is as long as the workload's")
+    made.note(n_without, "requests name no length of the answer: it is as long as the workload's")
     if dropped:
         names = ", ".join(dropped)
         made.notes.append(f"Left out: {names}; give what all requests share with --body.")
@@ -332,13 +382,14 @@ def _of_body(record: Any) -> Row:
     if not isinstance(body, dict):
         raise bad(record, "`body`, an object")
     row = {name: body[name] for name in ("messages", "tools") if body.get(name)}
-    asked = body.get("prompt") or body.get("input")
-    if "messages" not in row and isinstance(asked, list) and body.get("input"):
-        row["messages"] = asked
-    elif "messages" not in row:
-        if not isinstance(asked, str) or "embedding" in str(record.get("url")):
+    if "messages" not in row:
+        prompt = body.get("prompt") or body.get("input")
+        if isinstance(prompt, list) and body.get("input"):
+            row["messages"] = prompt
+        elif isinstance(prompt, str) and "embedding" not in str(record.get("url")):
+            row["prompt"] = prompt
+        else:
             raise bad(f"a request to {record.get('url')}", "messages or a prompt, a text")
-        row["prompt"] = asked
     length = next((body[name] for name in _LENGTHS if body.get(name)), None)
     if type(length) is int:
         row["output_tokens"] = length
@@ -347,42 +398,55 @@ def _of_body(record: Any) -> Row:
 
 # Traces of lengths
 
-# what a row is called, and its columns in small letters: time, prompt tokens, answer tokens
+
+class Columns(NamedTuple):
+    """What the columns of a trace are called, in small letters."""
+
+    time: str
+    prompt_tokens: str
+    answer_tokens: str
+
+
 LENGTHS_OF: Final = {
-    Kind.azure: ("timestamp", "contexttokens", "generatedtokens"),
-    Kind.burstgpt: ("timestamp", "request tokens", "response tokens"),
+    Kind.azure: Columns("timestamp", "contexttokens", "generatedtokens"),
+    Kind.burstgpt: Columns("timestamp", "request tokens", "response tokens"),
 }
 
 
-def _of_lengths(found: Iterable[Any], made: Made, at: str, prompt: str, answer: str) -> None:
+def _of_lengths(records: Iterable[Any], made: Made, columns: Columns) -> None:
     """A row for each request of a trace, from the first on; seconds, or date and time, become ms.
 
     Rows without a prompt or an answer failed: they are left out.
     """
-    empty, first_number = 0, math.nan
-    for record in found:
+    n_empty = 0
+    times = Times(default_unit_ms=1000.0)
+    for record in records:
         if not isinstance(record, dict):
             raise bad(record)
-        row = {str(name).strip().lower(): value for name, value in record.items()}
-        lengths = _whole(row, prompt), _whole(row, answer)
-        if min(lengths) > 0:
-            if math.isnan(first_number):
-                first_number = number_of(row.get(at))
-            due = at_ms(row.get(at), since_1970(first_number) or 1000.0)
-            if math.isnan(due):
-                raise bad(record, at)
-            times = {"timestamp": due}
-            made.rows.append(times | {"input_length": lengths[0], "output_length": lengths[1]})
+        cells = {str(name).strip().lower(): value for name, value in record.items()}
+        prompt = _whole(cells, columns.prompt_tokens)
+        answer = _whole(cells, columns.answer_tokens)
+        if min(prompt, answer) > 0:
+            due_ms = times.at_ms(cells.get(columns.time))
+            if math.isnan(due_ms):
+                raise bad(record, columns.time)
+            made.rows.append({"timestamp": due_ms, "input_length": prompt, "output_length": answer})
         else:
-            empty += 1
+            n_empty += 1
         made.n += 1
-    early = sum(b["timestamp"] < a["timestamp"] for a, b in pairwise(made.rows))
-    made.rows.sort(key=lambda row: float(row["timestamp"]))
-    first = made.rows[0]["timestamp"] if made.rows else 0.0
-    for row in made.rows:
-        row["timestamp"] = round(row["timestamp"] - first, 3)
-    made.note(empty, "rows have no prompt or no answer (they failed) and are left out")
-    made.note(early, "rows are earlier than the one above them: all are in order of time now")
+    n_early = _put_in_order(made.rows)
+    made.note(n_empty, "rows have no prompt or no answer (they failed) and are left out")
+    made.note(n_early, "rows are earlier than the one above them: all are in order of time now")
+
+
+def _put_in_order(rows: list[Row]) -> int:
+    """Sort by time, which begins at 0; how many rows were earlier than the one above them."""
+    n_early: int = sum(row["timestamp"] < above["timestamp"] for above, row in pairwise(rows))
+    rows.sort(key=lambda row: float(row["timestamp"]))
+    first_ms = rows[0]["timestamp"] if rows else 0.0
+    for row in rows:
+        row["timestamp"] = round(row["timestamp"] - first_ms, 3)
+    return n_early
 
 
 def _whole(row: Mapping[str, Any], name: str) -> int:
@@ -400,16 +464,37 @@ _SINCE_1970: Final = ((1e17, 1e-6), (1e14, 1e-3), (1e11, 1.0), (1e9, 1e3))
 UNIT_NAMES: Final = {1e-6: "nanoseconds", 1e-3: "microseconds", 1.0: "milliseconds", 1e3: "seconds"}
 
 
-def since_1970(value: float) -> float:
-    """The ms in a unit of a number that can only be a time since 1970; 0: it may be anything."""
-    return next((unit for least, unit in _SINCE_1970 if value >= least), 0.0)
+class Times:
+    """The times of one file.
 
-
-def number_of(value: Any) -> float:
-    """A time that is a number; NaN: it is none.
-
-    The first one of a file tells the unit of all: others may have grown as large as another unit's.
+    The first number tells the unit of all: others may have grown as large as another unit's.
     """
+
+    def __init__(self, default_unit_ms: float) -> None:
+        """`default_unit_ms`: of numbers that are not since 1970."""
+        self._default_unit_ms = default_unit_ms
+        self._has_number = False
+        self.since_1970_ms = 0.0  # ms in the unit of numbers since 1970; 0: they may be anything
+
+    def at_ms(self, value: str | float | None) -> float:
+        """As `at_ms`, with the file's unit."""
+        if not self._has_number:
+            first = _number_of(value)
+            self._has_number = not math.isnan(first)
+            self.since_1970_ms = _since_1970(first)
+        return at_ms(value, self.since_1970_ms or self._default_unit_ms)
+
+
+def _since_1970(value: float) -> float:
+    """The ms in a unit of a number that can only be a time since 1970; 0: it may be anything."""
+    for least, unit_ms in _SINCE_1970:
+        if value >= least:
+            return unit_ms
+    return 0.0
+
+
+def _number_of(value: Any) -> float:
+    """A time that is a number; NaN: it is none."""
     try:
         return float(value)
     except (TypeError, ValueError):
@@ -426,9 +511,10 @@ def at_ms(value: str | float | None, unit_ms: float) -> float:
     try:
         number = float(value)
     except (TypeError, ValueError):
-        found = datetime.fromisoformat(str(value).strip())
-        aware = found if found.tzinfo else found.replace(tzinfo=UTC)
-        return aware.timestamp() * 1000
+        when = datetime.fromisoformat(str(value).strip())
+        if not when.tzinfo:
+            when = when.replace(tzinfo=UTC)
+        return when.timestamp() * 1000
     if not math.isfinite(number):
         raise ValueError(f"found timestamp {value}, expected a time")
     return number * unit_ms

@@ -15,12 +15,12 @@ import math
 import os
 import weakref
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import sha256
 from io import BufferedReader
-from itertools import chain, count, islice
+from itertools import chain, count, islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -50,42 +50,62 @@ TRACE_BLOCK: Final = 512  # tokens of a Mooncake block
 OTHER_BLOCKS: Final = (16, 32, 64, 128, 256)  # tokens of a block in other traces
 CACHE_BLOCK: Final = 16  # tokens of a KV block, vLLM's default
 MOST_MS: Final = 1 << 50  # so that it is known in ns
-SECONDS_FROM, SECONDS_TO = 10**9, 10**11  # a first timestamp between: no ms that anybody means
+# a first timestamp between these is no ms that anybody means
+SECONDS_FROM: Final = 10**9
+SECONDS_TO: Final = 10**11
 SAMPLE: Final = 16  # rows of which it counts the tokens
 REMEMBERED_BLOCKS: Final = 1 << 21  # by `shared_tokens`: about 200 MB
 NAMED: Final = 3  # bad lines that an error names
 
 
-def _is_list(value: object, kind: type) -> bool:
-    return isinstance(value, list) and all(type(one) is kind for one in value)
+def _is_prompt(value: Any) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def _is_messages(value: Any) -> bool:
+    if not _is_objects(value) or not value:
+        return False
+    return all("role" in message for message in value)
+
+
+def _is_objects(value: Any) -> bool:
+    return isinstance(value, list) and all(type(item) is dict for item in value)
+
+
+def _is_time(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value < MOST_MS
+
+
+def _is_hashes(value: Any) -> bool:
+    return isinstance(value, list) and all(type(item) is int for item in value)
+
+
+def _is_length(value: Any) -> bool:
+    return type(value) is int and 0 < value < 1 << 32
 
 
 # field -> whether its value can be used, what is expected
 FIELDS: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
-    "prompt": (lambda value: isinstance(value, str) and value != "", "text"),
-    "messages": (
-        lambda value: _is_list(value, dict) and value and all("role" in one for one in value),
-        "a list of messages, each with a role",
-    ),
-    "tools": (lambda value: _is_list(value, dict), "a list of objects"),
-    "timestamp": (
-        lambda value: type(value) in (int, float) and 0 <= value < MOST_MS,
-        "ms, 0 or more",
-    ),
-    "hash_ids": (lambda value: _is_list(value, int), "a list of whole numbers"),
-} | dict.fromkeys(
-    ("output_tokens", "output_length", "input_length"),
-    (lambda value: type(value) is int and 0 < value < 1 << 32, "a whole number from 1 up"),
-)
+    "prompt": (_is_prompt, "text"),
+    "messages": (_is_messages, "a list of messages, each with a role"),
+    "tools": (_is_objects, "a list of objects"),
+    "timestamp": (_is_time, "ms, 0 or more"),
+    "hash_ids": (_is_hashes, "a list of whole numbers"),
+    "output_tokens": (_is_length, "a whole number from 1 up"),
+    "output_length": (_is_length, "a whole number from 1 up"),
+    "input_length": (_is_length, "a whole number from 1 up"),
+}
 
 
 def parse_row(line: bytes) -> Row:
     """The fields of a line that are not null. Raises ValueError: what was found and expected."""
     try:
-        found = orjson.loads(line)
+        parsed = orjson.loads(line)
     except orjson.JSONDecodeError as error:
         raise ValueError(f"found no JSON ({error.msg}), expected an object") from None
-    row = {k: v for k, v in found.items() if v is not None} if isinstance(found, dict) else {}
+    row: Row = {}
+    if isinstance(parsed, dict):
+        row = {name: value for name, value in parsed.items() if value is not None}
     for name, (fits, expected) in FIELDS.items():
         if name in row and not fits(row[name]):
             value = one_line(repr(row[name]), QUOTED)
@@ -93,22 +113,31 @@ def parse_row(line: bytes) -> Row:
     if len(row.keys() & {"prompt", "messages", "input_length"}) != 1:
         value = one_line(line.decode(), QUOTED)
         raise ValueError(f"found {value}, expected one of prompt, messages and input_length")
-    blocks, hashes = math.ceil(row.get("input_length", 0) / TRACE_BLOCK), row.get("hash_ids")
-    all_hashed = hashes is None or len(hashes) == blocks
-    if blocks and not (all_hashed and "output_length" in row):
-        n = len(hashes or ())
-        raise ValueError(
-            f"found {n} hash_ids and output_length {row.get('output_length')}, expected both, a "
-            f"hash for each {TRACE_BLOCK} tokens of input_length: {blocks}"
-            f"{_other_block(row['input_length'], n)}"
-        )
+    if "input_length" in row:
+        _check_trace_row(row)
     return row
+
+
+def _check_trace_row(row: Row) -> None:
+    """Raises ValueError."""
+    n_blocks = math.ceil(row["input_length"] / TRACE_BLOCK)
+    hashes = row.get("hash_ids")
+    all_hashed = hashes is None or len(hashes) == n_blocks
+    if not all_hashed or "output_length" not in row:
+        n_hashes = len(hashes or ())
+        raise ValueError(
+            f"found {n_hashes} hash_ids and output_length {row.get('output_length')}, expected "
+            f"both, a hash for each {TRACE_BLOCK} tokens of input_length: {n_blocks}"
+            f"{_other_block(row['input_length'], n_hashes)}"
+        )
 
 
 def _other_block(tokens: int, n_hashes: int) -> str:
     """Of a trace with smaller blocks: which they are; "" where no size fits."""
-    fits = [size for size in OTHER_BLOCKS if math.ceil(tokens / size) == n_hashes]
-    return f"; these would be blocks of {fits[0]} tokens, which are not read" if fits else ""
+    for size in OTHER_BLOCKS:
+        if math.ceil(tokens / size) == n_hashes:
+            return f"; these would be blocks of {size} tokens, which are not read"
+    return ""
 
 
 def text_of(row: Row) -> bytes:
@@ -118,15 +147,20 @@ def text_of(row: Row) -> bytes:
     """
     prompt: str = row.get("prompt", "")
     messages = map(_in_short, row.get("messages", ()))
-    return prompt.encode() + b"".join(map(orjson.dumps, (*row.get("tools", ()), *messages)))
+    objects = (*row.get("tools", ()), *messages)
+    return prompt.encode() + b"".join(map(orjson.dumps, objects))
 
 
 def _in_short(message: Row) -> Row:
     content = message.get("content")
     if not isinstance(content, list):
         return message
-    parts = [one if _is_text(one) else sha256(orjson.dumps(one)).hexdigest() for one in content]
+    parts = [part if _is_text(part) else _digest(part) for part in content]
     return {**message, "content": parts}
+
+
+def _digest(part: object) -> str:
+    return sha256(orjson.dumps(part)).hexdigest()
 
 
 def _is_text(part: object) -> bool:
@@ -136,10 +170,11 @@ def _is_text(part: object) -> bool:
 
 def is_unsized(row: Row) -> bool:
     """Whether nobody but the server can know its length: it has a picture, sound or a file."""
-    contents = (message.get("content") for message in row.get("messages", ()))
-    return any(
-        isinstance(content, list) and not all(map(_is_text, content)) for content in contents
-    )
+    for message in row.get("messages", ()):
+        content = message.get("content")
+        if isinstance(content, list) and not all(map(_is_text, content)):
+            return True
+    return False
 
 
 def _instead(path: Path) -> str:
@@ -175,8 +210,12 @@ class DataSource:
     tokens_per_byte: float = TOKENS_PER_BYTE
 
     def __post_init__(self) -> None:
-        self.n_messages = self.n_traces = self.n_hashed = 0  # rows of these kinds
-        self.at_ms, self.outputs = array("d"), array("l")  # NaN, 0: not given
+        # rows of these kinds
+        self.n_messages = 0
+        self.n_traces = 0
+        self.n_hashed = 0
+        self.at_ms = array("d")  # NaN: not given
+        self.outputs = array("l")  # 0: not given
         self._starts = array("q", [0])  # of the lines in the file, and its end
         self._sizes = array("l")  # of prompts: tokens, or minus the bytes of a text
         self._unsized = bytearray()  # 1: nobody knows this row's length
@@ -193,7 +232,9 @@ class DataSource:
             ) from None
 
     def _read(self, file: BufferedReader) -> None:
-        n_wrong, wrong, line = 0, "", b""
+        n_wrong = 0
+        wrong = ""  # the first ones, with what is wrong
+        line = b""
         if file.peek(len(BOM)).startswith(BOM):
             self._starts[0] = len(file.read(len(BOM)))
         # A line that is too long is half an object: it is named, and the last that is read.
@@ -226,13 +267,16 @@ class DataSource:
                 f"found timestamp {at:.15g}, which looks like seconds since 1970, expected ms: try "
                 "1000 times as much"
             )
-        self.n_messages += "messages" in row
-        self.n_traces += "input_length" in row
-        self.n_hashed += "hash_ids" in row
+        self.n_messages += int("messages" in row)
+        self.n_traces += int("input_length" in row)
+        self.n_hashed += int("hash_ids" in row)
         self._unsized.append(is_unsized(row))
         self.at_ms.append(at)
         self.outputs.append(row.get("output_tokens") or row.get("output_length", 0))
-        self._sizes.append(row.get("input_length", 0) or -len(text_of(row)))
+        if "input_length" in row:
+            self._sizes.append(row["input_length"])
+        else:
+            self._sizes.append(-len(text_of(row)))
 
     def __len__(self) -> int:
         return len(self._sizes)
@@ -250,8 +294,12 @@ class DataSource:
     @property
     def rate_per_s(self) -> float:
         """The mean rate of the timestamps; 0: there are none, or all are the same."""
-        last_ns = self.offset_ns(len(self) - 1) if self.at_ms[0] >= 0 else 0
-        return (len(self) - 1) * SECOND / last_ns if last_ns else 0.0
+        has_times = self.at_ms[0] >= 0
+        if not has_times:
+            return 0.0
+        last = len(self) - 1
+        last_ns = self.offset_ns(last)
+        return last * SECOND / last_ns if last_ns else 0.0
 
     def row(self, index: int) -> Row:
         start, end = self._starts[index : index + 2]
@@ -260,32 +308,70 @@ class DataSource:
     def as_workload(self, api: str | None) -> Workload:
         """The file's mean lengths, on an API that takes its rows. Raises ConfigError."""
         n_text = len(self) - self.n_messages - self.n_traces
-        has = f"{self.n_messages:,} rows with messages and {n_text:,} with a prompt"
-        if (self.n_messages and api not in (None, "chat")) or (n_text and api == "generate"):
+        takes_messages = api in (None, "chat")
+        takes_text = api != "generate"
+        if (self.n_messages and not takes_messages) or (n_text and not takes_text):
             raise ConfigError(
-                f"--api is {api} and --data has {has}: expected an API that takes them; "
-                "try --api chat."
+                f"--api is {api} and --data has {self.n_messages:,} rows with messages and "
+                f"{n_text:,} with a prompt: expected an API that takes them; try --api chat."
             )
-        traces, n, work = self.n_traces == len(self), len(self), self.workload
-        api = api or ("chat" if self.n_messages else "completions" if traces else work.api)
-        sums = (sum(self.planned(index)[part] for index in range(n)) for part in (0, 1))
-        prompt, output = (Lengths(FROM_DATA, math.ceil(tokens / n)) for tokens in sums)
-        title, ids = f"{n:,} rows of {Path(self.path).name}", api in ("completions", "generate")
-        work = replace(work, name="data", title=title, api=api, token_ids=traces and ids)
-        work = replace(work, system_tokens=0, rows=(), think_ms=None, conversation=None)
-        return replace(work, prompt=prompt, output=work.output if 0 in self.outputs else output)
+        only_traces = self.n_traces == len(self)
+        api = api or self._best_api(only_traces=only_traces)
+        prompt, output = self._mean_lengths()
+        if 0 in self.outputs:  # a row without one has the workload's
+            output = self.workload.output
+        return replace(
+            self.workload,
+            name="data",
+            title=f"{len(self):,} rows of {Path(self.path).name}",
+            api=api,
+            prompt=prompt,
+            output=output,
+            token_ids=only_traces and api in ("completions", "generate"),
+            system_tokens=0,
+            rows=(),
+            think_ms=None,
+            conversation=None,
+        )
+
+    def _best_api(self, *, only_traces: bool) -> str:
+        if self.n_messages:
+            return "chat"
+        if only_traces:
+            return "completions"
+        return self.workload.api
+
+    def _mean_lengths(self) -> tuple[Lengths, Lengths]:
+        """Of prompts and of answers."""
+        n = len(self)
+        prompt_tokens = 0
+        output_tokens = 0
+        for index in range(n):
+            prompt, output = self.planned(index)
+            prompt_tokens += prompt
+            output_tokens += output
+        mean_prompt = math.ceil(prompt_tokens / n)
+        mean_output = math.ceil(output_tokens / n)
+        return Lengths(FROM_DATA, mean_prompt), Lengths(FROM_DATA, mean_output)
 
     def learn(self, count_tokens: Callable[[str], int]) -> None:
         """How many tokens a byte of the texts has, from the server's count of some of them."""
-        some = range(0, len(self), math.ceil(len(self) / SAMPLE))
-        if text := "".join(text_of(self.row(i)).decode()[:2000] for i in some):
+        step = math.ceil(len(self) / SAMPLE)
+        text = ""
+        for index in range(0, len(self), step):
+            text += text_of(self.row(index)).decode()[:2000]
+        if text:
             self.tokens_per_byte = count_tokens(text) / len(text.encode())
 
     def planned(self, index: int) -> tuple[int, int]:
         """(prompt, output) tokens of row `index` as the file has them; of text, about."""
-        size, output = self._sizes[index], self.outputs[index]
-        output = output or self.workload.output.draw(seeded_random(self.seed, "data", index))
-        return size if size > 0 else math.ceil(-size * self.tokens_per_byte), output
+        prompt = self._sizes[index]
+        if prompt <= 0:  # a text: minus its bytes
+            prompt = math.ceil(-prompt * self.tokens_per_byte)
+        output = self.outputs[index]
+        if not output:
+            output = self.workload.output.draw(seeded_random(self.seed, "data", index))
+        return prompt, output
 
     def lengths(self, index: int, room: int) -> tuple[int, int]:
         """The same, clipped to `room` tokens (0: not known).
@@ -308,26 +394,24 @@ class DataSource:
         """Request `number` of the run, whichever process sends it."""
         models = self.workload.models
         model = choose(models, self.seed, "data", number, "model") if models else ""
-        return self._of_row(*divmod(number, len(self)))._replace(model=model)
+        turn, index = divmod(number, len(self))
+        return self._of_row(turn, index)._replace(model=model)
 
     def _of_row(self, turn: int, index: int) -> RequestSpec:
-        row, (tokens, output) = self.row(index), self.lengths(index, room_of(self.workload))
+        """A row in pass `turn` over all of them."""
+        row = self.row(index)
+        tokens, output = self.lengths(index, room_of(self.workload))
         salt = f"{self.salt}/{turn} " if self.salt else ""
         if "input_length" in row:
             blocks = row.get("hash_ids")
             if blocks is None:  # of its own, in each pass and with each seed
                 n = math.ceil(row["input_length"] / TRACE_BLOCK)
                 blocks = [f"{self.seed}/{turn}/{index}/{number}" for number in range(n)]
-            return self._of_hashes([f"{salt}{one}" for one in blocks], tokens, output)
+            return self._of_hashes([f"{salt}{block}" for block in blocks], tokens, output)
         messages = row.get("messages") or [{"content": row["prompt"]}]
-        texts = [one for one in messages if isinstance(one.get("content"), str)]
-        drop = math.ceil((self.planned(index)[0] - tokens) / self.tokens_per_byte)
-        if drop and texts:  # the longest has the most to lose
-            longest = max(texts, key=lambda one: len(one["content"]))
-            data = longest["content"].encode()
-            longest["content"] = data[: max(len(data) - drop, 1)].decode(errors="ignore")
-        if salt and texts:
-            texts[0]["content"] = salt + texts[0]["content"]
+        planned_tokens, _ = self.planned(index)
+        cut_bytes = math.ceil((planned_tokens - tokens) / self.tokens_per_byte)
+        _cut_and_salt(messages, cut_bytes, salt)
         if "prompt" in row:
             return RequestSpec(messages[0]["content"], tokens, output)
         tools = tuple(row.get("tools", ()))
@@ -338,15 +422,18 @@ class DataSource:
         if self.workload.token_ids:
             ids = tuple(islice(chain.from_iterable(map(_block_ids, blocks)), tokens))
             return RequestSpec("", tokens, output, token_ids=ids)
-        size = math.ceil(TRACE_BLOCK / self.calibration.per_word)
-        words = " ".join(prompt_text(size, HashedDraws(one)) for one in blocks).split(" ")
-        return RequestSpec(" ".join(words[: self.calibration.words(tokens)]), tokens, output)
+        block_words = math.ceil(TRACE_BLOCK / self.calibration.per_word)
+        text = " ".join(prompt_text(block_words, HashedDraws(block)) for block in blocks)
+        words = text.split(" ")[: self.calibration.words(tokens)]
+        return RequestSpec(" ".join(words), tokens, output)
 
     def offset_ns(self, number: int) -> int:
         """When request `number` is due; the first row comes again one mean gap after the last."""
-        (turn, index), at = divmod(number, len(self)), self.at_ms
-        pass_ms = (at[-1] - at[0]) * len(self) / max(len(self) - 1, 1)
-        return round((turn * pass_ms + at[index] - at[0]) * MS / self.speed)
+        turn, index = divmod(number, len(self))
+        first_ms = self.at_ms[0]
+        last_ms = self.at_ms[-1]
+        pass_ms = (last_ms - first_ms) * len(self) / max(len(self) - 1, 1)
+        return round((turn * pass_ms + self.at_ms[index] - first_ms) * MS / self.speed)
 
     def due_ns(self, planned: Iterator[int]) -> Iterator[int]:
         """When each request is due: as `planned`, or as timestamps say; no more if data ends."""
@@ -359,23 +446,56 @@ class DataSource:
         Whole KV blocks from the start and never the last token, as vLLM does it. Text is cut where
         the blocks are expected to end. Blocks beyond REMEMBERED_BLOCKS hit nothing.
         """
-        seen: dict[int, int] = {}  # a block with all before it -> its tokens
-        size = CACHE_BLOCK / self.tokens_per_byte
-        for index, (tokens, _) in enumerate(map(self.planned, range(len(self)))):
-            row, key, shared, hit = self.row(index), 0, 0, True
-            if "input_length" in row and "hash_ids" not in row:
-                yield 0  # nothing is shared
-                continue
-            step, text = (TRACE_BLOCK, b"") if "hash_ids" in row else (CACHE_BLOCK, text_of(row))
-            for number, start in enumerate(range(0, tokens, step)):
-                piece = slice(round(number * size), round((number + 1) * size))
-                key = hash((key, text[piece] if text else row["hash_ids"][number]))
-                length, known = min(step, tokens - start), seen.get(key, 0)
-                shared += min(known, length) * hit
-                hit = hit and known >= length
-                if known or len(seen) < REMEMBERED_BLOCKS:
-                    seen[key] = max(known, length)
+        cached: dict[int, int] = {}  # a block with all before it -> its tokens
+        for index in range(len(self)):
+            tokens, _ = self.planned(index)
+            row = self.row(index)
+            if "hash_ids" in row:
+                shared = _look_up(cached, row["hash_ids"], TRACE_BLOCK, tokens)
+            elif "input_length" in row:
+                shared = 0
+            else:
+                blocks = self._text_blocks(text_of(row), tokens)
+                shared = _look_up(cached, blocks, CACHE_BLOCK, tokens)
             yield min(shared, tokens - 1) // CACHE_BLOCK * CACHE_BLOCK
+
+    def _text_blocks(self, text: bytes, tokens: int) -> list[bytes]:
+        """A text of about so many tokens, cut where KV blocks are expected to end."""
+        block_bytes = CACHE_BLOCK / self.tokens_per_byte
+        n_blocks = math.ceil(tokens / CACHE_BLOCK)
+        ends = [round(number * block_bytes) for number in range(n_blocks + 1)]
+        return [text[start:end] for start, end in pairwise(ends)]
+
+
+def _look_up(
+    cached: dict[int, int], blocks: Sequence[int | bytes], block_tokens: int, tokens: int
+) -> int:
+    """How many of a prompt's `tokens` are cached, from its start on; then all of them are."""
+    shared = 0
+    hit = True  # so far
+    key = 0
+    for number, start in enumerate(range(0, tokens, block_tokens)):
+        key = hash((key, blocks[number]))
+        length = min(block_tokens, tokens - start)
+        known = cached.get(key, 0)
+        if hit:
+            shared += min(known, length)
+        hit = hit and known >= length
+        if known or len(cached) < REMEMBERED_BLOCKS:
+            cached[key] = max(known, length)
+    return shared
+
+
+def _cut_and_salt(messages: list[Row], cut_bytes: int, salt: str) -> None:
+    """Shorten the longest text, which has the most to lose; let the first begin with the salt."""
+    texts = [message for message in messages if isinstance(message.get("content"), str)]
+    if not texts:
+        return
+    if cut_bytes:
+        longest = max(texts, key=lambda message: len(message["content"]))
+        data = longest["content"].encode()
+        longest["content"] = data[: max(len(data) - cut_bytes, 1)].decode(errors="ignore")
+    texts[0]["content"] = salt + texts[0]["content"]
 
 
 @lru_cache(maxsize=1024)

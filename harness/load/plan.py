@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 NO_FIELDS: Final[Mapping[str, Any]] = MappingProxyType({})
 UNCALIBRATED: Final = Calibration()
 UNUSED: Final = Random(0)  # noqa: S311 - for lengths that need no draw
-CLIP_SAMPLE_SIZE: Final = (
-    1_000  # planned requests from which the share of clipped ones is estimated
-)
+CLIP_SAMPLE_SIZE: Final = 1_000  # planned requests, of which the clipped ones are counted
 # A clipped text prompt stays this share below the context: the server's tokenizer may count some
 # more tokens than the calibration predicts, and refuses a request that is one token too long.
 TEXT_MARGIN: Final = 0.02
@@ -93,15 +91,25 @@ def room_of(workload: Workload) -> int:
 
 
 def count_clipped(workload: Workload, seed: int) -> int:
-    """Return how many of the first SAMPLE requests are shortened to fit the model's context."""
-    rows = [row for row, _ in workload.rows] or [workload]
-    longest = max(row.system_tokens + row.prompt.limits[1] + row.output.limits[1] for row in rows)
+    """Return how many of the first CLIP_SAMPLE_SIZE requests are shortened to fit the context."""
     room = room_of(workload)
-    if longest <= room:
-        return 0  # no draw is longer
-    whole = replace(workload, max_model_len=0)
-    planned = (sum(plan_lengths(whole, seed, 0, number)) for number in range(CLIP_SAMPLE_SIZE))
-    return sum(tokens > room > 0 for tokens in planned)
+    rows = [row for row, _ in workload.rows] or [workload]
+    if max(map(_longest, rows)) <= room:
+        return 0
+    unlimited = replace(workload, max_model_len=0)
+    n_clipped = 0
+    for number in range(CLIP_SAMPLE_SIZE):
+        tokens = sum(plan_lengths(unlimited, seed, 0, number))
+        if tokens > room > 0:
+            n_clipped += 1
+    return n_clipped
+
+
+def _longest(workload: Workload) -> float:
+    """The tokens of the longest request that can be drawn."""
+    _, prompt = workload.prompt.limits
+    _, output = workload.output.limits
+    return workload.system_tokens + prompt + output
 
 
 def plan_lengths(workload: Workload, seed: int, sender: int | str, number: int) -> tuple[int, int]:

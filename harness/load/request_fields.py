@@ -38,18 +38,29 @@ def json_body(
     `ignore_eos` and `min_tokens` are vLLM's: without them a model ends where it likes.
     """
     fields = {**fields, **spec.body}
-    responses, chat = api == "responses", api in CHAT_APIS
-    length = {"max_output_tokens" if responses else "max_tokens": spec.output_tokens}
-    if fixed_length and api != "messages":
-        length |= {"ignore_eos": True, **({} if responses else {"min_tokens": spec.output_tokens})}
+    length = _length_fields(api, spec.output_tokens, fixed=fixed_length)
     body: dict[str, Any] = {"model": spec.model or model, "stream": True}
     if (final_usage or continuous_usage) and api not in ("responses", "messages"):
-        more = {"continuous_usage_stats": True} if continuous_usage else {}
-        body["stream_options"] = {"include_usage": True, **more}
-    body |= _messages(spec, "input" if responses else "messages") if chat else _prompt(spec, api)
+        body["stream_options"] = {"include_usage": True}
+        if continuous_usage:
+            body["stream_options"]["continuous_usage_stats"] = True
+    if api in CHAT_APIS:
+        body |= _messages(spec, "input" if api == "responses" else "messages")
+    else:
+        body |= _prompt(spec, api)
     if api == "generate":
         return body | {"sampling_params": {**fields, **length}}
     return {**fields, **length, **body}
+
+
+def _length_fields(api: str, tokens: int, *, fixed: bool) -> dict[str, Any]:
+    responses = api == "responses"
+    fields: dict[str, Any] = {"max_output_tokens" if responses else "max_tokens": tokens}
+    if fixed and api != "messages":
+        fields["ignore_eos"] = True
+        if not responses:
+            fields["min_tokens"] = tokens
+    return fields
 
 
 def _messages(spec: RequestSpec, name: str) -> dict[str, Any]:
@@ -68,8 +79,10 @@ def _prompt(spec: RequestSpec, api: str) -> dict[str, Any]:
 
 def names_in(value: str) -> tuple[list[str], list[str]]:
     """The (environment variables, placeholders) that a header's value names."""
-    found = _NAMED.findall(value)
-    return [name for name, _ in found if name], [name for _, name in found if name]
+    pairs = _NAMED.findall(value)  # (variable, ""), or ("", placeholder)
+    variables = [variable for variable, _ in pairs if variable]
+    placeholders = [placeholder for _, placeholder in pairs if placeholder]
+    return variables, placeholders
 
 
 def is_header_value(text: str) -> bool:
@@ -82,8 +95,9 @@ def unsendable(value: str, environment: Mapping[str, str]) -> str:
 
     Never quotes either: they may be secret.
     """
-    sent = [value, *(environment.get(variable, "") for variable in names_in(value)[0])]
-    if all(map(is_header_value, sent)):
+    variables, _ = names_in(value)
+    values = [value, *(environment.get(variable, "") for variable in variables)]
+    if all(map(is_header_value, values)):
         return ""
     return "has a character that HTTP cannot carry, or a variable that is not set: expected ASCII"
 
@@ -91,10 +105,10 @@ def unsendable(value: str, environment: Mapping[str, str]) -> str:
 def check_key(key: str, source: str) -> None:
     """Raises ConfigError, which names the variable `source` and never quotes the key."""
     if key and (not is_header_value(key) or " " in key):
-        where, name = (source, source) if source else ("the API key", "VLLM_API_KEY")
         raise ConfigError(
-            f"{where} holds a blank, a line break or a character outside ASCII, which no HTTP "
-            f"header can carry: expected the bare key; try `export {name}=$(cat FILE)`."
+            f"{source or 'the API key'} holds a blank, a line break or a character outside ASCII, "
+            "which no HTTP header can carry: expected the bare key; "
+            f"try `export {source or 'VLLM_API_KEY'}=$(cat FILE)`."
         )
 
 
@@ -103,7 +117,10 @@ def fill_headers(
 ) -> dict[str, str]:
     """Headers as they are sent: `{user}` becomes one of `names`, `$NAME` a variable's value."""
 
-    def value(found: re.Match[str]) -> str:
-        return environment.get(found[1], "") if found[1] else names[found[2]]
+    def value(named: re.Match[str]) -> str:
+        variable, placeholder = named.groups()
+        if variable:
+            return environment.get(variable, "")
+        return names[placeholder]
 
     return {name: _NAMED.sub(value, text) for name, text in headers}

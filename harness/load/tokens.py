@@ -60,7 +60,8 @@ def calibrate(count: Callable[[str], int], words: int = 256) -> Calibration:
     """Fit a line through two prompts; `count` returns their tokens (`/tokenize` or `usage`)."""
     rng = Random("calibrate")  # noqa: S311 - not a secret
     short = words // 8
-    short_tokens, long_tokens = (count(prompt_text(n, rng)) for n in (short, words))
+    short_tokens = count(prompt_text(short, rng))
+    long_tokens = count(prompt_text(words, rng))
     per_word = max((long_tokens - short_tokens) / (words - short), 0.1)
     return Calibration(per_word, max(0, round(short_tokens - per_word * short)))
 

@@ -43,8 +43,8 @@ class Sockets(NamedTuple):
     stand_in: bool = True  # in C: a thread reads where the loop is late
 
 
-class Seen(NamedTuple):
-    """What a round found."""
+class RoundCounts(NamedTuple):
+    """What a round of reads came to."""
 
     ready: int = 0
     reads: int = 0
@@ -62,8 +62,10 @@ class CReader:
 
         self._of = of
         late_ns = LATE_NS if of.stand_in else 0
-        clock, fd = of.clock, of.poll.fileno()
-        self._drain = Drain(fd, of.read_bytes, clock.anchor_ns, clock.offset_ns, late_ns)
+        clock = of.clock
+        self._drain = Drain(
+            of.poll.fileno(), of.read_bytes, clock.anchor_ns, clock.offset_ns, late_ns
+        )
         self.close = self._drain.close
 
     def admit(self, connection: Connection, now_ns: int) -> None:
@@ -78,22 +80,22 @@ class CReader:
             connection.fast_path.close()
             self._drain.forget(connection.fd)
 
-    def read(self, batch: Batch, believe: bool, *_polls: int) -> Seen:
+    def read(self, batch: Batch, believe: bool, *_polls: int) -> RoundCounts:
         """One call for all of it. From here to `over` the lock is ours."""
-        _, connections, clock, deliver, closed, *_ = self._of
+        of = self._of
         drain = self._drain
         drain.lock()
-        drain.trust(clock.offset_ns, believe)
-        *seen, others = drain.round(batch.rows, batch.blob)
-        for fd, data, at_ns, bound_ns, exact, code in others:
-            connection = connections.get(fd)
+        drain.trust(of.clock.offset_ns, believe)
+        *counts, for_python = drain.round(batch.rows, batch.blob)
+        for fd, data, at_ns, bound_ns, exact, code in for_python:
+            connection = of.connections.get(fd)
             if connection is None:
                 continue  # closed earlier in this round
             if data:
-                deliver(connection, data, at_ns, bound_ns, exact)
+                of.deliver(connection, data, at_ns, bound_ns, exact)
             else:
-                closed(connection, os.strerror(code) if code else END_OF_FILE)
-        return Seen(*seen)
+                of.closed(connection, os.strerror(code) if code else END_OF_FILE)
+        return RoundCounts(*counts)
 
     def over(self, believe: bool) -> None:
         """The stamps were checked; whether those are believed that come before the next round."""
@@ -123,15 +125,17 @@ class PythonReader:
     def close(self) -> None:
         """Nothing was kept."""
 
-    def read(self, batch: Batch, believe: bool, polled_ns: int, before_ns: int) -> Seen:
+    def read(self, batch: Batch, believe: bool, polled_ns: int, before_ns: int) -> RoundCounts:
         """One read of each ready socket, and when it arrived: the path of every token, so flat.
 
         `polled_ns` and `before_ns`: just before this poll, and the one before.
         """
         poll, connections, clock, deliver, closed, read_bytes, _ = self._of
-        now_ns, offset_ns, first_row = clock.now_ns, clock.offset_ns, len(batch)
+        now_ns = clock.now_ns
+        offset_ns = clock.offset_ns
+        first_row = len(batch)
         self._round += 1
-        # never full: what is not listed is empty
+        # with room for one event more than there are sockets, so one not listed has nothing to read
         ready = poll.poll(0, len(connections) + 1)
         reads = stamped = n_bytes = 0
         for fd, _ in ready:
@@ -160,16 +164,18 @@ class PythonReader:
             drained = size < read_bytes
             arrival = stamps.arrival(stamp, polled_ns, read_ns, drained, self._round, before_ns)
             deliver(connection, data, *arrival)
-        return Seen(len(ready), reads, stamped, n_bytes, batch.latest_ns(first_row))
+        return RoundCounts(len(ready), reads, stamped, n_bytes, batch.latest_ns(first_row))
 
 
 VARIABLE: Final = "HARNESS_READER"
-IN_C, IN_PYTHON = "c", "python"
+IN_C: Final = "c"
+IN_PYTHON: Final = "python"
 
 
 def which() -> str:
     """IN_C or IN_PYTHON. Raises ConfigError when the environment asks for what is not there."""
-    wanted, why = os.environ.get(VARIABLE, ""), why_not_c()
+    wanted = os.environ.get(VARIABLE, "")
+    why = why_not_c()
     if wanted not in ("", IN_C, IN_PYTHON):
         raise ConfigError(
             f"{VARIABLE} is {wanted!r}: expected {IN_C} or {IN_PYTHON}; unset it to have the best."
@@ -179,7 +185,9 @@ def which() -> str:
             f"{VARIABLE} is {IN_C}, but the extension cannot be used: {why}: expected a C compiler "
             "and Python's headers at the installation; install them and run `make setup` again."
         )
-    return IN_PYTHON if wanted == IN_PYTHON or why else IN_C
+    if wanted == IN_PYTHON or why:
+        return IN_PYTHON
+    return IN_C
 
 
 @cache
@@ -191,9 +199,9 @@ def why_not_c() -> str:
 def code_in_use() -> dict[str, str]:
     """For run.json: what reads and packs here, and where that is not C, why."""
     reader = which()
-    why = {
-        "reader": "" if reader == IN_C else why_not_c() or f"{VARIABLE} is {IN_PYTHON}",
-        "codec": codec.WHY_PYTHON,
-    }
     code = {"reader": reader, "codec": IN_PYTHON if codec.WHY_PYTHON else IN_C}
-    return code | {f"{name}_fallback": said for name, said in why.items() if said}
+    if reader == IN_PYTHON:
+        code["reader_fallback"] = why_not_c() or f"{VARIABLE} is {IN_PYTHON}"
+    if codec.WHY_PYTHON:
+        code["codec_fallback"] = codec.WHY_PYTHON
+    return code

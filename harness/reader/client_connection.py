@@ -77,16 +77,20 @@ class Addresses:
             raise ConnectFailed(f"{place.host} has no address (no answer in time)") from None
         except OSError as error:
             raise ConnectFailed(f"{place.host} has no address ({error.strerror})") from None
-        turn, self._turn = self._turn, self._turn + 1
+        turn = self._turn
+        self._turn += 1
         rotated = []
-        for family in self._by_family:
-            at = turn % len(family)
-            rotated += family[at:] + family[:at]
+        for infos in self._by_family:
+            start = turn % len(infos)
+            rotated += infos[start:]
+            rotated += infos[:start]
         return rotated
 
     def answered(self, info: Any) -> None:
-        self.used.add(info[4][0])
-        self._by_family.sort(key=lambda family: family[0][0] != info[0])
+        """A connection was made to it: its family comes first from now on."""
+        family, *_, address = info
+        self.used.add(address[0])
+        self._by_family.sort(key=lambda infos: infos[0][0] != family)
 
 
 class Connection:
@@ -113,19 +117,21 @@ class Connection:
             raise
 
     def _connect(self, addresses: Addresses) -> socket.socket:
-        place, code = self.place, 0
-        sock: socket.socket
-        found = addresses.in_turn()
-        for i, info in enumerate(found):
-            sock = Socket(*info[:3])
+        """The first address that answers. Raises ConnectFailed for the last one that does not."""
+        place = self.place
+        code = 0
+        infos = addresses.in_turn()
+        for i, info in enumerate(infos):
+            family, kind, protocol, _, address = info
+            sock: socket.socket = Socket(family, kind, protocol)
             try:
                 ask_for_stamps(sock)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 sock.setblocking(False)
-                code = sock.connect_ex(info[4])
+                code = sock.connect_ex(address)
                 if code in _PENDING:
                     # one that never answers leaves the next ones their share of the time
-                    wait_s = self._left_s() / (len(found) - i)
+                    wait_s = self._left_s() / (len(infos) - i)
                     gevent.socket.wait_write(sock.fileno(), timeout=wait_s)
                     code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             except TimeoutError:

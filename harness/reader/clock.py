@@ -60,9 +60,11 @@ class Clock:
         offset = ahead - self.anchor_ns
         change = abs(offset - self.offset_ns)
         if window < self._unsure_ns or change > window + self._unsure_ns:
-            self.offset_ns, self._unsure_ns = offset, window
+            self.offset_ns = offset
+            self._unsure_ns = window
         stepped = change > STEP_NS
-        self.steps += stepped
+        if stepped:
+            self.steps += 1
         return self.now_ns(), stepped
 
 

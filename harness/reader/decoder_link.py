@@ -1,8 +1,8 @@
 """The reader's end of decoding: batches go out, and how far they were decoded comes back.
 
-What the decoder makes of them goes from there to the run folder and to the master (`decoder`). Only
-where no master is, and the records' consumers therefore live in this process, do records come back
-here, to `put`.
+What the decoder makes of them goes from there to the run folder and to the master
+(`decoder_process`). Only where no master is, and the records' consumers therefore live in this
+process, do records come back here, to `put`.
 """
 
 # Strategy:
@@ -68,9 +68,11 @@ class DecoderProcess:
         ours, theirs = socket.socketpair()
         self._pipe = gevent.socket.socket(fileno=ours.detach())
         with theirs:
+            fd = theirs.fileno()
+            command = [sys.executable, "-m", "harness.reader.decoder_process", str(fd)]
             self._process = subprocess.Popen(  # noqa: S603 - our own module
-                [sys.executable, "-m", "harness.reader.decoder_process", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
+                command,
+                pass_fds=[fd],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C is for us; it ends when the pair does
             )
@@ -115,19 +117,23 @@ class DecoderLink:
         self.known_ns = 0  # all that happened before it is where records go
         self.cpu_s = 0.0  # of the decoder
         self.read_until_ns: Callable[[], int] = clock.now_ns  # what is in the batch by now
-        self._clock, self._give = clock, put
+        self._clock = clock
+        self._give = put
         self._unsent: deque[bytes] = deque()
         self._unsent_bytes = 0
-        self._sequence = self._answered = 0
+        self._sequence = 0  # messages packed so far
+        self._answered = 0  # the latest of them that was answered
         self._n_open = 0  # streams, as of the latest answer
         self._undelivered = 0  # bytes of records that the master lacks, as of the latest answer
         self.clock_apart_ns = 0  # from the master's, at most
         self._asked = False  # for an answer, even if there is nothing to send
-        self._parts_ns = 0
+        self._parts_ns = 0  # when parts were asked for last
         self._sent_ns = 0  # all that happened before it is on its way to the decoder
-        self._wake, self._changed, self._room = Event(), Event(), Event()
+        self._wake = Event()  # there is something to send
+        self._wake.set()  # the first message asks whether the decoder is there
+        self._changed = Event()  # an answer came, or none will come any more
+        self._room = Event()  # new requests may be sent
         self._room.set()
-        self._wake.set()  # the first message asks whether it is there
         self._closed = False
         self._decoder = DecoderProcess(output)
         self._loops = [gevent.spawn(self._send_loop), gevent.spawn(self._receive_loop)]
@@ -155,9 +161,12 @@ class DecoderLink:
 
     # what the reader says
 
-    def open(self, stream: int, asked: tuple[int, ...]) -> None:
-        """A request is about to be sent; called again when it has to be sent again."""
-        self.batch.notice(stream, OPENED, asked)
+    def open(self, stream: int, request: tuple[int, ...]) -> None:
+        """A request is about to be sent; called again when it has to be sent again.
+
+        `request`: the fields of a SentRequest.
+        """
+        self.batch.notice(stream, OPENED, request)
 
     def end(self, stream: int, outcome: Outcome | None, error: str, done_ns: int) -> None:
         self.batch.notice(stream, ENDED, outcome.value if outcome else "", error, done_ns)
@@ -190,20 +199,24 @@ class DecoderLink:
 
     def _pack(self) -> None:
         """Queue what was read; now and then with a request for parts."""
-        begun_ns, now = time.thread_time_ns(), self._clock.now_ns()
-        often_ns = MANY_PARTS_NS * min(self._n_open, MANY) // MANY
-        # also when none is open: nothing is news too
-        parts = now - self._parts_ns >= max(often_ns, PARTS_NS)
-        if not (self.batch or parts or self._asked):
+        begun_ns = time.thread_time_ns()
+        now_ns = self._clock.now_ns()
+        interval_ns = max(MANY_PARTS_NS * min(self._n_open, MANY) // MANY, PARTS_NS)
+        # also when no stream is open: that there is nothing to report is news too
+        parts_due = now_ns - self._parts_ns >= interval_ns
+        if not (self.batch or parts_due or self._asked):
             return
-        if parts:
-            self._parts_ns = now
         self._asked = False
-        batch, self.batch = self.batch, Batch()
+        batch = self.batch
+        self.batch = Batch()
         self._sequence += 1
-        if parts:  # what was known once stays so, even if the reader can say less of late rounds
+        known_ns = 0
+        if parts_due:
+            self._parts_ns = now_ns
+            # what was known once stays so, even if the reader can say less of late rounds
             self._sent_ns = max(self._sent_ns, self.read_until_ns())
-        message = batch.message(self._sequence, now, self._sent_ns if parts else 0)
+            known_ns = self._sent_ns
+        message = batch.message(self._sequence, now_ns, known_ns)
         self._unsent.append(message)
         self._unsent_bytes += len(message)
         self._make_room()
@@ -211,7 +224,8 @@ class DecoderLink:
 
     def _make_room(self) -> None:
         """Let new requests wait, or go on."""
-        if max(self._unsent_bytes, self._undelivered) > MOST_UNSENT and not self.trouble:
+        behind = max(self._unsent_bytes, self._undelivered) > MOST_UNSENT
+        if behind and not self.trouble:
             self._room.clear()
         else:
             self._room.set()
@@ -229,11 +243,13 @@ class DecoderLink:
         if kind == "records":
             self._put(values[0])
             return
-        self._answered, known_ns, counts, self.cpu_s, *stands = values
-        self._undelivered, self.clock_apart_ns = stands
+        self._answered, known_ns, counts, self.cpu_s, undelivered, clock_apart_ns = values
+        self._undelivered = undelivered
+        self.clock_apart_ns = clock_apart_ns
         self._make_room()
         self._n_open, self.ended, self.events, self.exact_events = counts
-        self.known_ns = known_ns or self.known_ns
+        if known_ns:  # 0: the message said nothing of it
+            self.known_ns = known_ns
         self._changed.set()
 
     def _put(self, frames: bytes) -> None:

@@ -38,7 +38,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -62,6 +62,9 @@ from harness.records.redact import redact_text
 from harness.records.request_record import Outcome
 from harness.wire.decode import SentRequest, StreamDecoder
 
+if TYPE_CHECKING:
+    from harness.core.arrays import Bools, Ints
+
 # Strategy: everything that would be a loop over tokens is one numpy pass over the whole batch, done
 # once in `__init__`, and what is asked later for a run of tokens is two look-ups in a running sum.
 #
@@ -80,37 +83,25 @@ class Columns:
     def __init__(self, message: Message) -> None:
         # (n, 5) int64: stream, at_ns, bound_ns, kind, value
         rows = np.frombuffer(message.rows, np.int64).reshape(-1, COLUMNS)
-        kind, value = rows[:, 3], rows[:, 4]
-        # a read's value is its size, and the reads' bytes lie one after another in the order that
-        # they came: where each begins is known before the sort only
-        sizes = np.where(kind < NOTICE, value, 0)
+        begins = _begins(rows)
         order = np.argsort(rows[:, 0], kind="stable")
         self._blob = message.blob
-        self._notices: list[tuple[Any, ...]] = message.notices
-        # of a read: where its bytes begin; of a notice: how many came before it
-        begin = np.where(kind < NOTICE, np.cumsum(sizes) - sizes, np.cumsum(kind == NOTICE) - 1)
-        self._begin: list[int] = begin[order].tolist()
+        self._notices = message.notices
+        self._begin: list[int] = begins[order].tolist()
         # the copy after .T makes each column contiguous, which a cast to bytes needs
-        self._stream, self._at, self._bound, kind, value = rows[order].T.copy()
-        self._kinds: list[int] = kind.tolist()
-        self._values: list[int] = value.tolist()
+        self._stream, self._at, self._bound, kinds, values = rows[order].T.copy()
+        self._kinds: list[int] = kinds.tolist()
+        self._values: list[int] = values.tolist()
         # an exact stamp is its own lower bound; a token's bound may happen to be its stamp, and
         # then it is exact as well: so the times are compared, not the flag
-        low = np.where(kind & EXACT, self._at, self._bound)
-        self._at_bytes, self._low_bytes = memoryview(self._at).cast("B"), memoryview(low).cast("B")
+        low = np.where(kinds & EXACT, self._at, self._bound)
+        self._at_bytes = memoryview(self._at).cast("B")
+        self._low_bytes = memoryview(low).cast("B")
         self._exact = [0, *np.cumsum(low == self._at).tolist()]
-        # Tokens are even as long as each running count is one more than that before it, or all are
-        # -1, "the server does not count". A row is uneven if its step is neither: not 1, and not 0
-        # between two -1. A run is even when the sum has not grown after its first row, whose step
-        # is from another stream's row and says nothing.
-        step = np.diff(value, prepend=0)
-        self._uneven = np.cumsum((step != 1) & ((step != 0) | (value != -1))).tolist()
-        # A run begins where the stream changes (-1 is none's number, so the first row does), and
-        # at each row but a token that follows a token of its stream.
-        token = kind >= TOKEN
-        new = np.diff(self._stream, prepend=-1) != 0
-        new[1:] |= ~(token[1:] & token[:-1])
-        self._first = np.flatnonzero(new)
+        # A run is even when this sum has not grown after its first row: the step to that one is
+        # from another stream's row, and says nothing.
+        self._uneven = np.cumsum(_are_uneven(values)).tolist()
+        self._first = _first_rows(self._stream, kinds)
 
     def runs(self) -> Iterator[tuple[int, int, int, int]]:
         """(stream, kind, first index, index after the last): tokens in one, others alone.
@@ -118,8 +109,11 @@ class Columns:
         The kind is the first one's, as in `raw_batch`.
         """
         first = self._first.tolist()
-        last = [*first[1:], len(self._kinds)] if first else []
-        streams, kinds = self._stream[self._first].tolist(), map(self._kinds.__getitem__, first)
+        if not first:
+            return iter(())
+        last = [*first[1:], len(self._kinds)]
+        streams = self._stream[self._first].tolist()
+        kinds = [self._kinds[row] for row in first]
         return zip(streams, kinds, first, last, strict=True)
 
     def notice(self, row: int) -> tuple[Any, ...]:
@@ -132,14 +126,45 @@ class Columns:
 
     def tokens(self, first: int, last: int) -> tuple[memoryview, memoryview, list[int], bool, int]:
         """For `StreamDecoder.tokens`: the rows first .. last - 1, int64 times as bytes."""
-        part = slice(first * 8, last * 8)
-        return (
-            self._at_bytes[part],
-            self._low_bytes[part],
-            self._values[first:last],
-            self._uneven[last - 1] == self._uneven[first],
-            self._exact[last] - self._exact[first],
-        )
+        in_bytes = slice(first * 8, last * 8)
+        at = self._at_bytes[in_bytes]
+        low = self._low_bytes[in_bytes]
+        counts = self._values[first:last]
+        is_even = self._uneven[last - 1] == self._uneven[first]
+        n_exact = self._exact[last] - self._exact[first]
+        return at, low, counts, is_even, n_exact
+
+
+def _begins(rows: Ints) -> Ints:
+    """By row, in the order that they came: where a read's bytes begin; a notice's place.
+
+    The reads' bytes lie one after another in this order, and a read's value is its size.
+    """
+    kinds = rows[:, 3]
+    is_read = kinds < NOTICE
+    sizes = np.where(is_read, rows[:, 4], 0)
+    bytes_before = np.cumsum(sizes) - sizes
+    notices_before = np.cumsum(kinds == NOTICE) - 1
+    return np.where(is_read, bytes_before, notices_before)
+
+
+def _are_uneven(counts: Ints) -> Bools:
+    """By row: whether its running count does not go on from the row before.
+
+    It goes on when it is one more, or when both are -1, "the server does not count".
+    """
+    step = np.diff(counts, prepend=0)
+    is_next = step == 1
+    is_uncounted = (step == 0) & (counts == -1)
+    return np.asarray(~(is_next | is_uncounted))
+
+
+def _first_rows(streams: Ints, kinds: Ints) -> Ints:
+    """Where a run begins: at each row but a token that follows a token of its stream."""
+    is_token = kinds >= TOKEN
+    begins = np.diff(streams, prepend=-1) != 0  # no stream is -1, so the first row begins one
+    begins[1:] |= ~(is_token[1:] & is_token[:-1])
+    return np.flatnonzero(begins)
 
 
 NICE: Final = 5  # on a busy machine the reader comes first: decoding can wait
@@ -153,7 +178,8 @@ class Decoding:
         """`secrets` are hidden in errors."""
         self.streams: dict[int, StreamDecoder] = {}
         self.ended = 0  # requests
-        self.events = self.exact_events = 0  # in records and parts
+        self.events = 0  # in records and parts
+        self.exact_events = 0  # of them
         self._secrets = secrets
         self._now_ns = 0
 
@@ -185,8 +211,10 @@ class Decoding:
 
     def cut_short(self) -> list[bytes]:
         """Whole records of what is open when nothing more can come."""
-        ends = Outcome.cancelled, CUT_SHORT, self._now_ns
-        return [self._end(stream, *ends) for stream in list(self.streams)]
+        return [
+            self._end(stream, Outcome.cancelled, CUT_SHORT, self._now_ns)
+            for stream in list(self.streams)
+        ]
 
     def _end(self, stream: int, outcome: Outcome | None, error: str, done_ns: int) -> bytes:
         decoder = self.streams.pop(stream)
@@ -241,8 +269,9 @@ class Outlets:
     @property
     def stands(self) -> tuple[int, int]:
         """Bytes of records that the master has not acknowledged; how far the clocks are apart."""
-        master = self._master
-        return (0, 0) if master is None else (master.outbox.bytes, master.clock.apart_ns)
+        if self._master is None:
+            return 0, 0
+        return self._master.outbox.bytes, self._master.clock.apart_ns
 
     def answer(self, *values: object) -> None:
         with contextlib.suppress(OSError):  # nobody listens, but what was sent is still to be read
@@ -258,13 +287,15 @@ class Outlets:
 
 def serve(pipe: socket.socket, output: Output) -> None:
     """Until the other end closes. Raises RunFolderError."""
-    decoding, outlets = Decoding(output.secrets), Outlets(pipe, output)
+    decoding = Decoding(output.secrets)
+    outlets = Outlets(pipe, output)
     while body := outlets.next_message():
         message = Message.read(body)
-        outlets.put(*decoding.take(message), message.known_ns)
-        counts = len(decoding.streams), decoding.ended, decoding.events, decoding.exact_events
-        known = message.sequence, message.known_ns, counts, time.process_time()
-        outlets.answer("done", *known, *outlets.stands)
+        whole, parts = decoding.take(message)
+        outlets.put(whole, parts, message.known_ns)
+        counts = (len(decoding.streams), decoding.ended, decoding.events, decoding.exact_events)
+        cpu_s = time.process_time()
+        outlets.answer("done", message.sequence, message.known_ns, counts, cpu_s, *outlets.stands)
     outlets.put(decoding.cut_short(), [], 0)
     outlets.close()
 

@@ -60,28 +60,53 @@ _RESPONSE: Final = {
     Event.RESPONSE_ENDED: Owner.IDLE,
     Event.SOCKET_CLOSED: Owner.CLOSED,  # the request is sent again on another connection
 }
+# lessons are never taken up again within a response
+_AFTER_LESSONS: Final[dict[Event, Owner]] = {
+    event: owner for event, owner in _RESPONSE.items() if event is not Event.TEMPLATE_KNOWN
+}
 TRANSITIONS: Final[dict[Owner, dict[Event, Owner]]] = {
     Owner.IDLE: {Event.REQUEST_SENT: Owner.PYTHON, Event.SOCKET_CLOSED: Owner.CLOSED},
     Owner.PYTHON: _RESPONSE,
     Owner.LEARNING: _RESPONSE,
-    # lessons are never taken up again within a response
-    Owner.EVENTS: {e: to for e, to in _RESPONSE.items() if e is not Event.TEMPLATE_KNOWN},
+    Owner.EVENTS: _AFTER_LESSONS,
     Owner.CLOSED: {},
 }
 
 LANE_CELLS: Final = 128
-(OWNER, STREAM, DRAINED, LAST, ROUND, BODY, BYTES, BEFORE_SIZE, REST_SIZE, WAITING, SHAPE) = range(
-    11
-)
+# the cells, in the order of `struct lane`
+OWNER: Final = 0
+STREAM: Final = 1
+DRAINED: Final = 2  # when it was known to be empty, as `SocketStamps.drained_ns`
+LAST: Final = 3  # the latest arrival, ns
+ROUND: Final = 4  # in which it was read last
+BODY: Final = 5  # the latest arrival, ns, of what C read past Python; -1: none
+BYTES: Final = 6  # that C read past Python
+BEFORE_SIZE: Final = 7  # bytes of the template before its text; 0: there is no template
+REST_SIZE: Final = 8  # bytes of the template after its text
+WAITING: Final = 9  # reads that Python has not seen yet
+SHAPE: Final = 10  # from here to the end: the template
 SHAPE_BYTES: Final = 8 * (LANE_CELLS - SHAPE)
 MAX_LESSONS: Final = 8  # events of a stream that Python looks at: they may all be different
 
-# As `_lane.h` has it: `reading` takes no extension that was compiled with anything else.
+_CELLS: Final = (
+    OWNER,
+    STREAM,
+    DRAINED,
+    LAST,
+    ROUND,
+    BODY,
+    BYTES,
+    BEFORE_SIZE,
+    REST_SIZE,
+    WAITING,
+    SHAPE,
+)
+# As `_lane.h` has it: `backends` takes no extension that was compiled with anything else.
 LAYOUT: Final = {
     "version": 3,
     "lane_cells": LANE_CELLS,
     "owners": (Owner.IDLE, Owner.PYTHON, Owner.LEARNING, Owner.EVENTS),
-    "cells": tuple(range(SHAPE + 1)),
+    "cells": _CELLS,
     "row": (batch.BYTES, batch.EXACT, batch.TOKEN, batch.ROW.size),
     "numbers": (ANY_NUMBER[0], RUNNING_COUNT[0]),
     **FRAMING,
@@ -104,7 +129,8 @@ class FastPath:
         self, lock: AbstractContextManager[object], now_ns: int, *, allowed: bool = True
     ) -> None:
         """A socket that was connected, with nothing to read. `allowed` False: all to Python."""
-        self._lock, self._allowed = lock, allowed
+        self._lock = lock
+        self._allowed = allowed
         self._lessons = 0
         self.owner = Owner.IDLE
         self.cells = array("q", bytes(8 * LANE_CELLS))
@@ -125,7 +151,8 @@ class FastPath:
             self._process(Event.REQUEST_SENT)
             cells[DRAINED] = max(cells[DRAINED], sent_ns)
             cells[BEFORE_SIZE] = 0  # another stream, another template
-            cells[BYTES], cells[BODY] = 0, -1
+            cells[BYTES] = 0
+            cells[BODY] = -1
             self._lessons = MAX_LESSONS
 
     def after_read(self, stream: int, response: Response, body: bytes) -> None:
@@ -145,13 +172,18 @@ class FastPath:
 
     def _learn(self, body: bytes) -> None:
         """From the last event; perhaps a token like those to come."""
-        found = template_of(body[body.rfind(DATA) + len(DATA) : -len(EVENT_END)])
-        if found is None or len(found[0]) + len(found[1]) > SHAPE_BYTES:
+        last_event = body[body.rfind(DATA) + len(DATA) : -len(EVENT_END)]
+        template = template_of(last_event)
+        if template is None:
             return
-        before, rest = found
+        before, rest = template
+        shape = before + rest
+        if len(shape) > SHAPE_BYTES:
+            return
         with memoryview(self.cells) as cells, cells.cast("B") as raw:
-            raw[8 * SHAPE : 8 * SHAPE + len(before) + len(rest)] = before + rest
-        self.cells[BEFORE_SIZE], self.cells[REST_SIZE] = len(before), len(rest)
+            raw[8 * SHAPE : 8 * SHAPE + len(shape)] = shape
+        self.cells[BEFORE_SIZE] = len(before)
+        self.cells[REST_SIZE] = len(rest)
 
     def progress(self) -> tuple[int, int]:
         """(bytes, latest arrival or -1) of what of this response C has read past Python."""

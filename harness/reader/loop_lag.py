@@ -27,7 +27,8 @@ class LoopLag:
     """How late the loop wakes a sleeper, sampled by a timer of its own."""
 
     def __init__(self, clock: Clock, every_s: float = LAG_S) -> None:
-        self._clock, self._every_s = clock, every_s
+        self._clock = clock
+        self._every_s = every_s
         self._recent_ns: deque[int] = deque(maxlen=round(RECENT_S / every_s))
         self._bins: Counter[int] = Counter()  # by the bin's upper end, ns
         self._most_ns = 0
@@ -35,13 +36,14 @@ class LoopLag:
 
     def _run(self) -> None:
         while True:
-            due = self._clock.now_ns() + round(self._every_s * SECOND)
+            due_ns = self._clock.now_ns() + round(self._every_s * SECOND)
             gevent.sleep(self._every_s)
-            self.add(self._clock.now_ns() - due)
+            self.add(self._clock.now_ns() - due_ns)
 
     def add(self, lag_ns: int) -> None:
         self._recent_ns.append(lag_ns)
         self._most_ns = max(self._most_ns, lag_ns)
+        # so wide that FINE of them lie between the powers of two around this lag
         width = 1 << max(lag_ns.bit_length() - FINE.bit_length(), 0)
         self._bins[(lag_ns // width + 1) * width] += 1
 
@@ -55,19 +57,24 @@ class LoopLag:
         Asked for with each batch of records, on the reader's loop: a few hundred bins are looked
         at, however long the run.
         """
-        known, most_ns = bool(self._bins), self._most_ns
+        p99_ms = None
+        max_ms = None
+        if self._bins:
+            p99_ns = min(self._p99_ns(), self._most_ns)  # a bin's upper end may lie above all lags
+            p99_ms = round(p99_ns / 1e6, 3)
+            max_ms = round(self._most_ns / 1e6, 3)
         return {
             "loop_lag_recent_ms": self.recent_ms(),
-            "loop_lag_p99_ms": round(min(self._p99_ns(), most_ns) / 1e6, 3) if known else None,
-            "loop_lag_max_ms": round(most_ns / 1e6, 3) if known else None,
+            "loop_lag_p99_ms": p99_ms,
+            "loop_lag_max_ms": max_ms,
         }
 
     def _p99_ns(self) -> int:
         n = self._bins.total()
-        left = n - 1 - n * 99 // 100  # samples above it
+        above = n - 1 - n * 99 // 100  # samples that are greater than the p99
         for end_ns in sorted(self._bins, reverse=True):
-            left -= self._bins[end_ns]
-            if left < 0:
+            above -= self._bins[end_ns]
+            if above < 0:
                 return end_ns
         return 0
 

@@ -119,6 +119,6 @@ def _has_ipv6(host: str) -> bool:
     """Whether the name has such an address that this machine can use: as Locust decides it."""
     if socket.has_dualstack_ipv6():
         with contextlib.suppress(OSError):
-            found = socket.getaddrinfo(host, None, proto=socket.IPPROTO_TCP)
-            return any(family == socket.AF_INET6 for family, *_ in found)
+            infos = socket.getaddrinfo(host, None, proto=socket.IPPROTO_TCP)
+            return any(family == socket.AF_INET6 for family, *_ in infos)
     return False

@@ -88,24 +88,30 @@ class Stream:
 
     @property
     def size(self) -> int:
-        return self.n_bytes + (self.fast_path.progress()[0] if self.fast_path is not None else 0)
+        if self.fast_path is None:
+            return self.n_bytes
+        past_python, _ = self.fast_path.progress()
+        return self.n_bytes + past_python
 
     def overdue(self, now_ns: int, timeouts: Timeouts) -> str:
         """The sentence of a timeout; "" while there is time, and `in_time_ns` says for how long."""
         body_ns = self.body_ns
         if self.fast_path is not None:
-            body_ns = max(body_ns, self.fast_path.progress()[1])
+            _, past_python_ns = self.fast_path.progress()
+            body_ns = max(body_ns, past_python_ns)
+        has_begun = body_ns >= 0
+        # until when the whole of it, its first token and its next byte have time
         total_ns = self.sent_ns + timeouts.total_ns
-        first_ns = self.sent_ns + timeouts.first_token_ns if body_ns < 0 else total_ns
+        first_ns = total_ns if has_begun else self.sent_ns + timeouts.first_token_ns
         idle_ns = max(body_ns, self.sent_ns) + timeouts.idle_ns
         if now_ns > total_ns:
             return f"the whole request took longer than {timeouts.total_ns / SECOND:g} s"
         if now_ns > first_ns:
             return f"no first token in {timeouts.first_token_ns / SECOND:g} s"
-        if body_ns >= 0 and now_ns > idle_ns:
+        if has_begun and now_ns > idle_ns:
             but = "" if self._comment is None else " but comments"
             return f"no further byte{but} in {timeouts.idle_ns / SECOND:g} s"
-        # until the body begins, it may at any time
+        # a body that has not begun may begin at any time: so `idle_ns` may lie in the past
         self.in_time_ns = min(total_ns, first_ns, max(idle_ns, now_ns))
         return ""
 
@@ -118,12 +124,15 @@ class Stream:
             self.n_bytes += n_bytes
             self.body_ns = max(self.body_ns, body_ns)
             self.fast_path = None
-        self.outcome, self.error, self.done_ns = outcome, error, done_ns
+        self.outcome = outcome
+        self.error = error
+        self.done_ns = done_ns
         self.over.set()
 
     def send_again(self) -> None:
         """The kept connection was closed before it served this: wake the user for a new one."""
-        self.stale, self.fast_path = True, None
+        self.stale = True
+        self.fast_path = None
         self.over.set()
 
     def keep(self, body: bytes, at_ns: int) -> None:
@@ -144,10 +153,13 @@ class Stream:
             self.open_bytes = 0
             return
         # a cut may go through the line ends: the last three bytes may belong to one
-        seen = self._tail + body
-        self._tail = seen[-3:]
-        ended = max(map(seen.rfind, EVENT_ENDS))
-        self.open_bytes = len(seen) - ended if ended >= 0 else self.open_bytes + len(body)
+        lately = self._tail + body
+        self._tail = lately[-3:]
+        event_end = max(map(lately.rfind, EVENT_ENDS))
+        if event_end >= 0:
+            self.open_bytes = len(lately) - event_end
+        else:
+            self.open_bytes += len(body)
 
     def _only_comments(self, body: bytes) -> bool:
         """Whether `body`, which follows what was kept, is no sign of life.
@@ -156,33 +168,47 @@ class Stream:
         """
         if self._comment is None and (self.open_bytes or not body.startswith(QUIET)):
             return False
-        whole = (self._comment or b"") + body
-        quiet = all(line[:1] in (b"", b":") or line in EMPTY_DATA for line in whole.splitlines())
-        ended = whole[-1:] in (b"\n", b"\r")
-        self._comment = (b"" if ended else b":") if quiet else None
+        lines = (self._comment or b"") + body
+        quiet = all(line[:1] in (b"", b":") or line in EMPTY_DATA for line in lines.splitlines())
+        if not quiet:
+            self._comment = None
+        elif lines.endswith((b"\n", b"\r")):
+            self._comment = b""
+        else:
+            self._comment = b":"
         return quiet
 
     @property
     def problem(self) -> str:
-        """What is wrong with the body: an event too long for the decoder; "" for nothing."""
-        if self.open_bytes <= MAX_EVENT_BYTES or self.response.status != OK_STATUS:
+        """What is wrong: no HTTP, or an event too long for the decoder; "" for nothing."""
+        response = self.response
+        if response.problem or response.complete:
+            return response.problem
+        if self.open_bytes <= MAX_EVENT_BYTES or response.status != OK_STATUS:
             return ""
-        return TOO_LONG if self.response.content_type in (EVENT_STREAM, "") else ""
+        if response.content_type in (EVENT_STREAM, ""):
+            return TOO_LONG
+        return ""
 
     def exchange(self) -> Exchange:
         """What the user is told at once; the decoder, which reads every event, has more to say."""
-        outcome, error, response = self.outcome, self.error, self.response
-        took_ns = max(self.done_ns - self.sent_ns, 0)
-        if outcome is None and response.status != OK_STATUS:
-            outcome, error = Outcome.status, f"HTTP {response.status}"
-        elif outcome is None or outcome is Outcome.truncated:
-            latest = b"".join(self.latest)
-            if outcome is None and plainly_ended_well(latest):
-                return Exchange(Outcome.ok, took_ns, self.n_bytes, "", *self._answer())
-            outcome, error = self._judge(latest)
+        e2e_ns = max(self.done_ns - self.sent_ns, 0)
+        outcome, error = self._how_it_ended()
         text, ttft_ms, tokens = self._answer()
-        text = text if outcome is Outcome.ok else ""
-        return Exchange(outcome, took_ns, self.n_bytes, error, text, ttft_ms, tokens)
+        if outcome is not Outcome.ok:
+            text = ""
+        return Exchange(outcome, e2e_ns, self.n_bytes, error, text, ttft_ms, tokens)
+
+    def _how_it_ended(self) -> tuple[Outcome, str]:
+        status = self.response.status
+        if self.outcome is None and status != OK_STATUS:
+            return Outcome.status, f"HTTP {status}"
+        if self.outcome is not None and self.outcome is not Outcome.truncated:
+            return self.outcome, self.error
+        latest = b"".join(self.latest)
+        if self.outcome is None and plainly_ended_well(latest):
+            return Outcome.ok, ""
+        return self._judge(latest)
 
     def _judge(self, latest: bytes) -> tuple[Outcome, str]:
         """How a response with status 200 ended, by the end of its body."""
@@ -199,7 +225,8 @@ class Stream:
             return Outcome.status, broken_off(end.finish_reason)
         if end.stranger:
             return Outcome.protocol, ENDED_BY_STRANGER
-        if end.done and not (end.carries_token or end.silent or len(self.latest) == KEPT):
+        all_kept = len(self.latest) < KEPT
+        if end.done and all_kept and not (end.carries_token or end.silent):
             return Outcome.protocol, EMPTY
         kind = self.response.content_type
         body = sse.stray if kind in (EVENT_STREAM, "") else latest
@@ -210,21 +237,44 @@ class Stream:
 
         These are the reads that the decoder has, with the same times: so is the TTFT.
         """
-        sse, events, ttft_ms = SseDecoder(), list[bytes](), None
+        sse = SseDecoder()
+        events: list[bytes] = []
+        ttft_ms: float | None = None
         try:
             for at_ns, body in self.whole or ():
                 new = sse.feed(body)
                 if ttft_ms is None and any(read_event(data).carries_token for data in new):
                     ttft_ms = (at_ns - self.sent_ns) / MS
                 events += new
-            counts = (read_event(data).completion_tokens for data in reversed(events))
-            tokens = next((count for count in counts if count >= 0), None)
-            whole = [read_json(data) for data in events if data != DONE]
-            firsts = [event["choices"][0] for event in whole if event.get("choices")]
-            words = (x.get("delta", x).get("content") or x.get("text") or "" for x in firsts)
+            tokens = _latest_count(events)
+            words = _words_of(events)
             return joined_text(words), ttft_ms, tokens
-        except (ValueError, LookupError, TypeError, AttributeError):  # the decoder says what
-            return "", ttft_ms, None  # is wrong
+        except (ValueError, LookupError, TypeError, AttributeError):
+            return "", ttft_ms, None  # the decoder says what is wrong
+
+
+def _latest_count(events: list[bytes]) -> int | None:
+    """The output tokens as the server counted them last; None: it never did."""
+    for data in reversed(events):
+        count = read_event(data).completion_tokens
+        if count >= 0:
+            return count
+    return None
+
+
+def _words_of(events: list[bytes]) -> list[str]:
+    """What the first choice of each event adds to the answer."""
+    words = []
+    for data in events:
+        if data == DONE:
+            continue
+        event = read_json(data)
+        if not event.get("choices"):
+            continue
+        choice = event["choices"][0]
+        delta = choice.get("delta", choice)  # chat; completions have the text in the choice
+        words.append(delta.get("content") or choice.get("text") or "")
+    return words
 
 
 def joined_text(words: Iterable[str]) -> str:

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 NAP_S: Final = 0.002
 FEW: Final = 32  # sockets; below, waking up for each read is cheap enough
-_epoll, _poll = monkey.get_original("select", "epoll"), monkey.get_original("select", "poll")
+# the system's own: gevent's patches leave no epoll, and a poll that lets other greenlets run
+_epoll: Final = monkey.get_original("select", "epoll")
+_poll: Final = monkey.get_original("select", "poll")
 
 
 class Poller:
@@ -44,9 +46,12 @@ class Poller:
 
         `stand_in`: see `backends.Sockets`.
         """
-        self.reads = self.stamped_reads = self.n_bytes = 0
+        self.reads = 0
+        self.stamped_reads = 0
+        self.n_bytes = 0
         self.code = which()
-        self._clock, self._link = clock, link
+        self._clock = clock
+        self._link = link
         self._stamped = stamped
         self._connections: dict[int, Connection] = {}
         self._poll = _epoll()
@@ -56,7 +61,8 @@ class Poller:
             self._poll, self._connections, clock, deliver, closed, read_bytes, stand_in
         )
         self._reads = CReader(sockets) if self.code == IN_C else PythonReader(sockets)
-        self._polled_ns = self._before_ns = clock.sample()[0]
+        self._polled_ns, _ = clock.sample()  # just before the latest poll
+        self._before_ns = self._polled_ns  # just before the poll before it
         self._distrust = False  # the next round's stamps are not believed
         self._loop = gevent.spawn(self._run)
 
@@ -77,24 +83,25 @@ class Poller:
 
     def known_ns(self) -> int:
         """Whatever arrived before this instant has been read."""
-        now = self._clock.now_ns()
+        now_ns = self._clock.now_ns()
         # the epoll itself is asked whether it has something: polling it would take that away
         idle = self._poll.closed or not self._asks.poll(0)
-        return now if idle else self._before_ns
+        return now_ns if idle else self._before_ns
 
     def _run(self) -> None:
         hub = get_hub()
         watcher = hub.loop.io(self._poll.fileno(), 1)
         try:
-            ready = 0
+            must_wait = True
             while True:
-                # while rounds find something to read, the nap alone is the wait
-                if not ready:
+                if must_wait:
                     hub.wait(watcher)
                 napping = self._stamped and len(self._connections) >= FEW
                 if napping:
                     gevent.sleep(NAP_S)
-                ready = self.read_round() * napping
+                n_ready = self.read_round()
+                # while rounds find something to read, the nap alone is the wait
+                must_wait = not napping or n_ready == 0
         finally:
             watcher.close()
 
@@ -105,29 +112,33 @@ class Poller:
         """
         if self._poll.closed:
             return 0
-        clock, batch = self._clock, self._link.batch
-        self._before_ns, self._polled_ns = self._polled_ns, clock.now_ns()
-        believe, first_row = self._stamped and not self._distrust, len(batch)
+        clock = self._clock
+        batch = self._link.batch
+        self._before_ns = self._polled_ns
+        self._polled_ns = clock.now_ns()
+        believe = self._stamped and not self._distrust
+        first_row = len(batch)
         try:
-            seen = self._reads.read(batch, believe, self._polled_ns, self._before_ns)
-            self.reads += seen.reads
-            self.stamped_reads += seen.stamped
-            self.n_bytes += seen.n_bytes
-            now, stepped = clock.sample()
+            counts = self._reads.read(batch, believe, self._polled_ns, self._before_ns)
+            self.reads += counts.reads
+            self.stamped_reads += counts.stamped
+            self.n_bytes += counts.n_bytes
+            now_ns, stepped = clock.sample()
             if self._stamped:
-                self._check_stamps(first_row, now, seen.latest_ns, stepped=stepped)
+                self._check_stamps(first_row, now_ns, counts.latest_ns, stepped=stepped)
         finally:
             self._reads.over(self._stamped and not self._distrust)
         self._link.round_is_over()
-        return seen.ready
+        return counts.ready
 
-    def _check_stamps(self, first_row: int, now: int, latest_ns: int, *, stepped: bool) -> None:
+    def _check_stamps(self, first_row: int, now_ns: int, latest_ns: int, *, stepped: bool) -> None:
         """Take back what this round's stamps said if they cannot be true."""
-        latest = now + SHARP_NS
-        if stepped or latest_ns > latest:
-            self._link.batch.unsure(first_row, now, latest_ns=0 if stepped else latest)
+        possible_ns = now_ns + SHARP_NS  # a later stamp lies in the future
+        if stepped or latest_ns > possible_ns:
+            believed_ns = 0 if stepped else possible_ns
+            self._link.batch.unsure(first_row, now_ns, latest_ns=believed_ns)
             for connection in self._connections.values():
-                connection.stamps.clamp_bounds(now)
+                connection.stamps.clamp_bounds(now_ns)
         self._distrust = stepped  # what was queued before the step may be read in the next round
 
     def close(self) -> None:

@@ -24,7 +24,7 @@ TOKEN: Final = 4  # an event with one token that the reader knew; the value is i
 EXACT: Final = 1
 
 # notices; every one names its stream in the row
-OPENED: Final = "opened"  # (asked)
+OPENED: Final = "opened"  # (fields of a SentRequest)
 HEAD: Final = "head"  # (status, head_ns, content_type)
 ENDED: Final = "ended"  # (outcome or "", error, done_ns); "" means judge by content
 
@@ -104,11 +104,13 @@ class Message(NamedTuple):
     def read(cls, data: bytes) -> Message:
         """The inverse of `Batch.message`."""
         view = memoryview(data)
-        sequence, now_ns, known_ns, rows, blob = _HEAD.unpack_from(view)
-        begin, middle = _HEAD.size, _HEAD.size + rows
-        end = middle + blob
-        notices = marshal.loads(view[end:])  # noqa: S302 - our own parent wrote it
-        return cls(sequence, now_ns, known_ns, view[begin:middle], view[middle:end], notices)
+        sequence, now_ns, known_ns, rows_size, blob_size = _HEAD.unpack_from(view)
+        rows_end = _HEAD.size + rows_size
+        blob_end = rows_end + blob_size
+        rows = view[_HEAD.size : rows_end]
+        blob = view[rows_end:blob_end]
+        notices = marshal.loads(view[blob_end:])  # noqa: S302 - our own parent wrote it
+        return cls(sequence, now_ns, known_ns, rows, blob, notices)
 
 
 def pack(message: Any) -> bytes:
@@ -120,18 +122,21 @@ def pack(message: Any) -> bytes:
 def receive(pipe: socket) -> bytes:
     """One message without its length; b"" when the other end is gone."""
     head = _exactly(pipe, LENGTH.size)
-    return _exactly(pipe, LENGTH.unpack(head)[0]) if head else b""
+    if not head:
+        return b""
+    (length,) = LENGTH.unpack(head)
+    return _exactly(pipe, length)
 
 
 def _exactly(pipe: socket, count: int) -> bytes:
-    pieces = bytearray(count)
-    view = memoryview(pieces)
-    while view:
+    data = bytearray(count)
+    missing = memoryview(data)
+    while missing:
         try:
-            got = pipe.recv_into(view)
+            n_bytes = pipe.recv_into(missing)
         except OSError:
             return b""
-        if not got:
+        if not n_bytes:
             return b""
-        view = view[got:]
-    return bytes(pieces)
+        missing = missing[n_bytes:]
+    return bytes(data)

@@ -30,6 +30,7 @@ from harness.wire.http import ChunkedResponse, Response, ends_with_body
 SWEEP_S: Final = 0.1  # how often timeouts are looked for
 STALE_NS: Final = SECOND  # a request that waited longer is not sent again: its time would be lost
 CONNECT: Final = 5  # place of `connect_ns` in a SentRequest
+SENT: Final = 6  # place of `sent_ns`
 STOPPED: Final = "the harness stopped it"
 # An answer without an end would fill the memory long before its time is up. One of a million tokens
 # with its framing is smaller.
@@ -75,7 +76,6 @@ class Reader:
             stand_in=stand_in,
         )
         self.link.read_until_ns = self._read_until_ns
-        self._response = ChunkedResponse if self.poller.code == IN_C else Response
         self._idle: list[Connection] = []
         self._open: dict[int, Stream] = {}
         self.resent = 0  # requests that found their kept connection closed
@@ -102,70 +102,85 @@ class Reader:
         `number` is unique in this reader. A killed greenlet leaves a record: `cancelled`.
         `plan`: the session, turn, think time and new tokens of `SentRequest`.
         """
-        stream = self._open[number] = Stream(number, response=self._response())
-        stream.whole = [] if keep_text else None
-        asked = [self.worker, number, user, planned_tokens, scheduled_ns, 0, 0, *plan]
+        stream = self._open[number] = Stream(number, response=self._new_response())
+        if keep_text:
+            stream.whole = []
+        # a SentRequest in the making
+        request = [self.worker, number, user, planned_tokens, scheduled_ns, 0, 0, *plan]
         connection = None
         try:
             self.link.wait_for_room()
-            connection = self._connection(asked)
-            while True:
-                if self._send(connection, stream, data, asked):
-                    stream.over.wait()
-                if not stream.stale:
-                    break
+            connection = self._connection(request)
+            self._send_and_wait(connection, stream, data, request)
+            while stream.stale:
                 # closed while it was idle, nothing served: once more, on a connection of its own
-                self.resent += 1
-                stream.stale = False
-                stream.over.clear()
-                self.poller.drop(connection)
-                connection, connect_ns = None, asked[CONNECT]
-                connection = self._connect(asked)
-                asked[CONNECT] = connect_ns  # before the first send: this one is part of its time
+                self._take_back(connection, stream)
+                connection = None  # there is none to release where the next line fails
+                connection = self._connect_again(request)
+                self._send_and_wait(connection, stream, data, request)
         except ConnectFailed as error:
             stream.end(error.outcome, str(error), self.clock.now_ns())
         finally:
-            if not stream.over.is_set():
-                self.poller.read_round()  # what came before it was stopped
-            stream.end(Outcome.cancelled, STOPPED, self.clock.now_ns())  # if nothing else did
-            self._record(stream, asked)
-            if connection is not None:
-                self._release(connection, stream)
+            self._finish(connection, stream, request)
         return stream.exchange()
 
     def drop(self, number: int, user: int, planned_tokens: int, scheduled_ns: int) -> None:
-        now = self.clock.now_ns()
-        self.link.open(number, (self.worker, number, user, planned_tokens, scheduled_ns, 0, now))
-        self.link.end(number, Outcome.dropped, DROPPED, now)
+        """Record a request that is not sent."""
+        now_ns = self.clock.now_ns()
+        self.link.open(number, (self.worker, number, user, planned_tokens, scheduled_ns, 0, now_ns))
+        self.link.end(number, Outcome.dropped, DROPPED, now_ns)
 
-    def _connection(self, asked: list[int]) -> Connection:
+    def _new_response(self) -> Response:
+        if self.poller.code == IN_C:
+            return ChunkedResponse()
+        return Response()
+
+    def _connection(self, request: list[int]) -> Connection:
+        """An idle one that still works, or a new one."""
         while self._idle:
             connection = self._idle.pop()
             if self.poller.has(connection):
                 if connection.is_quiet():
                     return connection
                 self.poller.drop(connection)
-        return self._connect(asked)
+        return self._connect(request)
 
-    def _connect(self, asked: list[int]) -> Connection:
-        begun = self.clock.now_ns()
+    def _connect(self, request: list[int]) -> Connection:
+        begun_ns = self.clock.now_ns()
         if self._stopped:
             raise ConnectFailed(STOPPED, Outcome.cancelled)
         connection = Connection(self.addresses)
-        asked[CONNECT] = self.clock.now_ns() - begun
+        request[CONNECT] = self.clock.now_ns() - begun_ns
         self.poller.add(connection)
         return connection
 
-    def _send(self, connection: Connection, stream: Stream, data: bytes, asked: list[int]) -> bool:
+    def _connect_again(self, request: list[int]) -> Connection:
+        """For a request that is sent again: connecting is then a part of its own time."""
+        connect_ns = request[CONNECT]
+        connection = self._connect(request)
+        request[CONNECT] = connect_ns  # what passed before the first send, as before
+        return connection
+
+    def _send_and_wait(
+        self, connection: Connection, stream: Stream, data: bytes, request: list[int]
+    ) -> None:
+        """Until it is over, or `stale`."""
+        if self._send(connection, stream, data, request):
+            stream.over.wait()
+
+    def _send(
+        self, connection: Connection, stream: Stream, data: bytes, request: list[int]
+    ) -> bool:
         """Put the request on its way; False when that failed, and the stream says how."""
         out = connection.tls.encrypt(data) if connection.tls else data
         # may wait for the thread's round, so before the stamp
         connection.stamps.mark_request_sent(self.clock.now_ns())
-        connection.stream, stream.fast_path = stream, connection.fast_path
+        connection.stream = stream
+        stream.fast_path = connection.fast_path
         if not stream.sent_ns:  # else it is sent again, and its time runs on
-            stream.sent_ns = asked[6] = self.clock.now_ns()
+            stream.sent_ns = request[SENT] = self.clock.now_ns()
         # before the first byte leaves: the decoder must know a stream before its reads
-        self.link.open(stream.number, tuple(asked))
+        self.link.open(stream.number, tuple(request))
         try:
             connection.send_all(out)
         except OSError as error:  # TimeoutError too
@@ -177,13 +192,29 @@ class Reader:
             return False
         return True
 
-    def _record(self, stream: Stream, asked: list[int]) -> None:
+    def _take_back(self, connection: Connection, stream: Stream) -> None:
+        """As if the request had not been sent on this connection."""
+        self.resent += 1
+        stream.stale = False
+        stream.over.clear()
+        self.poller.drop(connection)
+
+    def _finish(self, connection: Connection | None, stream: Stream, request: list[int]) -> None:
+        """Record how it ended, also where the user's greenlet is being killed."""
+        if not stream.over.is_set():
+            self.poller.read_round()  # what came before it was stopped
+        stream.end(Outcome.cancelled, STOPPED, self.clock.now_ns())  # if nothing else did
+        self._record(stream, request)
+        if connection is not None:
+            self._release(connection, stream)
+
+    def _record(self, stream: Stream, request: list[int]) -> None:
         """Tell the decoder how it ended, once."""
         if self._open.pop(stream.number, None) is None:
             return
         if not stream.sent_ns:  # it never came to sending
-            stream.sent_ns = asked[6] = stream.done_ns
-            self.link.open(stream.number, tuple(asked))
+            stream.sent_ns = request[SENT] = stream.done_ns
+            self.link.open(stream.number, tuple(request))
         if stream.outcome is not None:
             self.poller.read_round()  # what was read of it, aside from the loop, comes before
         self.link.end(stream.number, stream.outcome, stream.error, stream.done_ns)
@@ -209,7 +240,8 @@ class Reader:
             plain = self._decrypt(connection, data)
             if not plain:
                 return
-            data, exact = plain, exact and connection.tls.whole
+            data = plain
+            exact = exact and connection.tls.whole
         stream = connection.stream
         if stream is None or stream.over.is_set():
             self.poller.drop(connection)  # bytes that nobody asked for
@@ -224,7 +256,7 @@ class Reader:
             if exact:
                 exact = ends_with_body(data, body)
             self.link.batch.read(stream.number, at_ns, bound_ns, exact, body)
-        if problem := response.problem or ("" if response.complete else stream.problem):
+        if problem := stream.problem:
             stream.end(Outcome.protocol, problem, self.clock.now_ns())
         elif response.complete:
             stream.end(None, "", at_ns)
@@ -232,6 +264,7 @@ class Reader:
             stream.fast_path.after_read(stream.number, response, body)
 
     def _begun(self, stream: Stream, body: bytes, at_ns: int) -> None:
+        """Tell the decoder the response's head when all of it is there."""
         if stream.head_ns < 0:
             stream.head_ns = at_ns
         response = stream.response
@@ -253,16 +286,21 @@ class Reader:
         return plain
 
     def _closed(self, connection: Connection, why: str) -> None:
-        stream, now = connection.stream, self.clock.now_ns()
-        if stream is None or stream.over.is_set():
-            pass
-        elif self._was_stale(connection, stream, reset=why != END_OF_FILE):
+        now_ns = self.clock.now_ns()
+        stream = connection.stream
+        if stream is not None and not stream.over.is_set():
+            self._end_by_close(connection, stream, why, now_ns)
+        self.poller.drop(connection)
+
+    def _end_by_close(self, connection: Connection, stream: Stream, why: str, now_ns: int) -> None:
+        in_order = why == END_OF_FILE
+        response = stream.response
+        if self._was_stale(connection, stream, reset=not in_order):
             stream.send_again()
-        elif stream.response.status and not stream.response.keep_alive and why == END_OF_FILE:
+        elif in_order and response.status and not response.keep_alive:
             stream.end(None, "", max(stream.body_ns, stream.head_ns))  # its body ends here
         else:
-            stream.end(Outcome.truncated, why, now)
-        self.poller.drop(connection)
+            stream.end(Outcome.truncated, why, now_ns)
 
     def _was_stale(self, connection: Connection, stream: Stream, *, reset: bool) -> bool:
         """Whether the server may have closed this kept connection before it took the request.
@@ -272,25 +310,35 @@ class Reader:
         again, and as its time runs on, nothing is hidden.
         """
         in_time = self.clock.now_ns() < stream.sent_ns + STALE_NS
-        unanswered = stream.n_bytes == 0 and stream.head_ns < 0 and connection.used
-        return unanswered and in_time and (reset or connection.is_untouched())
+        unanswered = stream.n_bytes == 0 and stream.head_ns < 0
+        if not (connection.used and unanswered and in_time):
+            return False
+        return reset or connection.is_untouched()
 
     def _sweep(self) -> None:
         """Timeouts, all of them, ten times a second: no timer per request, let alone per token.
 
         Sizes are looked at when as much has come in all as one answer may have.
         """
-        seen = 0
+        looked_at_bytes = 0
         while True:
             gevent.sleep(SWEEP_S)
-            now = self.clock.now_ns()
-            if self.poller.n_bytes - seen > MAX_ANSWER_BYTES:
-                seen = self.poller.n_bytes
-                for stream in [s for s in self._open.values() if s.size > MAX_ANSWER_BYTES]:
-                    stream.end(Outcome.protocol, TOO_MUCH, now)
-            for stream in [s for s in self._open.values() if s.in_time_ns <= now and s.sent_ns]:
-                if sentence := stream.overdue(now, self.timeouts):
-                    stream.end(Outcome.timeout, sentence, now)
+            now_ns = self.clock.now_ns()
+            if self.poller.n_bytes - looked_at_bytes > MAX_ANSWER_BYTES:
+                looked_at_bytes = self.poller.n_bytes
+                self._end_oversized(now_ns)
+            self._end_overdue(now_ns)
+
+    def _end_oversized(self, now_ns: int) -> None:
+        too_large = [s for s in self._open.values() if s.size > MAX_ANSWER_BYTES]
+        for stream in too_large:
+            stream.end(Outcome.protocol, TOO_MUCH, now_ns)
+
+    def _end_overdue(self, now_ns: int) -> None:
+        sent = [s for s in self._open.values() if s.in_time_ns <= now_ns and s.sent_ns]
+        for stream in sent:
+            if sentence := stream.overdue(now_ns, self.timeouts):
+                stream.end(Outcome.timeout, sentence, now_ns)
 
     def _read_until_ns(self) -> int:
         """All that happened before this instant is in the batch: asked when parts are due.
@@ -319,20 +367,29 @@ class Reader:
         self.stamping.close()
 
     def figures(self) -> dict[str, Any]:
-        poller, link = self.poller, self.link
+        link = self.link
+        exact_share = None
+        if link.events:
+            exact_share = round(link.exact_events / link.events, 6)
         return {
             "stamp_source": self.source,
-            "reader": poller.code,
+            "reader": self.poller.code,
             "addresses": sorted(self.addresses.used),
             "events": link.events,
-            "exact_share": round(link.exact_events / link.events, 6) if link.events else None,
+            "exact_share": exact_share,
             "at_ns": self.clock.now_ns(),
-            "reads": poller.reads,
-            "stamped_reads": poller.stamped_reads,
+            "reads": self.poller.reads,
+            "stamped_reads": self.poller.stamped_reads,
             **self._lag.figures(),
             "clock_steps": self.clock.steps,
             "resent": self.resent,
             "cpu_s": round(time.process_time(), 3),
+            **self._decoder_figures(),
+        }
+
+    def _decoder_figures(self) -> dict[str, float]:
+        link = self.link
+        return {
             "decoder_cpu_s": round(link.cpu_s, 3),
             "decoder_hold_max_ms": round(link.hold_ns / 1e6, 3),
             "decoder_backlog": link.backlog,

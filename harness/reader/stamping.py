@@ -83,14 +83,18 @@ class SocketStamps:
             # The time of the poll, not of the read, which came later: a bound on the safe side.
             self.drained_ns = polled_ns
         if stamp_ns >= before:
-            exact, at = drained, stamp_ns
+            exact = drained
+            at = stamp_ns
         else:
-            exact, at = False, read_ns
+            exact = False
+            at = read_ns
             if stamp_ns != NO_STAMP:
                 bound = stamp_ns
         # TCP delivers in order: later bytes cannot have arrived before earlier ones.
         if at < self._last_ns:
-            bound, at, exact = min(bound, at), self._last_ns, False
+            bound = min(bound, at)
+            at = self._last_ns
+            exact = False
         self._last_ns = at
         return at, min(bound, at), exact
 
@@ -134,26 +138,27 @@ class Stamping:
 
     def _self_test(self) -> bool:
         """A segment that waits before it is read must be stamped with its arrival, not the read."""
-        with suppress(OSError), Socket() as listener, Socket() as one:
+        with suppress(OSError), Socket() as listener, Socket() as receiver:
             listener.bind(("127.0.0.1", 0))
             listener.listen(1)
-            ask_for_stamps(one)
-            one.connect(listener.getsockname())
-            with listener.accept()[0] as other:
+            ask_for_stamps(receiver)
+            receiver.connect(listener.getsockname())
+            sender, _ = listener.accept()
+            with sender:
                 until = time.monotonic() + SELF_TEST_S
                 while time.monotonic() < until:
-                    if self._arrival_stamped(one, other):
+                    if self._arrival_stamped(receiver, sender):
                         return True
         return False
 
     @staticmethod
-    def _arrival_stamped(one: socket.socket, other: socket.socket) -> bool:
-        before = time.time_ns()
-        other.send(b"x")
-        after = time.time_ns()
+    def _arrival_stamped(receiver: socket.socket, sender: socket.socket) -> bool:
+        before_ns = time.time_ns()
+        sender.send(b"x")
+        after_ns = time.time_ns()
         time.sleep(0.002)
-        _, ancillary, _, _ = one.recvmsg(1, ANCILLARY)
-        return before <= stamp_of(ancillary) <= after
+        _, ancillary, _, _ = receiver.recvmsg(1, ANCILLARY)
+        return before_ns <= stamp_of(ancillary) <= after_ns
 
     def close(self) -> None:
         self._keep.close()

@@ -63,11 +63,17 @@ class ClockBounds:
         self.apart_ns = 0  # at most so far, either way
 
     def take(self, ack: Ack, now_ns: int) -> None:
-        self.recent.append((ack["at_ns"] - now_ns, ack["at_ns"] - ack["sent_ns"]))
-        lows, highs = zip(*self.recent, strict=True)
-        lo, hi = sorted((max(lows), min(highs)))  # the wrong way round: it drifts meanwhile
-        self.ahead_ns = 0 if lo <= 0 <= hi else (lo + hi) // 2
-        self.apart_ns = max(-lo, hi)
+        least_ns = ack["at_ns"] - now_ns
+        most_ns = ack["at_ns"] - ack["sent_ns"]
+        self.recent.append((least_ns, most_ns))
+        leasts_ns, mosts_ns = zip(*self.recent, strict=True)
+        # sorted: where clocks drift meanwhile, the two come out the wrong way round
+        low_ns, high_ns = sorted((max(leasts_ns), min(mosts_ns)))
+        if low_ns <= 0 <= high_ns:
+            self.ahead_ns = 0
+        else:
+            self.ahead_ns = (low_ns + high_ns) // 2
+        self.apart_ns = max(-low_ns, high_ns)
 
 
 class Beat(TypedDict):
@@ -113,9 +119,10 @@ class Outbox:
         """Make batches, which leave at the next tick; `known_ns`: of the last one, 0: as before."""
         pieces = [frames[i : i + BATCH] for i in range(0, len(frames), BATCH)]
         if known_ns and not pieces:
-            pieces = [[]]
+            pieces = [[]]  # an empty batch, to bring the news
+        last = len(pieces) - 1
         for i, piece in enumerate(pieces):
-            if known_ns and i == len(pieces) - 1:
+            if known_ns and i == last:
                 self._next["known_ns"] = known_ns
             batch = self._next.copy()
             batch["records"] = b"".join(piece)
@@ -157,17 +164,18 @@ class Inbox:
 
     def take(self, batch: RecordBatch) -> int:
         """Deliver the batch if it is this stream's next; say how many were taken so far."""
-        worker, stream = batch["worker"], batch["stream"]
+        worker = batch["worker"]
+        stream = batch["stream"]
         taken = self._taken.get(stream, 0)
         if batch["run"] != self.run or batch["batch"] != taken:
             return taken
         self._taken[stream] = taken + 1
-        for some in split_by_events(decode_each(batch["records"], Decoded()), EVENTS):
-            ended = sum(record.outcome is not Outcome.open for record in some)
+        for records in split_by_events(decode_each(batch["records"], Decoded()), EVENTS):
+            ended = sum(record.outcome is not Outcome.open for record in records)
             self._ended[worker] = self._ended.get(worker, 0) + ended
-            self.deliver(some)
+            self.deliver(records)
             if self.store is not None and not batch["kept"]:
-                self.store(worker, some)
+                self.store(worker, records)
         self.known_ns[worker] = batch["known_ns"]
         return taken + 1
 
@@ -184,8 +192,12 @@ class Inbox:
 
     def missing(self) -> dict[int, int]:
         """By worker, the requests that it began and whose end never arrived (none: left out)."""
-        lost = {w: n - self._ended.get(w, 0) for w, n in sorted(self.issued.items())}
-        return {worker: n for worker, n in lost.items() if n > 0}
+        missing = {}
+        for worker, issued in sorted(self.issued.items()):
+            n_missing = issued - self._ended.get(worker, 0)
+            if n_missing > 0:
+                missing[worker] = n_missing
+        return missing
 
 
 def say_held(held: int) -> str:

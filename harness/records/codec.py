@@ -10,7 +10,7 @@ arrays:
     not_before_ns  as at_ns - not_before_ns (zero where the timestamp is exact)
     tokens         unchanged
 
-and finally the numbers of LATER, which frames of older versions do not have.
+and finally the numbers of `OPTIONAL_NUMBERS`, which frames of older versions do not have.
 
 A packed array is `c` + one int64 if all n values are equal, else the width in bytes (`1`, `2`, `4`,
 `8`) + n signed integers, all little-endian. A token takes four bytes instead of twenty-four.
@@ -33,8 +33,8 @@ from harness.core.extensions import load_extension
 from harness.records.request_record import ARRAYS, Outcome, RequestRecord
 
 VERSION: Final = 1
-# The order on disk: changing it needs a new VERSION. A new number goes to the end of LATER, which
-# older readers ignore and whose numbers have defaults.
+# The order on disk: changing it needs a new VERSION. A new number goes to the end of
+# OPTIONAL_NUMBERS, which older readers ignore and whose numbers have defaults.
 NUMBER_FIELDS: Final = (
     "worker", "number", "user", "scheduled_ns", "connect_ns", "sent_ns", "head_ns",
     "first_event_ns", "done_ns", "status", "planned_tokens", "prompt_tokens", "output_tokens",
@@ -45,17 +45,23 @@ OPTIONAL_NUMBERS: Final = (
     "mix_row", "planned_prompt",
 )  # fmt: skip
 VALUE_BYTES: Final = {b"1": 1, b"2": 2, b"4": 4, b"8": 8}  # bytes per value of a packed array
+CONSTANT_BYTES: Final = 9  # of a packed array whose values are equal
 # A damaged or malicious file may claim any length. A frame that claims more than these is invalid,
 # which bounds both the search for its end and the memory for its events.
 READ_BYTES: Final = 1 << 19  # bytes per read
 MAX_EVENTS: Final = 1 << 20  # of a request
 MAX_PAYLOAD_BYTES: Final = 1 << 25  # bytes: MAX_EVENTS of 24 bytes each, and some more
+# In a payload the numbers come first, then seven values, then the optional numbers.
+_N_NUMBERS: Final = len(NUMBER_FIELDS)
+_OPTIONAL_START: Final = _N_NUMBERS + 7
 INVALID_PAYLOAD: Final = (ValueError, TypeError, IndexError, KeyError, OverflowError)
 
 # array of 3 | version (positive fixint) | uint32 crc32 | bin32 length; then the payload
 _HEADER: Final = struct.Struct(">BBBIBI")
 HEADER_BYTES: Final = _HEADER.size
-_ARRAY3, _UINT32, _BIN32 = 0x93, 0xCE, 0xC6
+_ARRAY3: Final = 0x93
+_UINT32: Final = 0xCE
+_BIN32: Final = 0xC6
 _numbers: Final = attrgetter(*NUMBER_FIELDS)
 _later: Final = attrgetter(*OPTIONAL_NUMBERS)
 OUTCOMES: Final = {outcome.value: outcome for outcome in Outcome}
@@ -83,14 +89,15 @@ class Decoded:
 
 def encode(record: RequestRecord) -> bytes:
     """Return the record as a frame; a decoded record keeps the frame that it was read from."""
-    r = record
-    if r.frame:
-        return r.frame
-    arrays = pack(r.sent_ns, r.at_ns, r.not_before_ns, r.tokens)
-    texts = r.outcome.value, r.error, r.finish_reason
-    payload: bytes = msgpack.packb((*_numbers(r), *texts, len(r.at_ns), *arrays, *_later(r)))
-    crc, size = zlib.crc32(payload), len(payload)
-    return _HEADER.pack(_ARRAY3, VERSION, _UINT32, crc, _BIN32, size) + payload
+    if record.frame:
+        return record.frame
+    arrays = pack(record.sent_ns, record.at_ns, record.not_before_ns, record.tokens)
+    texts = (record.outcome.value, record.error, record.finish_reason)
+    n_events = len(record.at_ns)
+    values = (*_numbers(record), *texts, n_events, *arrays, *_later(record))
+    payload: bytes = msgpack.packb(values)
+    crc = zlib.crc32(payload)
+    return _HEADER.pack(_ARRAY3, VERSION, _UINT32, crc, _BIN32, len(payload)) + payload
 
 
 def decode(data: bytes) -> Decoded:
@@ -124,19 +131,22 @@ def read_frames(file: BinaryIO, left: int, losses: Losses) -> Iterator[bytes]:
     # Bytes that cannot begin a frame are dropped, and the missing part of a frame is read in one
     # go. So neither foreign bytes nor a damaged length can make the buffer grow from read to read
     # while it is copied and searched again each time, which would be quadratic.
-    data, skipped, need = b"", 0, READ_BYTES
+    data = b""
+    skipped = 0  # bytes since the latest frame that begin none
+    need = READ_BYTES
     while left:
         fresh = file.read(min(need, left))
         left = left - len(fresh) if fresh else 0
         data += fresh
         at = 0
         while True:
-            start, stop, whole = next_frame(data, at, left)
+            start, stop, complete = next_frame(data, at, left)
             skipped += start - at  # damaged if a complete frame follows, else torn
-            if not whole:
+            if not complete:
                 break
             losses.damaged_bytes += skipped
-            skipped, at = 0, stop
+            skipped = 0
+            at = stop
             yield data[start:stop]
         need = max(READ_BYTES, stop - len(data))
         data = data[start:]
@@ -172,7 +182,7 @@ def next_frame(data: bytes, at: int, more: int = 0) -> tuple[int, int, bool]:
 class RecordRow:
     """A payload with validated fields; its arrays are still packed."""
 
-    numbers: array[int]  # NUMBERS, LATER
+    numbers: array[int]  # NUMBER_FIELDS, OPTIONAL_NUMBERS
     outcome: Outcome
     error: str
     finish_reason: str
@@ -181,18 +191,19 @@ class RecordRow:
 
     @classmethod
     def read(cls, payload: bytes) -> RecordRow:
-        """Raises one of NO_RECORD."""
+        """Raises one of INVALID_PAYLOAD."""
         values = msgpack.unpackb(payload)
-        plain, later = len(NUMBER_FIELDS), len(NUMBER_FIELDS) + 7
-        outcome, error, reason, n, *packed = values[plain:later]
+        outcome, error, reason, n, *packed = values[_N_NUMBERS:_OPTIONAL_START]
         # Equal values are packed as one, whatever their number: only MAX_EVENTS bounds the memory.
-        if not 0 <= n <= MAX_EVENTS or not all(_has_length(one, n) for one in packed):
+        if not 0 <= n <= MAX_EVENTS:
+            raise ValueError(n)
+        if not all(_has_length(column, n) for column in packed):
             raise ValueError(n)
         if not (isinstance(error, str) and isinstance(reason, str)):
             raise TypeError(error, reason)
-        present = values[later : later + len(OPTIONAL_NUMBERS)]
+        present = values[_OPTIONAL_START : _OPTIONAL_START + len(OPTIONAL_NUMBERS)]
         missing = [-1] * (len(OPTIONAL_NUMBERS) - len(present))  # in a frame of an older version
-        numbers = array("q", [*values[:plain], *present, *missing])
+        numbers = array("q", [*values[:_N_NUMBERS], *present, *missing])
         at, lags, tokens = packed
         return cls(numbers, OUTCOMES[outcome], error, reason, n, (at, lags, tokens))
 
@@ -200,11 +211,18 @@ class RecordRow:
         names = (*NUMBER_FIELDS, *OPTIONAL_NUMBERS)
         fields: dict[str, Any] = dict(zip(names, self.numbers, strict=True))
         unpacked = unpack(fields["sent_ns"], self.n, *self.packed)
-        fields |= {name: array("q", raw) for name, raw in zip(ARRAYS, unpacked, strict=True)}
-        fields |= {"error": self.error, "finish_reason": self.finish_reason}
-        return RequestRecord(**fields, outcome=self.outcome)
+        for name, raw in zip(ARRAYS, unpacked, strict=True):
+            fields[name] = array("q", raw)
+        return RequestRecord(
+            **fields, outcome=self.outcome, error=self.error, finish_reason=self.finish_reason
+        )
 
 
 def _has_length(packed: bytes, n: int) -> bool:
+    """Whether a packed array may hold n values."""
+    if not n:
+        return True
     kind = packed[:1]
-    return not n or len(packed) == (9 if kind == b"c" else 1 + VALUE_BYTES[kind] * n)
+    if kind == b"c":
+        return len(packed) == CONSTANT_BYTES
+    return len(packed) == 1 + VALUE_BYTES[kind] * n

@@ -7,7 +7,8 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields
-from itertools import accumulate
+from itertools import accumulate, pairwise
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -61,14 +62,16 @@ class Run:
 
 def check_folder(path: Path) -> None:
     """Raises RunFolderError where it is no run folder at all."""
-    known = (names.RUN, names.levels_file(path), names.SERVER, names.RESULT)
-    if not path.is_dir() or not (
-        names.record_files(path) or any((path / name).exists() for name in known)
-    ):
+    if not path.is_dir() or not _has_files_of_run(path):
         raise RunFolderError(
             f"{path} is not a run folder: expected a directory with {names.RUN}, as `vllm-harness "
             "knee` or `run` write it; try one under reports/."
         )
+
+
+def _has_files_of_run(path: Path) -> bool:
+    files = (names.RUN, names.levels_file(path), names.SERVER, names.RESULT)
+    return bool(names.record_files(path)) or any((path / name).exists() for name in files)
 
 
 def read_run(path: Path | str, also: Callable[[TablePart], None] | None = None) -> Run:
@@ -84,6 +87,8 @@ def read_run(path: Path | str, also: Callable[[TablePart], None] | None = None) 
     info = read_json(path / names.RUN)
     if info is None:
         damage.unreadable.append(names.RUN)
+    client = _dataclasses(path, names.CLIENT, ClientSample, damage)
+    host = _dataclasses(path, names.HOST, HostSample, damage)
     return Run(
         path=path,
         info=info or {},
@@ -93,10 +98,10 @@ def read_run(path: Path | str, also: Callable[[TablePart], None] | None = None) 
         levels=_lines(path, names.levels_file(path), damage),
         server=read_server(path, damage),
         some=read_server(path, damage, names.REPLICAS),
-        client=sorted(_each(path, names.CLIENT, ClientSample, damage), key=lambda each: each.at_ns),
+        client=sorted(client, key=_at_ns),
         gpu=read_gpu(path, damage),
         events=_lines(path, names.EVENTS, damage),
-        host=sorted(_each(path, names.HOST, HostSample, damage), key=lambda each: each.at_ns),
+        host=sorted(host, key=_at_ns),
         damage=damage,
     )
 
@@ -108,30 +113,30 @@ def read_requests(
 
     Counts losses.
     """
-    read_tables: list[RecordTable] = []
+    thin_tables: list[RecordTable] = []
     errors: list[str] = []
     finishes: list[str] = []
     for piece in read_pieces(path, damage):
         if also is not None:
             also(piece)
-        read_tables.append(keep_three_events(piece.table))
+        thin_tables.append(keep_three_events(piece.table))
         errors += piece.errors
-        finishes += map(sys.intern, piece.reasons)
-    whole = concat_tables(read_tables)
-    order = np.lexsort((whole.number, whole.worker))
-    return whole.ordered(order), [errors[i] for i in order], [finishes[i] for i in order]
+        finishes += map(sys.intern, piece.reasons)  # a few words, repeated for every request
+    table = concat_tables(thin_tables)
+    order = np.lexsort((table.number, table.worker))
+    return table.ordered(order), [errors[i] for i in order], [finishes[i] for i in order]
 
 
 def read_pieces(path: Path, damage: Damage) -> Iterator[TablePart]:
     """Yield each request once, from all record files in turn; counts losses in `damage`."""
-    seen = SeenNumbers()
+    numbers = SeenNumbers()
     for file in names.record_files(path):
         try:
             with file.open("rb") as opened:
-                yield from read_tables(opened, seen, damage)
+                yield from read_tables(opened, numbers, damage)
         except OSError:
             damage.unreadable.append(file.name)
-    damage.missing = seen.missing(read_sends(path))
+    damage.missing = numbers.missing(read_sends(path))
 
 
 def read_sends(path: Path) -> dict[int, int]:
@@ -147,15 +152,18 @@ def read_server(path: Path, damage: Damage, name: str = names.SERVER) -> list[Se
     """Read the server's samples in time order; fields missing from a line are NaN."""
     samples, bad = from_rows(_lines(path, name, damage))
     damage.bad_lines += bad
-    return sorted(samples, key=lambda sample: sample.at_ns)
+    return sorted(samples, key=_at_ns)
 
 
 def read_gpu(path: Path, damage: Damage) -> list[GpuSample]:
     """Read the GPUs' samples in time order; fields missing from a line are NaN."""
-    return sorted(_each(path, names.GPU, GpuSample, damage), key=lambda sample: sample.at_ns)
+    return sorted(_dataclasses(path, names.GPU, GpuSample, damage), key=_at_ns)
 
 
-def _each(path: Path, name: str, kind: type[T], damage: Damage) -> list[T]:
+_at_ns: Final = attrgetter("at_ns")
+
+
+def _dataclasses(path: Path, name: str, kind: type[T], damage: Damage) -> list[T]:
     """The dataclass of each line; lines that are none are counted as bad."""
     items = []
     for row in _lines(path, name, damage):
@@ -182,41 +190,59 @@ NUMBER_FIELDS: Final = tuple(f.name for f in fields(ServerSample) if f.name not 
 
 def to_row(sample: ServerSample, known: Bounds) -> dict[str, Any]:
     """Return one line; `known` has the bounds written in earlier lines, and is updated."""
-    row: dict[str, Any] = {"at_ns": sample.at_ns}
-    values = {name: getattr(sample, name) for name in NUMBER_FIELDS}
-    # fields that `summed_fields` derives from the histograms when the line is read
-    repeated = {f"{k}_{part}" for k in sample.histograms for part in ("sum_s", "count")}
-    row |= {k: _short(v) for k, v in values.items() if k not in repeated and not math.isnan(v)}
+    row: dict[str, Any] = {"at_ns": sample.at_ns} | _reported_numbers(sample)
     if sample.finished:
         row["finished"] = {reason: _short(count) for reason, count in sample.finished.items()}
     if sample.replicas:
-        row["replicas"] = {name: to_row(one, {}) for name, one in sample.replicas.items()}
+        row["replicas"] = {url: to_row(replica, {}) for url, replica in sample.replicas.items()}
     if sample.histograms:
         row["histograms"] = {key: _packed(each) for key, each in sample.histograms.items()}
-        fresh = {k: h.bounds for k, h in sample.histograms.items() if known.get(k) != h.bounds}
-        if fresh:
-            row["bounds"] = {key: bounds[:-1] for key, bounds in fresh.items()}  # JSON has no +inf
-            known |= fresh
+    changed: Bounds = {}
+    for key, histogram in sample.histograms.items():
+        if known.get(key) != histogram.bounds:
+            changed[key] = histogram.bounds
+    if changed:
+        row["bounds"] = {key: bounds[:-1] for key, bounds in changed.items()}  # JSON has no +inf
+        known |= changed
     return row
+
+
+def _reported_numbers(sample: ServerSample) -> dict[str, float]:
+    """Its numbers, less those that `summed_fields` derives when the line is read."""
+    derived = set()
+    for key in sample.histograms:
+        derived |= {f"{key}_sum_s", f"{key}_count"}
+    numbers = {}
+    for name in NUMBER_FIELDS:
+        value = getattr(sample, name)
+        if name not in derived and not math.isnan(value):
+            numbers[name] = _short(value)
+    return numbers
 
 
 def from_row(row: dict[str, Any], known: Bounds) -> ServerSample:
     """Return the sample of a line. Raises KeyError, TypeError, ValueError for an invalid one."""
-    for key, bounds in (row.get("bounds") or {}).items():
+    for key, bounds in _object(row, "bounds"):
         known[key] = (*map(float, bounds), math.inf)
-    packed = (row.get("histograms") or {}).items()
-    histograms = {k: _unpacked(each, known[k]) for k, each in packed if k in known}
-    read: dict[str, Any] = {name: number(row[name]) for name in NUMBER_FIELDS if name in row}
-    read["finished"] = {str(k): number(v) for k, v in (row.get("finished") or {}).items()}
-    read["replicas"] = {str(k): from_row(v, {}) for k, v in (row.get("replicas") or {}).items()}
-    read |= summed_fields(histograms)
-    return ServerSample(int(row["at_ns"]), **read, histograms=histograms)
+    packed = _object(row, "histograms")
+    histograms = {key: _unpacked(each, known[key]) for key, each in packed if key in known}
+    fields: dict[str, Any] = {name: number(row[name]) for name in NUMBER_FIELDS if name in row}
+    fields["finished"] = {str(k): number(count) for k, count in _object(row, "finished")}
+    fields["replicas"] = {str(k): from_row(replica, {}) for k, replica in _object(row, "replicas")}
+    fields |= summed_fields(histograms)
+    return ServerSample(int(row["at_ns"]), **fields, histograms=histograms)
+
+
+def _object(row: dict[str, Any], name: str) -> Iterable[tuple[Any, Any]]:
+    """The (key, value) pairs of an object in a line, none if it is missing or null."""
+    return (row.get(name) or {}).items()
 
 
 def from_rows(rows: Iterable[dict[str, Any]]) -> tuple[list[ServerSample], int]:
     """Return the samples in the order of their lines, and the number of invalid lines."""
     known: Bounds = {}
-    samples, bad = [], 0
+    samples = []
+    bad = 0
     for row in rows:
         try:
             samples.append(from_row(row, known))
@@ -226,20 +252,22 @@ def from_rows(rows: Iterable[dict[str, Any]]) -> tuple[list[ServerSample], int]:
 
 
 def _packed(histogram: Histogram) -> list[Any]:
-    counts = histogram.counts
-    each = [b - a for a, b in zip((0.0, *counts), counts, strict=False)]
-    while each and not each[-1]:
-        each.pop()
-    return [histogram.sum, [_short(count) for count in each]]
+    counts = [b - a for a, b in pairwise((0.0, *histogram.counts))]
+    while counts and not counts[-1]:
+        counts.pop()
+    return [histogram.sum, [_short(count) for count in counts]]
 
 
 def _unpacked(packed: Any, bounds: tuple[float, ...]) -> Histogram:
-    total, each = packed
-    counts = list(accumulate(map(number, each)))
-    counts += [counts[-1] if counts else 0.0] * (len(bounds) - len(counts))
-    return Histogram(bounds, tuple(counts), number(total))
+    total, counts = packed
+    cumulative = list(accumulate(map(number, counts)))
+    last = cumulative[-1] if cumulative else 0.0
+    cumulative += [last] * (len(bounds) - len(cumulative))  # the empty buckets at the end
+    return Histogram(bounds, tuple(cumulative), number(total))
 
 
 def _short(value: float) -> float:
-    # 3 instead of 3.0: a third of the bytes
-    return int(value) if math.isfinite(value) and value == int(value) else value
+    """3 instead of 3.0: a third of the bytes."""
+    if math.isfinite(value) and value == int(value):
+        return int(value)
+    return value

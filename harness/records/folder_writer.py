@@ -85,7 +85,8 @@ class RunFolder:
 
     def write_json(self, name: str, value: Any) -> None:
         """Write a final JSON file without secrets; infinities as "inf", NaN as null."""
-        self.write(name, dumps(redact(to_json(value), self.secrets), indent=True) + b"\n")
+        public = redact(to_json(value), self.secrets)
+        self.write(name, dumps(public, indent=True) + b"\n")
 
 
 class AppendFile:
@@ -139,7 +140,8 @@ class JsonLines(AppendFile):
         self._secrets = secrets
 
     def append(self, value: Any) -> None:
-        super().append(dumps(redact(to_json(value), self._secrets)) + b"\n")
+        public = redact(to_json(value), self._secrets)
+        super().append(dumps(public) + b"\n")
 
 
 class SendJournal:
@@ -164,7 +166,9 @@ class SendJournal:
 def merge_kept(path: Path, others: Iterable[Path]) -> None:
     """Copy what workers on other hosts kept of a run into its folder. Raises RunFolderError."""
     info = read_json(path / names.RUN) or {}
-    run = str(((info.get("config") or {}).get("drive") or {}).get("run_id") or "")
+    config = info.get("config") or {}
+    drive = config.get("drive") or {}
+    run = str(drive.get("run_id") or "")
     for other in others:
         kept = [*other.glob(f"[rs]*.*.{run}.*")] if run else []
         if not kept:
@@ -202,20 +206,21 @@ class RecordWriter:
 
     def put(self, records: Sequence[RequestRecord]) -> None:
         """Write the ended requests, in one write; keep the parts of the others."""
-        whole: list[RequestRecord] = []
+        ended: list[RequestRecord] = []
         for record in records:
             if record.outcome is Outcome.open:
                 if record.key not in self._ended:
                     self._parts.setdefault(record.key, {})[record.done_ns] = encode(record)
             elif self._ended.add(record.key):
                 self._parts.pop(record.key, None)
-                whole.append(record)
-        self._write(whole)
+                ended.append(record)
+        self._write(ended)
 
     def close(self) -> None:
         """Write unfinished requests as cancelled, then sync the file to disk."""
         for parts in self._parts.values():
-            self._write([joined(decode(b"".join(parts.values())).records)])
+            records = decode(b"".join(parts.values())).records
+            self._write([joined(records)])
         self._parts.clear()
         self._file.close()
 
@@ -224,22 +229,24 @@ class RecordWriter:
             self._file.append(b"".join(map(self._clean, records)))
 
     def _clean(self, record: RequestRecord) -> bytes:
-        # an error text may quote a URL or a header
-        if not record.error:
-            return encode(record)
-        return encode(replace(record, error=redact_text(record.error, self._secrets)))
+        if record.error:  # it may quote a URL or a header
+            record = replace(record, error=redact_text(record.error, self._secrets))
+        return encode(record)
 
 
 def joined(parts: list[RequestRecord]) -> RequestRecord:
     """Join the parts of an unfinished request, in any order, to a cancelled record."""
     parts = sorted(parts, key=lambda part: part.done_ns)
+    at_ns = _chain(part.at_ns for part in parts)
+    not_before_ns = _chain(part.not_before_ns for part in parts)
+    tokens = _chain(part.tokens for part in parts)
     return replace(
         parts[-1],
         outcome=Outcome.cancelled,
         error=CUT_SHORT,
-        at_ns=_chain(part.at_ns for part in parts),
-        not_before_ns=_chain(part.not_before_ns for part in parts),
-        tokens=_chain(part.tokens for part in parts),
+        at_ns=at_ns,
+        not_before_ns=not_before_ns,
+        tokens=tokens,
     )
 
 

@@ -68,12 +68,12 @@ def quantile_bounds(histogram: Histogram, q: float) -> tuple[float, float] | Non
     n = histogram.count
     if n < 1:
         return None
-    place = bisect_right(histogram.counts, ceil(q * (n - 1)))  # as `stats.rank_of`
+    place = bisect_right(histogram.counts, ceil(q * (n - 1)))  # as `statistics.rank_of`
     return (histogram.bounds[place - 1] if place else 0.0), histogram.bounds[place]
 
 
 def bucket_ladder(min_us: int, max_us: int) -> tuple[float, ...]:
-    """Bounds in seconds from `min_us` to `max_us`, both of STEPS times a power of ten, and +Inf.
+    """Bounds in seconds from `min_us` to `max_us`, and +Inf: DECADE_STEPS of each power of ten.
 
     They are whole microseconds, so that a bound is the same number wherever it is written.
     """

@@ -33,10 +33,13 @@ def flat(value: Mapping[str, Any], before: str = "") -> dict[str, Any]:
         if isinstance(part, Mapping):
             out |= flat(part, f"{name}.")
         elif key.endswith(INTERVALS) and (part is None or len(part) == len(ENDS)):
-            ends = zip(ENDS, part or (None, None), strict=True)
-            out |= {f"{name}{end}": limit for end, limit in ends}
+            limits = part or (None, None)
+            for end, limit in zip(ENDS, limits, strict=True):
+                out[f"{name}{end}"] = limit
+        elif isinstance(part, list | tuple):
+            out[name] = ", ".join(map(str, part))
         else:
-            out[name] = ", ".join(map(str, part)) if isinstance(part, list | tuple) else part
+            out[name] = part
     return out
 
 

@@ -76,7 +76,16 @@ def send_files(folder: Path) -> list[tuple[int, Path]]:
 
 
 def _of_workers(folder: Path, kind: str) -> list[tuple[int, bool, Path]]:
-    # what a worker kept itself comes first: it may have the end of a request that the master had to
-    # write as cancelled
-    found = ((_OF_WORKERS.fullmatch(path.name), path) for path in folder.iterdir())
-    return sorted((int(m[2]), not m[3], path) for m, path in found if m and m[1] == kind)
+    """(worker, whether the master wrote it, path) of each file of a kind, in order.
+
+    What a worker kept itself comes first: it may have the end of a request that the master had to
+    write as cancelled.
+    """
+    files = []
+    for path in folder.iterdir():
+        name = _OF_WORKERS.fullmatch(path.name)
+        if name and name[1] == kind:
+            worker = int(name[2])
+            run = name[3]  # in the name of what a worker kept
+            files.append((worker, not run, path))
+    return sorted(files)

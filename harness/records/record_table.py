@@ -73,14 +73,14 @@ class RecordTable:
     at_ns: Ints  # m
     not_before_ns: Ints  # m
     tokens: Ints  # m
-    whole: bool = True  # False: events are left out (`recorded.thin`), so gaps mean nothing
+    whole: bool = True  # False: events are left out (`keep_three_events`), so gaps mean nothing
 
     @property
     def table(self) -> RecordTable:
         return self
 
     def chunks(self) -> Iterator[RecordTable]:
-        """All events, about CHUNK at a time, so that intermediate arrays fit the CPU cache."""
+        """All events, about CHUNK_EVENTS at a time: intermediate arrays fit the CPU cache."""
         if not self.whole:
             raise ValueError("a thin table has no events to go through: pass what it was made of")
         if len(self.at_ns) <= CHUNK_EVENTS:
@@ -208,35 +208,46 @@ def keep_three_events(table: RecordTable) -> RecordTable:
     An event takes over the tokens of the dropped events before it. So the tokens of the first event
     and their sum stay the same, and with them every figure that has one value per request.
     """
-    n, begin = table.counts, table.offsets[:-1]
-    some = n > 0
+    n_events = table.counts
+    answer_index = table.answer_index
     # The answer's first event is a third one if it is neither the first nor the last.
-    has_middle = (table.answer_index > 0) & (table.answer_index < n - 1)
-    kept = np.minimum(n, 2) + has_middle
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept)])
-    # For each kept event its index among all events: the last, the answer's first, the first.
-    flat = np.zeros(int(offsets[-1]), np.int64)
-    flat[offsets[1:][some] - 1] = table.offsets[1:][some] - 1
-    flat[offsets[:-1][has_middle] + 1] = (begin + table.answer_index)[has_middle]
-    flat[offsets[:-1][some]] = begin[some]
+    has_middle = (answer_index > 0) & (answer_index < n_events - 1)
+    n_kept = np.minimum(n_events, 2) + has_middle
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(n_kept)])
+    kept = _three_events(table, offsets, has_middle)
     # One running sum over the tokens of all requests: its difference between two kept events is
     # what arrived since the earlier one. A request's first event has only its own tokens.
-    tokens = np.diff(np.cumsum(table.tokens)[flat], prepend=0)
-    first = offsets[:-1][some]
-    tokens[first] = table.tokens[flat[first]]
+    tokens = np.diff(np.cumsum(table.tokens)[kept], prepend=0)
+    firsts = offsets[:-1][n_events > 0]
+    tokens[firsts] = table.tokens[kept[firsts]]
     # A table may have been cut before the answer's first event (`until`): the index stays as far
-    # beyond the last event as it was. Else it is the first, the middle (1) or the last (kept - 1).
-    place = np.select(
-        [table.answer_index <= 0, table.answer_index >= n, has_middle],
-        [table.answer_index, table.answer_index - n + kept, 1],
-        kept - 1,
+    # beyond the last event as it was. Else it is the first, the middle (1) or the last.
+    new_index = np.select(
+        [answer_index <= 0, answer_index >= n_events, has_middle],
+        [answer_index, answer_index - n_events + n_kept, 1],
+        n_kept - 1,
     )
     return replace(
         table,
-        answer_index=place,
+        answer_index=new_index,
         offsets=offsets,
-        at_ns=table.at_ns[flat],
-        not_before_ns=table.not_before_ns[flat],
+        at_ns=table.at_ns[kept],
+        not_before_ns=table.not_before_ns[kept],
         tokens=tokens,
         whole=False,
     )
+
+
+def _three_events(table: RecordTable, offsets: Ints, has_middle: Bools) -> Ints:
+    """For each kept event its index among all events; `offsets`: of the kept ones, by request."""
+    has_events = table.counts > 0
+    begins = table.offsets[:-1]
+    ends = table.offsets[1:]
+    new_begins = offsets[:-1]
+    new_ends = offsets[1:]
+    kept = np.zeros(int(offsets[-1]), np.int64)
+    # the last event first: of a request with a single one it is the first, too
+    kept[new_ends[has_events] - 1] = ends[has_events] - 1
+    kept[new_begins[has_middle] + 1] = (begins + table.answer_index)[has_middle]
+    kept[new_begins[has_events]] = begins[has_events]
+    return kept

@@ -45,15 +45,18 @@ class Damage:
 
     def sentences(self) -> list[str]:
         """Return a sentence for each loss; duplicates are not a loss."""
-        lost = sum(self.missing.values())
-        losses = [
-            (self.torn_bytes, f"{self.torn_bytes} bytes of an unfinished last record were cut off"),
-            (self.damaged_bytes, f"{self.damaged_bytes} damaged bytes of records were skipped"),
-            (self.bad_lines, f"{self.bad_lines} unreadable lines of steps or samples were skipped"),
-            (self.unreadable, f"missing or unreadable: {', '.join(self.unreadable)}"),
-            (lost, f"{lost} requests have no record (by worker: {self.missing})"),
-        ]
-        return [text for count, text in losses if count]
+        sentences = []
+        if self.torn_bytes:
+            sentences.append(f"{self.torn_bytes} bytes of an unfinished last record were cut off")
+        if self.damaged_bytes:
+            sentences.append(f"{self.damaged_bytes} damaged bytes of records were skipped")
+        if self.bad_lines:
+            sentences.append(f"{self.bad_lines} unreadable lines of steps or samples were skipped")
+        if self.unreadable:
+            sentences.append(f"missing or unreadable: {', '.join(self.unreadable)}")
+        if lost := sum(self.missing.values()):
+            sentences.append(f"{lost} requests have no record (by worker: {self.missing})")
+        return sentences
 
 
 class TablePart(NamedTuple):
@@ -67,13 +70,16 @@ class TablePart(NamedTuple):
 def read_tables(file: BinaryIO, seen: SeenNumbers, damage: Damage) -> Iterator[TablePart]:
     """Yield a file's requests that were not `seen` yet, in its order. Raises OSError."""
     columns = TableBuilder()
-    for frame in read_frames(file, os.fstat(file.fileno()).st_size, damage):
+    size = os.fstat(file.fileno()).st_size
+    for frame in read_frames(file, size, damage):
         try:
             row = RecordRow.read(frame[HEADER_BYTES:])
         except INVALID_PAYLOAD:
             damage.damaged_bytes += len(frame)
             continue
-        if not seen.add((row.numbers[0], row.numbers[1])):
+        worker = row.numbers[0]
+        number = row.numbers[1]
+        if not seen.add((worker, number)):
             damage.duplicates += 1
             continue
         columns.add(row)
@@ -97,31 +103,40 @@ class TableBuilder:
 
     def piece(self) -> TablePart:
         rows = self.rows
-        flat = np.frombuffer(b"".join(row.numbers for row in rows), np.int64)
-        names = (*NUMBER_FIELDS, *OPTIONAL_NUMBERS)
-        # shape (requests, numbers), transposed and copied: each column is contiguous in memory
-        columns = dict(zip(names, flat.reshape(-1, len(names)).T.copy(), strict=True))
+        columns = self._number_columns()
         lengths = np.fromiter((row.n for row in rows), np.int64, len(rows))
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-        # A request's event times are cumulative sums of its gaps, starting at sent_ns. Instead of a
-        # sum per request, one runs over the gaps of all; the value that it had reached before a
-        # request's first gap is then subtracted from all events of that request.
-        at = np.cumsum(self._flat(0, offsets))
-        before = np.concatenate([np.zeros(1, np.int64), at])[offsets[:-1]]
-        at += np.repeat(columns["sent_ns"] - before, lengths)
+        at_ns = self._event_times(columns["sent_ns"], lengths, offsets)
         codes = (OUTCOME_CODE[row.outcome] for row in rows)
         table = RecordTable(
             **columns,
             outcome=np.fromiter(codes, np.int64, len(rows)),
             offsets=offsets,
-            at_ns=at,
-            not_before_ns=at - self._flat(1, offsets),
+            at_ns=at_ns,
+            not_before_ns=at_ns - self._flat(1, offsets),
             tokens=self._flat(2, offsets),
             whole=True,
         )
         return TablePart(table, [row.error for row in rows], [row.finish_reason for row in rows])
 
+    def _number_columns(self) -> dict[str, Ints]:
+        names = (*NUMBER_FIELDS, *OPTIONAL_NUMBERS)
+        flat = np.frombuffer(b"".join(row.numbers for row in self.rows), np.int64)
+        by_request = flat.reshape(-1, len(names))
+        # transposed and copied: each column is contiguous in memory
+        return dict(zip(names, by_request.T.copy(), strict=True))
+
+    def _event_times(self, sent_ns: Ints, lengths: Ints, offsets: Ints) -> Ints:
+        # A request's event times are cumulative sums of its gaps, starting at sent_ns. Instead of a
+        # sum per request, one runs over the gaps of all; the value that it had reached before a
+        # request's first gap is then subtracted from all events of that request.
+        at_ns = np.cumsum(self._flat(0, offsets))
+        before_ns = np.concatenate([np.zeros(1, np.int64), at_ns])[offsets[:-1]]
+        at_ns += np.repeat(sent_ns - before_ns, lengths)
+        return at_ns
+
     def _flat(self, array: int, offsets: Ints) -> Ints:
+        """The values of all requests in one of their packed arrays, by its place in ARRAYS."""
         flat = np.empty(self.events, np.int64)
         for row, first in zip(self.rows, offsets.tolist(), strict=False):
             flat[first : first + row.n] = unpack_values(row.packed[array], row.n)

@@ -36,8 +36,10 @@ def redact_text(text: str, secrets: Iterable[str] = ()) -> str:
         # media types are read in lower case
         text = re.sub(re.escape(secret), HIDDEN, text, flags=re.IGNORECASE)
         # sentences are shortened: the last words may be the beginning of one
-        cut = next((n for n in range(len(secret), MIN_SECRET, -1) if text.endswith(secret[:n])), 0)
-        text = text[: len(text) - cut] + HIDDEN * bool(cut)
+        for n in range(len(secret), MIN_SECRET, -1):
+            if text.endswith(secret[:n]):
+                text = text[:-n] + HIDDEN
+                break
     text = _URL.sub(lambda match: _url(match[0]), text)
     for shape, instead in _SHAPES:
         text = shape.sub(instead, text)
@@ -47,20 +49,24 @@ def redact_text(text: str, secrets: Iterable[str] = ()) -> str:
 def _worth_hiding(secrets: Iterable[str]) -> list[str]:
     # The longest first, since one may contain another. Short ones are left out, the empty one above
     # all: it is in every text.
-    return sorted({s for s in secrets if len(s) >= MIN_SECRET}, key=len, reverse=True)
+    long_enough = {secret for secret in secrets if len(secret) >= MIN_SECRET}
+    return sorted(long_enough, key=len, reverse=True)
 
 
 def _walk(value: Any, known: list[str]) -> Any:
     if isinstance(value, str):
         return redact_text(value, known)
     if isinstance(value, Mapping):
-        return {
-            str(k): HIDDEN if v and _is_secret(str(k), v) else _walk(v, known)
-            for k, v in value.items()
-        }
+        return {str(key): _walk_named(str(key), part, known) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return _sequence(value, known)
     return value
+
+
+def _walk_named(name: str, value: Any, known: list[str]) -> Any:
+    if value and _is_secret(name, value):
+        return HIDDEN
+    return _walk(value, known)
 
 
 def _is_secret(name: str, value: Any) -> bool:
@@ -71,14 +77,18 @@ def _is_secret(name: str, value: Any) -> bool:
 
 def _sequence(values: list[Any] | tuple[Any, ...], known: list[str]) -> list[Any]:
     """Redact a list; in a command line, the element after a bare `--api-key` is its value."""
-    hidden = [False, *(isinstance(v, str) and _is_secret_flag(v) for v in values[:-1])]
-    return [
-        HIDDEN if h else _walk(v, known) for h, v in zip(hidden[: len(values)], values, strict=True)
-    ]
+    redacted = []
+    before: Any = None
+    for value in values:
+        redacted.append(HIDDEN if _is_secret_flag(before) else _walk(value, known))
+        before = value
+    return redacted
 
 
-def _is_secret_flag(text: str) -> bool:
-    return text.startswith("-") and "=" not in text and bool(SECRET_NAME.search(text))
+def _is_secret_flag(value: Any) -> bool:
+    if not isinstance(value, str) or not value.startswith("-") or "=" in value:
+        return False
+    return bool(SECRET_NAME.search(value))
 
 
 def _url(url: str) -> str:

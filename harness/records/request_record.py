@@ -116,16 +116,17 @@ def request_id(run_id: str, worker: int, number: int) -> str:
 
 def split_by_events(records: Iterable[RequestRecord], events: int) -> Iterator[list[RequestRecord]]:
     """Split into lists of about this many events each, to bound the memory of what follows."""
-    some: list[RequestRecord] = []
-    count = 0
+    piece: list[RequestRecord] = []
+    n_events = 0
     for record in records:
-        some.append(record)
-        count += len(record.at_ns)
-        if count >= events:
-            yield some
-            some, count = [], 0
-    if some:
-        yield some
+        piece.append(record)
+        n_events += len(record.at_ns)
+        if n_events >= events:
+            yield piece
+            piece = []
+            n_events = 0
+    if piece:
+        yield piece
 
 
 class RecordSink(Protocol):
@@ -147,7 +148,9 @@ class SeenNumbers:
 
     def __contains__(self, key: tuple[int, int]) -> bool:
         worker, number = key
-        return number < self._below.get(worker, 0) or number in self._above.get(worker, ())
+        if number < self._below.get(worker, 0):
+            return True
+        return number in self._above.get(worker, ())
 
     def add(self, key: tuple[int, int]) -> bool:
         """Add a key; False if it was there already."""
@@ -165,9 +168,13 @@ class SeenNumbers:
 
     def missing(self, begun: Mapping[int, int] | None = None) -> dict[int, int]:
         """For each worker that lacks some, how many: below its highest, or of those `begun`."""
-        begun, lost = begun or {}, {}
+        begun = begun or {}
+        missing = {}
         for worker in sorted({*self._above, *begun}):
-            below, above = self._below.get(worker, 0), self._above.get(worker, set())
+            below = self._below.get(worker, 0)
+            above = self._above.get(worker, set())
             end = max(below, begun.get(worker, 0), max(above, default=-1) + 1)
-            lost[worker] = end - below - len(above)
-        return {worker: n for worker, n in lost.items() if n}
+            n_missing = end - below - len(above)
+            if n_missing:
+                missing[worker] = n_missing
+        return missing

@@ -7,6 +7,7 @@ import platform
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
@@ -29,12 +30,13 @@ def run_info(
     `config` is the resolved plan, `server` describes the target (url, version, model, flags, who
     started it). Written once before any load; the server's part may be written again.
     """
+    if command is None:
+        # `python -m harness` is the command `vllm-harness`
+        program = Path(sys.argv[0]).name.replace("__main__.py", "vllm-harness")
+        command = [program, *sys.argv[1:]]
     return {
         "format": FORMAT,
-        # `python -m harness` is the command `vllm-harness`
-        "command": [Path(sys.argv[0]).name.replace("__main__.py", "vllm-harness"), *sys.argv[1:]]
-        if command is None
-        else list(command),
+        "command": list(command),
         "config": dict(config),
         "seeds": dict(seeds),
         "server": dict(server or {}),
@@ -46,23 +48,25 @@ def run_info(
 
 def versions() -> dict[str, str]:
     """Return the versions of the harness, Python and the main packages, without importing them."""
-    found = {"harness": __version__, "python": platform.python_version()}
+    version_of = {"harness": __version__, "python": platform.python_version()}
     for package in PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+        with suppress(metadata.PackageNotFoundError):
+            version_of[package] = metadata.version(package)
+    return version_of
 
 
 def hardware() -> dict[str, Any]:
     """Describe the client's machine: the load generator is part of the measurement."""
+    cpu = _after(Path("/proc/cpuinfo"), "model name")
+    usable_cores = None
+    if hasattr(os, "sched_getaffinity"):
+        usable_cores = len(os.sched_getaffinity(0))
     return {
         "system": f"{platform.system()} {platform.release()}",
         "machine": platform.machine(),
-        "cpu": _after(Path("/proc/cpuinfo"), "model name") or platform.processor(),
+        "cpu": cpu or platform.processor(),
         "cores": os.cpu_count(),
-        "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        "usable_cores": usable_cores,
         "memory": _after(Path("/proc/meminfo"), "MemTotal"),
     }
 
@@ -82,4 +86,7 @@ def _after(path: Path, key: str) -> str:
         lines = path.read_text(errors="replace").splitlines()
     except OSError:
         return ""
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(key)), "")
+    for line in lines:
+        if line.startswith(key):
+            return line.split(":", 1)[1].strip()
+    return ""
