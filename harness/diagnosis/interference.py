@@ -91,8 +91,8 @@ def gap_figures(
         prefill_s = 0.0
     beside, prompt_tokens = _prompts(table, gap_end_ns - gap_ns, gap_end_ns, prefill_s)
     longest = gaps_ms >= np.quantile(gaps_ms, P95, method="higher")
-    early = gaps_ms < EARLY_EVENT_SHARE * np.median(gaps_ms)
-    sent_late = early | (event_tokens > 1)
+    after_late_event = gaps_ms < EARLY_EVENT_SHARE * np.median(gaps_ms)
+    sent_late = after_late_event | (event_tokens > 1)
     alone_ms = gaps_ms[~beside]
     slope, base_ms, correlation = _line(prompt_tokens, gaps_ms)
     figures = GapFigures(

@@ -42,7 +42,7 @@ from harness.records.record_table import OPEN, RecordTable
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
-    from harness.core.arrays import Bools
+    from harness.core.arrays import Bools, Ints
     from harness.metrics.slo import Slo
     from harness.records.histogram import Histogram
     from harness.records.samples import ServerSample
@@ -78,8 +78,7 @@ def ttft_split(
     for key, total_ns in _consistent_sums(cohort, observed, observed_sums).items():
         figures |= _mean_fields(key, total_ns, len(cohort))
     for key in OBSERVED_KEYS:
-        count = counter_increase([first, last], f"{key}_count")
-        figures[f"{key}_n"] = None if isnan(count) else round(count)
+        figures[f"{key}_n"] = _count(key, first, last)
         figures |= _quantiles(key, histogram_increase([first, last], key))
     under_way_before, under_way_after = cohort.in_flight()
     return TtftSplit(
@@ -173,6 +172,12 @@ def _mean_ms(total_ns: float, n: int) -> float:
     return round(total_ns / n / MS, DECIMALS) + 0.0  # + 0.0: never -0.0
 
 
+def _count(key: str, first: ServerSample, last: ServerSample) -> int | None:
+    """The server's observations between the scrapes; None: not known."""
+    count = counter_increase([first, last], f"{key}_count")
+    return None if isnan(count) else round(count)
+
+
 def _quantiles(key: str, histogram: Histogram | None) -> dict[str, Any]:
     """The buckets, in ms, that contain the quantiles of the observations between the scrapes."""
     fields: dict[str, Any] = {}
@@ -197,8 +202,7 @@ def late_split(
     late = _late_requests(table, slos)
     if not late.any() or not len(table.at_ns):
         return LateSplit()
-    first_event = np.minimum(table.offsets[:-1], len(table.at_ns) - 1)
-    first_ns = np.where(table.counts > 0, table.at_ns[first_event], NEVER_NS)
+    first_ns = _first_token_ns(table)
     done_ns = np.where(table.outcome == OPEN, NEVER_NS, table.done_ns)
     waits = 0
     weighted_shares = np.zeros(2)  # in the queue, outside the engine
@@ -211,13 +215,19 @@ def late_split(
         outside = max(int(in_flight.sum()) - sample.running - sample.waiting, 0)
         # Preempted requests wait, too, although they have a token; a request that the engine
         # has ended is outside, although it has all of them.
-        without_token = max(int(no_token.sum()), sample.waiting + outside)
-        weighted_shares += n_late * np.array([sample.waiting, outside]) / without_token
+        n_waiting = max(int(no_token.sum()), sample.waiting + outside)
+        weighted_shares += n_late * np.array([sample.waiting, outside]) / n_waiting
         waits += n_late
     if not waits:
         return LateSplit()
     queue, outside_engine = (weighted_shares / waits).tolist()
     return round_floats(LateSplit(waits, queue, outside_engine), 4)
+
+
+def _first_token_ns(table: RecordTable) -> Ints:
+    """When each request got its first token, NEVER without one; `table` has an event."""
+    first_event = np.minimum(table.offsets[:-1], len(table.at_ns) - 1)
+    return np.where(table.counts > 0, table.at_ns[first_event], NEVER_NS)
 
 
 def _late_requests(table: RecordTable, slos: Sequence[Slo]) -> Bools:
