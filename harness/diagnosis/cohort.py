@@ -121,26 +121,26 @@ class Bounded:
 
 
 def reconcile(
-    whole: Bounded, one: Bounded, other: Bounded, both: Bounded
+    total: Bounded, first: Bounded, second: Bounded, both: Bounded
 ) -> tuple[Bounded, Bounded, Bounded, Bounded]:
-    """The four sums with consistent estimates: one + other = both, and both <= whole.
+    """The four sums with consistent estimates: first + second = both, and both <= total.
 
     Each estimate stays in its bounds. The bounds of `both` are tightened to those of its two parts.
     """
-    lo = max(both.lo, one.lo + other.lo)
-    hi = min(both.hi, one.hi + other.hi)
+    lo = max(both.lo, first.lo + second.lo)
+    hi = min(both.hi, first.hi + second.hi)
     both = Bounded(both.estimate, lo, hi)
-    if not whole.exact:
-        whole = whole.clamp(max(whole.estimate, both.lo))
-    both = both.clamp(min(both.estimate, whole.estimate))
-    parts = one.estimate + other.estimate
-    share = one.estimate / parts if parts > 0 else 0.5
-    # `other` has the rest of `both`, and must stay in its bounds, too
-    least = both.estimate - other.hi
-    most = both.estimate - other.lo
-    one = one.clamp(min(max(both.estimate * share, least), most))
-    other = other.clamp(both.estimate - one.estimate)
-    return whole, one, other, both
+    if not total.exact:
+        total = total.clamp(max(total.estimate, both.lo))
+    both = both.clamp(min(both.estimate, total.estimate))
+    parts = first.estimate + second.estimate
+    share = first.estimate / parts if parts > 0 else 0.5
+    # the second has the rest of `both`, and must stay in its bounds, too
+    least = both.estimate - second.hi
+    most = both.estimate - second.lo
+    first = first.clamp(min(max(both.estimate * share, least), most))
+    second = second.clamp(both.estimate - first.estimate)
+    return total, first, second, both
 
 
 NEVER_NS: Final = np.iinfo(np.int64).max // 2

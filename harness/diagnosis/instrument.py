@@ -172,9 +172,8 @@ def turnarounds(table: RecordTable, window: Window) -> Floats:
     order = np.lexsort((table.sent_ns, table.user, table.worker))
     before = order[:-1]
     after = order[1:]
-    same_user = (table.user[after] == table.user[before]) & (
-        table.worker[after] == table.worker[before]
-    )
+    same_worker = table.worker[after] == table.worker[before]
+    same_user = same_worker & (table.user[after] == table.user[before])
     closed_loop = table.scheduled_ns[after] < 0
     sent_ns = table.sent_ns[after]
     inside = (sent_ns >= window.settled_ns) & (sent_ns <= window.end_ns)

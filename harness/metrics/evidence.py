@@ -204,12 +204,12 @@ class EvidenceCounter:
         self.grids = {
             slo: np.zeros((self.blocks, RATIO_BINS)) for slo in slos if slo.metric in GAPS
         }
-        rows, owed = lost_gaps(known)
+        rows, lost = lost_gaps(known)
         failed_ns = known.done_ns[rows]
         here = (failed_ns >= self.start_ns) & (failed_ns <= self.end_ns)
         # infinite gaps, so in the highest bin of ratios
         for grid in self.grids.values():
-            np.add.at(grid[:, -1], self.block_of(failed_ns[here]), owed[here])
+            np.add.at(grid[:, -1], self.block_of(failed_ns[here]), lost[here])
 
     def block_of(self, at_ns: Ints) -> Ints:
         """The time block of each instant in the window."""

@@ -197,28 +197,28 @@ def sample_figures(table: RecordTable, key: str, spans: Sequence[BlockedWindow])
     return SampleFigures(Observations(**columns), np.concatenate(blocks))
 
 
-def speed_json(seen: SampleFigures) -> Json:
+def speed_json(figures: SampleFigures) -> Json:
     """The same for an output speed in tokens/s: 0 for a failed request, lower quantiles."""
-    finite_ns = seen.seen.ns[np.isfinite(seen.seen.ns)]
+    finite_ns = figures.seen.ns[np.isfinite(figures.seen.ns)]
     mean = None
     if len(finite_ns):
         speeds = SECOND / finite_ns.clip(min=1)
         mean = round(float(speeds.mean()), 3)
-    figures: Json = {**_counts(seen), "mean": mean}
+    block: Json = {**_counts(figures), "mean": mean}
     for name, q in SPEED_QUANTILES.items():
-        figures |= _speed_quantile(seen, name, q)
-    return figures
+        block |= _speed_quantile(figures, name, q)
+    return block
 
 
-def _speed_quantile(seen: SampleFigures, name: str, q: float) -> Json:
+def _speed_quantile(figures: SampleFigures, name: str, q: float) -> Json:
     """A speed's quantile; the ends of its intervals change places, as a longer time is slower."""
-    interval = seen.interval(q)
+    interval = figures.interval(q)
     if interval is None:
         return {name: None, f"{name}_ci95": None, f"{name}_instrument": None}
     slowest = 0.0 if interval.hi is None else _speed(interval.hi)
-    shortest_ns, longest_ns = seen.instrument(q)
+    shortest_ns, longest_ns = figures.instrument(q)
     return {
-        name: _speed(seen.quantile(q)),
+        name: _speed(figures.quantile(q)),
         f"{name}_ci95": [slowest, _speed(interval.lo)],
         f"{name}_instrument": [_speed(longest_ns), _speed(shortest_ns)],
     }
@@ -228,36 +228,36 @@ def _speed(ns: float) -> float:
     return round(per_second(ns), 3)
 
 
-def _counts(seen: LatencyFigures) -> Json:
+def _counts(figures: LatencyFigures) -> Json:
     return {
-        "n": seen.n,
-        "n_failed": seen.n_failed,
-        "effective_n": round(seen.n / seen.effect(0.95)) if seen.n else 0,
+        "n": figures.n,
+        "n_failed": figures.n_failed,
+        "effective_n": round(figures.n / figures.effect(0.95)) if figures.n else 0,
     }
 
 
-def latency_json(seen: LatencyFigures) -> Json:
+def latency_json(figures: LatencyFigures) -> Json:
     """n, n_failed, effective_n, mean, quantiles and max of one latency, in ms.
 
     Each quantile comes with `..._ci95` (sampling) and `..._instrument` (stamps), as [lo, hi].
     """
-    figures: Json = {
-        **_counts(seen),
-        "mean": json_ms(seen.mean_ns),
-        "max": json_ms(seen.longest_ns),
+    block: Json = {
+        **_counts(figures),
+        "mean": json_ms(figures.mean_ns),
+        "max": json_ms(figures.longest_ns),
     }
     for name, q in QUANTILES.items():
-        figures |= _latency_quantile(seen, name, q)
-    return figures
+        block |= _latency_quantile(figures, name, q)
+    return block
 
 
-def _latency_quantile(seen: LatencyFigures, name: str, q: float) -> Json:
-    interval = seen.interval(q)
+def _latency_quantile(figures: LatencyFigures, name: str, q: float) -> Json:
+    interval = figures.interval(q)
     if interval is None:
         return {name: None, f"{name}_ci95": None, f"{name}_instrument": None}
-    low_ns, high_ns = seen.instrument(q)
+    low_ns, high_ns = figures.instrument(q)
     return {
-        name: json_ms(seen.quantile(q)),
+        name: json_ms(figures.quantile(q)),
         f"{name}_ci95": [json_ms(interval.lo), json_ms(interval.hi)],
         f"{name}_instrument": [json_ms(low_ns), json_ms(high_ns)],
     }

@@ -68,7 +68,9 @@ class LogHistogram:
         filled = np.flatnonzero(counts)
         block = used[filled] // width
         cells = block * DURATION_BINS + used[filled] % width + low
-        self._merge(cells, counts[filled].astype(np.float64), sums[filled].astype(np.float64))
+        cell_counts = counts[filled].astype(np.float64)
+        cell_sums = sums[filled].astype(np.float64)
+        self._merge(cells, cell_counts, cell_sums)
 
     def _merge(self, cells: Ints, counts: Floats, sums: Floats) -> None:
         both = np.concatenate([self._cells, cells])

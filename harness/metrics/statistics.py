@@ -188,11 +188,12 @@ def incomplete_beta(a: Floats, b: Floats | float, x: Floats | float) -> Floats:
     point = np.where(mirrored, 1 - x, x)
     # At the edges the value is 0 or 1: the fraction is computed at another point, and not used.
     inside = (first > 0) & (second > 0) & (point > 0)
-    value = _beta_by_fraction(
-        np.where(inside, first, 1.0), np.where(inside, second, 1.0), np.where(inside, point, 0.5)
-    )
+    safe_first = np.where(inside, first, 1.0)
+    safe_second = np.where(inside, second, 1.0)
+    safe_point = np.where(inside, point, 0.5)
+    by_fraction = _beta_by_fraction(safe_first, safe_second, safe_point)
     at_edge = np.where(first <= 0, 1.0, 0.0)
-    value = np.where(inside, value, at_edge)
+    value = np.where(inside, by_fraction, at_edge)
     return np.where(mirrored, 1 - value, value)
 
 

@@ -348,5 +348,5 @@ def _fastest_clock(level: Level, levels: Sequence[Level]) -> float:
     return max((clock for clock in clocks_mhz if not isnan(clock)), default=nan)
 
 
-def _over(value: float, whole: float) -> float:
-    return value / whole if whole > 0 else nan
+def _over(value: float, reference: float) -> float:
+    return value / reference if reference > 0 else nan
