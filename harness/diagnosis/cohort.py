@@ -7,10 +7,11 @@ want the sum over the *cohort*, the requests sent between A and B. The two diffe
     missing   sent before B, but observed after it
 
 Neither is visible, but the records bound both. The server observes a TTFT at the first token, and
-queue and prefill when the request ends: never before the request was sent, and at most LATE_NS
-after the client saw that token or that end. So only requests in flight at A can be extra, and only
-requests in flight at B can be missing. A duration that ends with the first token is never negative
-and never longer than the client's own TTFT of that request. With e extra and m missing ones,
+queue and prefill when the request ends: never before the request was sent, and at most
+MAX_SERVER_LAG_NS after the client saw that token or that end. So only requests in flight at A can
+be extra, and only requests in flight at B can be missing. A duration that ends with the first token
+is never negative and never longer than the client's own TTFT of that request. With e extra and m
+missing ones,
 
     sum over the cohort = observed sum - (extra ones) + (missing ones)
     observed count - cohort's count = e - m

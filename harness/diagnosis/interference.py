@@ -76,9 +76,8 @@ def gap_figures(
     """Statistics of the gaps that ended in the window; empty with fewer than MIN_GAPS.
 
     `prefill_s`: the server's mean time from a request's first step to its first token, as prompts
-    are split over steps. An event was late if it carries several tokens, or if the next one follows
-    in less than half a median gap. `sample`: the gaps, if they have been sampled already; then
-    `table` may be thinned out.
+    are split over steps. `sample`: the gaps, if they have been sampled already; then `table` may be
+    thinned out.
     """
     if sample is None:
         sample = GapSample(start_ns, end_ns)
@@ -91,8 +90,6 @@ def gap_figures(
         prefill_s = 0.0
     beside, prompt_tokens = _prompts(table, gap_end_ns - gap_ns, gap_end_ns, prefill_s)
     longest = gaps_ms >= np.quantile(gaps_ms, P95, method="higher")
-    after_late_event = gaps_ms < EARLY_EVENT_SHARE * np.median(gaps_ms)
-    sent_late = after_late_event | (event_tokens > 1)
     alone_ms = gaps_ms[~beside]
     slope, base_ms, correlation = _line(prompt_tokens, gaps_ms)
     figures = GapFigures(
@@ -100,7 +97,7 @@ def gap_figures(
         prompt_share=float(beside.mean()),
         prompt_tokens_mean=float(prompt_tokens.mean()),
         longest_prompt_share=float(beside[longest].mean()),
-        late_share=float(sent_late.mean()),
+        late_share=_late_share(gaps_ms, event_tokens),
         mean_ms=float(gaps_ms.mean()),
         p50_ms=_quantile(gaps_ms, 0.5),
         p95_ms=_quantile(gaps_ms, P95),
@@ -112,6 +109,16 @@ def gap_figures(
         correlation=correlation,
     )
     return round_floats(figures, DECIMALS)
+
+
+def _late_share(gaps_ms: Floats, event_tokens: Ints) -> float:
+    """Share of the events that were made on time and sent late.
+
+    An event was late if it carries several tokens, or if the next one follows in less than half a
+    median gap.
+    """
+    after_late_event = gaps_ms < EARLY_EVENT_SHARE * np.median(gaps_ms)
+    return float((after_late_event | (event_tokens > 1)).mean())
 
 
 def _prompts(

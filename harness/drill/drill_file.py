@@ -141,17 +141,13 @@ def parse_drill(text: str, source: str, knee: float | None = None) -> Drill:
     phases, is_rate = _phases(phase_tables, source, knee)
     events = [_event(table, servers, count, phases[-1].end_ns) for table in event_tables]
     events.sort(key=lambda event: event.at_ns)
-    expectations = _expectations(expect_tables, phases, events)
-    retries = clients.read({}, {"retries": _whole}).get("retries", 0)
-    if retries and not is_rate:
-        raise clients.wrong("retries", "phases with a rate, as users wait", 'rate = "8/s"')
     return Drill(
         title=found.get("title", source),
         phases=phases,
         events=tuple(events),
-        expectations=expectations,
+        expectations=_expectations(expect_tables, phases, events),
         is_rate=is_rate,
-        retries=retries,
+        retries=_retries(clients, is_rate=is_rate),
         servers=replicas,
         options=found.get("load", {}),
     )
@@ -234,6 +230,13 @@ def _replicas(servers: _Table) -> tuple[dict[str, Any], int]:
     return found, len(urls) or found[given[0]]
 
 
+def _retries(clients: _Table, *, is_rate: bool) -> int:
+    retries: int = clients.read({}, {"retries": _whole}).get("retries", 0)
+    if retries and not is_rate:
+        raise clients.wrong("retries", "phases with a rate, as users wait", 'rate = "8/s"')
+    return retries
+
+
 def _event(table: _Table, servers: _Table, count: int, drill_end_ns: int) -> Event:
     """`count`: replicas that there are."""
     do = table.name_of("do", tuple(ACTIONS))
@@ -284,6 +287,30 @@ def _expectations(
 
 
 def _expectation(table: _Table, phases: Sequence[Phase], events: Sequence[Event]) -> Expectation:
+    kind = _kind(table)
+    parser, words = EXPECTED[kind]
+    may: dict[str, Kind] = {"name": str, "phase": str, "after": str, "within": _time}
+    found = table.read({kind: parser}, may)
+    if "phase" in found:
+        span = _span_of_phase(table, phases)
+    elif "after" in found:
+        span = _span_after(table, found.get("within", 0), phases, events)
+    else:
+        span = _Span("", 0, 0, phases[-1].end_ns)
+    sentence = words.format(table.values[kind]) + span.words
+    return Expectation(
+        name=found.get("name", sentence),
+        kind=kind,
+        begin_ns=span.begin_ns,
+        end_ns=span.end_ns,
+        since_ns=span.since_ns,
+        slo=found[kind] if kind == "slo" else None,
+        limit=0.0 if kind == "slo" else found[kind],
+    )
+
+
+def _kind(table: _Table) -> str:
+    """What is expected, if its keys go together. Raises ConfigError."""
     given = table.values
     kind = next((key for key in EXPECTED if key in given), "")
     places = {"after", "phase"} & given.keys()
@@ -296,25 +323,7 @@ def _expectation(table: _Table, phases: Sequence[Phase], events: Sequence[Event]
             "(as lost always is); "
             'try slo = "ttft_p95=1s", phase = "after".'
         )
-    parser, words = EXPECTED[kind]
-    may: dict[str, Kind] = {"name": str, "phase": str, "after": str, "within": _time}
-    found = table.read({kind: parser}, may)
-    if "phase" in given:
-        span = _span_of_phase(table, phases)
-    elif "after" in given:
-        span = _span_after(table, found.get("within", 0), phases, events)
-    else:
-        span = _Span("", 0, 0, phases[-1].end_ns)
-    sentence = words.format(given[kind]) + span.words
-    return Expectation(
-        name=found.get("name", sentence),
-        kind=kind,
-        begin_ns=span.begin_ns,
-        end_ns=span.end_ns,
-        since_ns=span.since_ns,
-        slo=found[kind] if kind == "slo" else None,
-        limit=0.0 if kind == "slo" else found[kind],
-    )
+    return kind
 
 
 class _Span(NamedTuple):

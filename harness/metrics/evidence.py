@@ -70,7 +70,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Counts per SLO: `grids[slo]` is (blocks, BINS); `ended`, `errors`, `tokens` are per block."""
+    """Counts per block of time; `grids[slo]` has the shape (blocks, RATIO_BINS)."""
 
     window: Window
     lifetime_ns: float  # mean time that a request was in flight (open ones count their age)
@@ -129,8 +129,8 @@ class Evidence:
 
 
 def ratio_bin(ratio: Floats) -> Ints:
-    """Bin of value / limit; bin HALF ends exactly at the limit (a ratio of 1 is within it)."""
-    # In place, as it runs over every gap. 1e-9 keeps a ratio of exactly 1 in bin HALF.
+    """Bin of value / limit; bin BINS_PER_SIDE ends at the limit (a ratio of 1 is within it)."""
+    # In place, as it runs over every gap. 1e-9 keeps a ratio of exactly 1 in that bin.
     place = np.maximum(ratio, 1e-12)
     np.log(place, out=place)
     place *= BINS_PER_SIDE / LOG_SPAN
@@ -319,7 +319,7 @@ def pool_evidence(evidences: Sequence[Evidence]) -> Evidence:
 
 
 def ratio_quantiles(mass: Floats, q: float) -> Floats:
-    """Log of the q-quantile's ratio to the limit, for each row of `mass`, shape (rows, BINS).
+    """Log of the q-quantile's ratio to the limit, for each row of `mass`, shape (rows, RATIO_BINS).
 
     Linear within a bin, clipped to the grid, [-3, 3]. NaN for a row without observations.
     """

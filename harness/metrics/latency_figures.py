@@ -98,7 +98,7 @@ class LatencyFigures(ABC):
     def value_at(self, rank: int, column: str = "ns") -> float:
         """The observation (or its lower or upper bound) with this rank, counted from 0.
 
-        `column`: one of OBSERVED.
+        `column`: one of BOUND_COLUMNS.
         """
 
     @property

@@ -41,7 +41,7 @@ class LogHistogram:
     """Durations counted by block of time and bin. Only cells with a count take memory."""
 
     def __init__(self) -> None:
-        self._cells = np.zeros(0, np.int64)  # block * BINS + bin, ascending
+        self._cells = np.zeros(0, np.int64)  # block * DURATION_BINS + bin, ascending
         self._counts = np.zeros(0)  # whole numbers; exact as doubles up to 2^53
         self._sums = np.zeros(0)  # of each cell's values, ns
         self._totals: tuple[Ints, Floats, Floats] | None = None

@@ -97,9 +97,7 @@ def tpot(table: RecordTable) -> Observations:
     if not len(table.at_ns):
         inf = np.full(len(rows), np.inf)
         return Observations(inf, inf, inf, table.done_ns[rows], rows)
-    # A failed request may have no event: then another one's, as it becomes infinite below.
-    first = np.minimum(table.offsets[:-1][rows], len(table.at_ns) - 1)
-    last = np.maximum(table.offsets[1:][rows] - 1, first)
+    first, last = _end_events(table, rows)
     tokens_until = _cumulated_tokens(table)
     later_tokens = np.maximum(tokens_until[last + 1] - tokens_until[first + 1], 1)
     span_ns = table.at_ns[last] - table.at_ns[first]
@@ -112,6 +110,16 @@ def tpot(table: RecordTable) -> Observations:
         at_ns=table.done_ns[rows],
         row=rows,
     )
+
+
+def _end_events(table: RecordTable, rows: Ints) -> tuple[Ints, Ints]:
+    """The first and the last event of each request; of one that has none, another request's.
+
+    Such a request failed, and is infinite whatever its events say.
+    """
+    first = np.minimum(table.offsets[:-1][rows], len(table.at_ns) - 1)
+    last = np.maximum(table.offsets[1:][rows] - 1, first)
+    return first, last
 
 
 def tps(table: RecordTable) -> Observations:
@@ -163,8 +171,7 @@ def came_at_once(table: RecordTable) -> Floats:
     """
     tokens = delivered_tokens(table)
     rows = np.flatnonzero((table.outcome == OK) & (tokens > 1))
-    first = table.offsets[:-1][rows]
-    last = table.offsets[1:][rows] - 1
+    first, last = _end_events(table, rows)
     later_tokens = tokens[rows] - table.tokens[first]
     burst = table.at_ns[last] - table.at_ns[first] < BURST_NS * later_tokens
     perhaps_with_first = table.not_before_ns[last] <= table.at_ns[first]

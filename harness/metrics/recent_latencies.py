@@ -47,7 +47,7 @@ class RecentLatencies:
             self._seconds[key].clear()
 
     def look(self) -> list[float | str | None]:
-        """p50, p95, p99 of each of KEYS in ms; None: no value yet; "inf": too many failures."""
+        """p50, p95, p99 in ms of each of LIVE_KEYS; None: no value; "inf": too many failures."""
         return [value for key in LIVE_KEYS for value in self._quantiles(key)]
 
     def _quantiles(self, key: str) -> list[float | str | None]:

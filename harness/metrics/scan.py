@@ -1,7 +1,7 @@
 """One pass through all events, for many windows at a time.
 
-Everything that needs each token is a Walker: it is shown one chunk after another and keeps counts.
-So the events are decoded once, and the gaps of a chunk are computed once for all its walkers.
+Everything that needs each token is an EventVisitor: it is shown one chunk after another and keeps
+counts. So the events are decoded once, and the gaps of a chunk are computed once for all visitors.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class EventVisitor(Protocol):
 
 
 def scan(recorded: RecordSource, visitors: Sequence[EventVisitor]) -> None:
-    """Show every walker the chunks of its window."""
+    """Show every visitor the chunks of its window."""
     if not visitors:
         return
     for chunk in recorded.chunks():

@@ -41,7 +41,7 @@ class Slo:
     For an output speed, the limit is its inverse, the time per token: slower is above it.
     """
 
-    metric: str  # one of PROMISED
+    metric: str  # one of SLO_METRICS
     q: float  # 0.95 for p95, and for a speed's p5
     limit_ns: float
 
