@@ -43,22 +43,39 @@ LOWER_RATE: Final = "try a lower rate, or --processes 2"  # where the client's m
 
 def apply_littles_law(table: RecordTable, window: Window) -> Little:
     """Little's law for one level: a closed loop keeps every user busy, or thinking as planned."""
-    start, end = window.settled_ns, window.end_ns
-    ended = ~table.is_open & (table.done_ns >= start) & (table.done_ns <= end)
-    r_s = float((table.done_ns - table.sent_ns)[ended].mean() / SECOND) if ended.any() else 0.0
-    x = float(ended.sum()) / max(end - start, 1) * SECOND
-    n = window.rate_per_s * r_s if window.rate_per_s else float(window.users)
-    busy, z_s = mean_in_flight(table, start, end), 0.0
-    think_ns = table.think_ns.clip(min=0)
-    if think_ns.any() and ended.any():
+    start_ns = window.settled_ns
+    end_ns = window.end_ns
+    ended = ~table.is_open & (table.done_ns >= start_ns) & (table.done_ns <= end_ns)
+    response_s = 0.0  # R, mean
+    if ended.any():
+        response_s = float((table.done_ns - table.sent_ns)[ended].mean() / SECOND)
+    throughput_per_s = float(ended.sum()) / max(end_ns - start_ns, 1) * SECOND  # X
+    users = float(window.users)  # N
+    if window.rate_per_s:
+        users = window.rate_per_s * response_s
+    think_s = 0.0  # Z, mean
+    busy_users = mean_in_flight(table, start_ns, end_ns)
+    if ended.any() and (table.think_ns > 0).any():
+        think_s = float(table.think_ns.clip(min=0)[ended].mean() / SECOND)
         # Who thinks when the window begins may have asked before the records that we have: the
         # planned pauses that we see are too few, X Z is right on average, and noisy.
-        z_s = float(think_ns[ended].mean() / SECOND)
-        over = np.where(table.is_open, table.done_ns, table.done_ns + think_ns)
-        seen = (over.clip(max=end) - table.done_ns.clip(min=start)).clip(min=0).sum()
-        busy += max(float(seen) / max(end - start, 1), x * z_s)
-    error = busy / (n or 1.0) - 1
-    return Little(round(n, 4), round(x, 4), round(r_s, 6), round(error, 4), round(z_s, 6))
+        seen_thinking = _mean_thinking(table, start_ns, end_ns)
+        busy_users += max(seen_thinking, throughput_per_s * think_s)
+    error = busy_users / (users or 1.0) - 1
+    return Little(
+        n=round(users, 4),
+        x=round(throughput_per_s, 4),
+        r_s=round(response_s, 6),
+        error=round(error, 4),
+        z_s=round(think_s, 6),
+    )
+
+
+def _mean_thinking(table: RecordTable, start_ns: int, end_ns: int) -> float:
+    """Users between an answer and their next request, by the planned pauses in the records."""
+    back_ns = np.where(table.is_open, table.done_ns, table.done_ns + table.think_ns.clip(min=0))
+    pauses_ns = (back_ns.clip(max=end_ns) - table.done_ns.clip(min=start_ns)).clip(min=0)
+    return float(pauses_ns.sum()) / max(end_ns - start_ns, 1)
 
 
 def scrapes_inside(
@@ -75,8 +92,11 @@ def scrapes_inside(
 
 def arrivals_between(window: Window, samples: Sequence[ServerSample]) -> ArrivalCounter:
     """Counts the tokens that arrived between the two scrapes; none without two scrapes."""
-    ends = scrapes_inside(window, samples)
-    return ArrivalCounter(ends[0].at_ns + 1, ends[1].at_ns) if ends else ArrivalCounter(0, -1)
+    scrapes = scrapes_inside(window, samples)
+    if scrapes is None:
+        return ArrivalCounter(0, -1)
+    first, last = scrapes
+    return ArrivalCounter(first.at_ns + 1, last.at_ns)
 
 
 def audit_tokens(
@@ -90,25 +110,38 @@ def audit_tokens(
     Only a *surplus* points to another client: a request that failed or was cut off delivers fewer.
     `arrived`: what arrived between the two scrapes, if it has been counted already.
     """
-    table, ends = recorded.table, scrapes_inside(window, samples)
-    if ends is None or bool((failed_requests(table) | (table.outcome == CANCELLED)).any()):
+    table = recorded.table
+    scrapes = scrapes_inside(window, samples)
+    incomplete = failed_requests(table) | (table.outcome == CANCELLED)
+    if scrapes is None or bool(incomplete.any()):
         return Audit(int(table.tokens.sum()), nan, nan, ok=True)
     if arrived is None:
         arrived = arrivals_between(window, samples)
         scan(recorded, [arrived])
-    first, last = ends
-    client = arrived.tokens
-    told = (table.outcome == OK) & (table.output_tokens >= 0)
-    delivered = delivered_tokens(table)[told].sum()
-    if delivered:  # an API that does not count in each event hides tokens that share one
-        client = round(client * max(table.output_tokens[told].sum() / delivered, 1))
-    server = last.generation_tokens_total - first.generation_tokens_total
+    first, last = scrapes
+    client_tokens = _with_hidden_tokens(table, arrived.tokens)
+    server_tokens = last.generation_tokens_total - first.generation_tokens_total
     # The slack is the tolerance, the tokens of the two uncertain instants, and two engine steps in
     # which every user may have a token that one side has counted and the other has not.
-    uncertain = 2 * SCRAPE_UNCERTAINTY_NS / max(last.at_ns - first.at_ns, 1)
-    slack = (TOKEN_TOLERANCE + uncertain) * client + 2 * concurrency(table, window)
-    surplus = (server - client) / max(client, 1)
-    return Audit(client, server, round(surplus, 4), ok=server - client <= slack)
+    uncertain_share = 2 * SCRAPE_UNCERTAINTY_NS / max(last.at_ns - first.at_ns, 1)
+    step_tokens = 2 * concurrency(table, window)
+    slack_tokens = (TOKEN_TOLERANCE + uncertain_share) * client_tokens + step_tokens
+    surplus_tokens = server_tokens - client_tokens
+    surplus = round(surplus_tokens / max(client_tokens, 1), 4)
+    return Audit(client_tokens, server_tokens, surplus, ok=surplus_tokens <= slack_tokens)
+
+
+def _with_hidden_tokens(table: RecordTable, arrived_tokens: int) -> int:
+    """Scaled to what the server says of its answers, if that is more than came in events.
+
+    An API that does not count in each event hides tokens that share one.
+    """
+    counted = (table.outcome == OK) & (table.output_tokens >= 0)
+    delivered = delivered_tokens(table)[counted].sum()
+    if not delivered:
+        return arrived_tokens
+    tokens_by_server = float(table.output_tokens[counted].sum() / delivered)  # for each delivered
+    return round(arrived_tokens * max(tokens_by_server, 1))
 
 
 def prefix_surplus(
@@ -122,19 +155,24 @@ def prefix_surplus(
     report it.
     """
     inside = samples_within(samples, window.settled_ns, window.end_ns)
-    queries, hits = (counter_increase(inside, f"prefix_{x}_total") for x in ("queries", "hits"))
+    queries = counter_increase(inside, "prefix_queries_total")
+    hits = counter_increase(inside, "prefix_hits_total")
     if isnan(hits) or not queries > 0:
         return 0.0
-    first, last = inside[0], inside[-1]
-    sent = int(((table.sent_ns >= first.at_ns) & (table.sent_ns <= last.at_ns)).sum())
-    allowed = float((shared_tokens + KV_BLOCK_TOKENS) * (sent + concurrency(table, window)))
-    turns = (table.new_tokens >= 0) & (table.sent_ns <= last.at_ns) & (table.done_ns > first.at_ns)
+    begin_ns = inside[0].at_ns
+    end_ns = inside[-1].at_ns
+    sent = int(((table.sent_ns >= begin_ns) & (table.sent_ns <= end_ns)).sum())
+    in_flight = concurrency(table, window)
+    allowed_tokens = float((shared_tokens + KV_BLOCK_TOKENS) * (sent + in_flight))
+    turns = (table.new_tokens >= 0) & (table.sent_ns <= end_ns) & (table.done_ns > begin_ns)
     if turns.any():
-        answered = table.prompt_tokens - table.new_tokens  # with the answer, where it is real
-        history = np.fmax(expected_hits(table, shared_tokens), answered)[turns]
-        # where the server does not count prompts, nothing is known of what they share
-        allowed += float(history.sum()) if (history >= 0).all() else np.inf
-    return float(max(hits - allowed, 0) / queries)
+        before_turn = table.prompt_tokens - table.new_tokens  # with the answer, where it is real
+        history_tokens = np.fmax(expected_hits(table, shared_tokens), before_turn)[turns]
+        if (history_tokens >= 0).all():
+            allowed_tokens += float(history_tokens.sum())
+        else:  # where the server does not count prompts, nothing is known of what they share
+            allowed_tokens = np.inf
+    return float(max(hits - allowed_tokens, 0) / queries)
 
 
 def expected_hits(table: RecordTable, shared_tokens: int, block: int = KV_BLOCK_TOKENS) -> Floats:
@@ -142,15 +180,18 @@ def expected_hits(table: RecordTable, shared_tokens: int, block: int = KV_BLOCK_
 
     A turn that goes on finds all of the prompt before, as the server counted it.
     """
-    known = np.where(table.new_tokens < 0, shared_tokens, table.prompt_tokens - table.new_tokens)
-    known = np.where((table.new_tokens >= 0) & (table.prompt_tokens < 0), np.nan, known)
+    is_turn = table.new_tokens >= 0
+    known_tokens = np.where(is_turn, table.prompt_tokens - table.new_tokens, shared_tokens)
+    known_tokens = np.where(is_turn & (table.prompt_tokens < 0), np.nan, known_tokens)
+    # Sorted so, a turn is the neighbor of the one before: the next turn of the same session.
     order = np.lexsort((table.turn, table.session, table.user, table.worker))
     keys = np.stack([table.worker, table.user, table.session, table.turn])[:, order]
     follows = (np.diff(keys) == [[0], [0], [0], [1]]).all(axis=0)
-    before, after = order[:-1][follows], order[1:][follows]
-    counted = (table.prompt_tokens[before] >= 0) & (table.new_tokens[after] >= 0)
-    known[after[counted]] = table.prompt_tokens[before[counted]]
-    return np.asarray(known // block * block)
+    before = order[:-1][follows]
+    after = order[1:][follows]
+    counted = (table.prompt_tokens[before] >= 0) & is_turn[after]
+    known_tokens[after[counted]] = table.prompt_tokens[before[counted]]
+    return np.asarray(known_tokens // block * block)
 
 
 def prefix_hits(
@@ -162,21 +203,23 @@ def prefix_hits(
 
     None: no sessions, or no server that counts hits.
     """
-    start, end = window.settled_ns, window.end_ns
+    start_ns = window.settled_ns
+    end_ns = window.end_ns
     expected = expected_hits(table, *shared)
-    rows = (table.sent_ns >= start) & (table.sent_ns <= end) & ~np.isnan(expected)
-    told = rows & (table.cached_tokens >= 0)
+    rows = (table.sent_ns >= start_ns) & (table.sent_ns <= end_ns) & ~np.isnan(expected)
     if not (rows & (table.session >= 0)).any():
         return None
-    if told.any():
-        rows, counted = told, float(table.cached_tokens[told].sum())
+    reporting = rows & (table.cached_tokens >= 0)
+    if reporting.any():
+        rows = reporting
+        hit_tokens = float(table.cached_tokens[rows].sum())
     else:
-        inside = samples_within(samples, start, end)
-        counted = counter_increase(inside, "prefix_hits_total")
-        if isnan(counted):
+        inside = samples_within(samples, start_ns, end_ns)
+        hit_tokens = counter_increase(inside, "prefix_hits_total")
+        if isnan(hit_tokens):
             return None
         rows &= (table.sent_ns >= inside[0].at_ns) & (table.sent_ns <= inside[-1].at_ns)
-    return PrefixHits(int(rows.sum()), float(expected[rows].sum()), counted)
+    return PrefixHits(int(rows.sum()), float(expected[rows].sum()), hit_tokens)
 
 
 def gap_sentence(table: RecordTable, window: Window, host: HostFigures = UNKNOWN_HOST) -> str:
@@ -185,7 +228,9 @@ def gap_sentence(table: RecordTable, window: Window, host: HostFigures = UNKNOWN
     numbers = table.user[inside]
     # the newest may be on their way, or wait for their turn in another process
     settled = np.unique(numbers[numbers < numbers.max(initial=0) - len(numbers) // 10])
-    lost = int(settled[-1] - settled[0]) + 1 - len(settled) if len(settled) else 0
+    if not len(settled):
+        return ""
+    lost = int(settled[-1] - settled[0]) + 1 - len(settled)
     if not lost:
         return ""
     return (
@@ -220,24 +265,34 @@ def audit_sentence(
         )
     if window.rate_per_s:  # how many are in flight follows from the server
         return gap_sentence(table, window, host)
+    return _little_sentence(table, window, host)
+
+
+def _little_sentence(table: RecordTable, window: Window, host: HostFigures) -> str:
+    """How the level breaks Little's law, which a closed loop obeys; ""."""
     law = apply_littles_law(table, window)
-    backs_off = bool((table.outcome == CONNECT).any())  # users pause before they retry
-    enough = int((table.outcome == OK).sum()) > MIN_LITTLE_REQUESTS
+    finished = int((table.outcome == OK).sum())
     seconds = (window.end_ns - window.settled_ns) / SECOND
-    enough = enough and seconds >= MIN_LITTLE_THINKS * law.z_s
+    if finished <= MIN_LITTLE_REQUESTS or seconds < MIN_LITTLE_THINKS * law.z_s:
+        return ""
+    backs_off = bool((table.outcome == CONNECT).any())  # users pause before they retry
     # At the end of a batch users run out of requests, so fewer are in flight: no error.
     ends_early = window.purpose == Purpose.batch and law.error < 0
-    if not enough or abs(law.error) <= MAX_LITTLE_ERROR or backs_off or ends_early:
+    if abs(law.error) <= MAX_LITTLE_ERROR or backs_off or ends_early:
         return ""
-    under_way = "users were waiting or thinking" if law.z_s else "requests were in flight"
-    formula = f"N = X {'(R + Z)' if law.z_s else 'R'}"
-    seen = f"{law.n * (1 + law.error):.1f} {under_way} with {law.n:.0f} users"
+    if law.z_s:
+        under_way = "users were waiting or thinking"
+        formula = "N = X (R + Z)"
+    else:
+        under_way = "requests were in flight"
+        formula = "N = X R"
+    against_users = f"{law.n * (1 + law.error):.1f} {under_way} with {law.n:.0f} users"
     if law.error > 0:  # a user has one request at a time, so never more than users
-        return (
-            f"{seen} (Little's law {formula} does not hold): requests of another level were still "
-            "running, or the clock was set; measure the level again"
+        cause = (
+            "requests of another level were still running, or the clock was set; "
+            "measure the level again"
         )
-    return (
-        f"{seen} (Little's law {formula} does not hold): the client cannot keep its users busy; "
-        f"{remedy(host, 'try --processes 2')}"
-    )
+    else:
+        remedy_here = remedy(host, "try --processes 2")
+        cause = f"the client cannot keep its users busy; {remedy_here}"
+    return f"{against_users} (Little's law {formula} does not hold): {cause}"

@@ -9,7 +9,7 @@ is undecided, which is a valid answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from math import floor, isnan
 from typing import TYPE_CHECKING, Final
 
@@ -47,49 +47,91 @@ RULES: Final[dict[str, Callable[[VerdictInputs], RuleResult]]] = {
 
 def diagnose(f: VerdictInputs) -> Bottleneck:
     """The most probable cause, or undecided with what is missing."""
-    found = {name: rule(f) for name, rule in RULES.items()}
-    odds = {
-        name: f.breaks * f.part_in_wait(name) * one.confidence / (1 - one.confidence)
-        for name, one in found.items()
-    }
-    whole = 1 + sum(odds.values())
-    # Rounded down, so that they never add up to more than 1; the rest is unknown.
-    share = {name: floor(100 * one / whole + 1e-9) / 100 for name, one in odds.items() if one}
-    unknown = round(1 - sum(share.values()), 2)
-    named = sorted(share, key=lambda name: -share[name])  # stable: RULES' order among equals
-    causes = [Cause(*one) for one in (*share.items(), (UNKNOWN, unknown)) if one[1]]
-    causes.sort(key=lambda one: -one.probability)
+    results = {name: rule(f) for name, rule in RULES.items()}
+    probabilities = _probabilities(f, results)
+    unknown = round(1 - sum(probabilities.values()), 2)
+    named = _named(probabilities, unknown)
+    causes = _causes(probabilities, unknown)
+    not_named = _not_named(results, probabilities, named)
+    if not named:
+        sentence = f"not decided: {_why_undecided(f)}"
+        return Bottleneck(UNDECIDED, sentence, 0.0, _window(f), causes, ruled_out=not_named)
+    named_results = [results[name] for name in named]
+    # A dict, as two causes may share evidence and remedies: each line once, the likelier's first.
+    evidence = dict.fromkeys(line for result in named_results for line in result.evidence)
+    remedies = dict.fromkeys(line for result in named_results for line in result.try_next)
+    try_next = list(remedies)
+    if named[0] not in ELSEWHERE:
+        try_next.append("another replica")
+    return Bottleneck(
+        bound_by=named[0],
+        sentence="; or ".join(result.sentence for result in named_results),
+        confidence=probabilities[named[0]],
+        window=_window(f),
+        causes=causes,
+        evidence=tuple(evidence),
+        ruled_out=not_named,
+        try_next=tuple(try_next),
+    )
+
+
+def _probabilities(f: VerdictInputs, results: Mapping[str, RuleResult]) -> dict[str, float]:
+    """Of each cause that is possible, in hundredths. What they lack to 1 is unknown."""
+    odds = {}
+    for name, result in results.items():
+        weighted = f.breaks * f.part_in_wait(name) * result.confidence
+        odds[name] = weighted / (1 - result.confidence)
+    total = 1 + sum(odds.values())  # 1: the odds of "unknown"
+    # Rounded down, so that they never add up to more than 1.
+    return {name: floor(100 * odd / total + 1e-9) / 100 for name, odd in odds.items() if odd}
+
+
+def _named(probabilities: Mapping[str, float], unknown: float) -> list[str]:
+    """The likeliest cause and its rivals, likeliest first; [] if none is likely enough."""
+    # stable: the order of RULES among equals
+    ranked = sorted(probabilities, key=lambda name: -probabilities[name])
+    if not ranked or unknown > MAX_UNKNOWN:
+        return []
+    highest = probabilities[ranked[0]]
+    if highest < MIN_PROBABILITY:
+        return []
+    return [name for name in ranked if probabilities[name] >= RIVAL * highest]
+
+
+def _causes(probabilities: Mapping[str, float], unknown: float) -> tuple[Cause, ...]:
+    """What is possible, "unknown" included, likeliest first."""
+    causes = [Cause(name, probability) for name, probability in probabilities.items()]
+    causes.append(Cause(UNKNOWN, unknown))
+    possible = [cause for cause in causes if cause.probability]
+    return tuple(sorted(possible, key=lambda cause: -cause.probability))
+
+
+def _not_named(
+    results: Mapping[str, RuleResult], probabilities: Mapping[str, float], named: Sequence[str]
+) -> tuple[str, ...]:
+    """Every other cause, with the reason against it, or how likely it is."""
+    less = "less likely" if named else "possible, not sure enough"
+    lines = []
+    for name, result in results.items():
+        if name in named:
+            continue
+        reason = result.against
+        if name in probabilities:
+            reason = f"{less} ({probabilities[name]:.2f})"
+        lines.append(f"{name}: {reason}")
+    return tuple(lines)
+
+
+def _why_undecided(f: VerdictInputs) -> str:
+    if isnan(f.running):
+        return "the server does not show its running requests"
+    if f.breaks <= MAX_UNKNOWN:
+        return "requests are in time at this level"
+    return "no cause is sure enough by the figures"
+
+
+def _window(f: VerdictInputs) -> str:
+    """The level that was judged, in words."""
     load = f"{f.users:,}" if isinstance(f.users, int) else f"{f.users:.3g}"
     held = f"{load} {f.unit} held for {f.seconds:,.0f} s"
-    window = f"{held}, {f.samples:.0f} readings of the server"
-    decided = bool(named) and share[named[0]] >= MIN_PROBABILITY and unknown <= MAX_UNKNOWN
-    named = [name for name in named if decided and share[name] >= RIVAL * share[named[0]]]
-    perhaps = "less likely" if decided else "possible, not sure enough"
-    why = tuple(
-        f"{name}: {f'{perhaps} ({share[name]:.2f})' if name in share else one.against}"
-        for name, one in found.items()
-        if name not in named
-    )
-    if not decided:
-        silent = "no cause is sure enough by the figures"
-        if isnan(f.running):
-            silent = "the server does not show its running requests"
-        elif f.breaks <= MAX_UNKNOWN:
-            silent = "requests are in time at this level"
-        return Bottleneck(
-            UNDECIDED, f"not decided: {silent}", 0.0, window, tuple(causes), ruled_out=why
-        )
-    told = [found[name] for name in named]
-    return Bottleneck(
-        named[0],
-        "; or ".join(one.sentence for one in told),
-        share[named[0]],
-        window,
-        tuple(causes),
-        tuple(dict.fromkeys(line for one in told for line in one.evidence)),
-        why,
-        (
-            *dict.fromkeys(line for one in told for line in one.try_next),
-            *["another replica"] * (named[0] not in ELSEWHERE),
-        ),
-    )
+    return f"{held}, {f.samples:.0f} readings of the server"

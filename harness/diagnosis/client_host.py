@@ -86,46 +86,49 @@ def host_figures(samples: Sequence[HostSample], start_ns: int, end_ns: int) -> H
     span = [*before[-1:], *inside]
     if len(span) < 2:  # noqa: PLR2004 - counters say nothing alone
         return UNKNOWN_HOST
-    first, last = span[0], span[-1]
+    first = span[0]
+    last = span[-1]
     seconds = (last.at_ns - first.at_ns) / SECOND
-    used = (last.cpu_s - first.cpu_s) / seconds
-    own = (last.own_cpu_s - first.own_cpu_s) / seconds
+    used_cores = (last.cpu_s - first.cpu_s) / seconds
+    own_cores = (last.own_cpu_s - first.own_cpu_s) / seconds
+    waiting_share = (last.waited_s - first.waited_s) / seconds
+    # The kernel adds up the time for which each core was denied: of several, more than all of it.
+    stopped_share = (last.stopped_s - first.stopped_s) / seconds
     return HostFigures(
         cores=last.cores,
         machine_cores=last.machine_cores,
-        own=own,
-        others=max(used - own, 0.0),
-        pressure=min((last.waited_s - first.waited_s) / seconds, 1.0),
-        # The kernel adds up the time for which each core was denied: of several, more than all.
-        stopped=min((last.stopped_s - first.stopped_s) / seconds, 1.0),
+        own=own_cores,
+        others=max(used_cores - own_cores, 0.0),
+        pressure=min(waiting_share, 1.0),
+        stopped=min(stopped_share, 1.0),
         load_1m=max(sample.load_1m for sample in span),
     )
 
 
-def busy_sentence(seen: HostFigures, verb: str = "is") -> str:
+def busy_sentence(host: HostFigures, verb: str = "is") -> str:
     """`this machine is busy with other programs (CPU pressure 85%, load 7.0 on 2 cores, ...)`."""
     parts = []
-    if not isnan(seen.pressure):
-        parts.append(f"CPU pressure {seen.pressure:.0%}")
-    if not isnan(seen.load_1m):
-        parts.append(f"load {seen.load_1m:.1f} on {seen.machine_cores:g} cores")
-    if not isnan(seen.others):
-        parts.append(f"{seen.others:.1f} cores used by them, {seen.own:.1f} by this client")
+    if not isnan(host.pressure):
+        parts.append(f"CPU pressure {host.pressure:.0%}")
+    if not isnan(host.load_1m):
+        parts.append(f"load {host.load_1m:.1f} on {host.machine_cores:g} cores")
+    if not isnan(host.others):
+        parts.append(f"{host.others:.1f} cores used by them, {host.own:.1f} by this client")
     return f"this machine {verb} busy with other programs ({', '.join(parts)})"
 
 
-def remedy(seen: HostFigures, otherwise: str = MORE_PROCESSES) -> str:
+def remedy(host: HostFigures, otherwise: str = MORE_PROCESSES) -> str:
     """What to try against the cause that the machine shows; `otherwise`: it shows none."""
-    if seen.limited:
+    if host.limited:
         return (
-            f"the limit of this container, {seen.cores:g} cores, stopped the client for "
-            f"{seen.stopped:.0%} of the time; raise that limit, or try a lower load"
+            f"the limit of this container, {host.cores:g} cores, stopped the client for "
+            f"{host.stopped:.0%} of the time; raise that limit, or try a lower load"
         )
-    if seen.busy_with_others:
-        return f"{busy_sentence(seen)}; stop them, or measure from another machine"
-    if seen.idle < IDLE_CORES:
+    if host.busy_with_others:
+        return f"{busy_sentence(host)}; stop them, or measure from another machine"
+    if host.idle < IDLE_CORES:
         return (
-            f"no core was idle: this client and what it started used {seen.own:.1f} of the "
-            f"{seen.cores:g} that they may use; try a lower load, or more cores"
+            f"no core was idle: this client and what it started used {host.own:.1f} of the "
+            f"{host.cores:g} that they may use; try a lower load, or more cores"
         )
     return otherwise

@@ -7,10 +7,11 @@ want the sum over the *cohort*, the requests sent between A and B. The two diffe
     missing   sent before B, but observed after it
 
 Neither is visible, but the records bound both. The server observes a TTFT at the first token, and
-queue and prefill when the request ends: never before the request was sent, and at most LATE_NS
-after the client saw that token or that end. So only requests in flight at A can be extra, and only
-requests in flight at B can be missing. A duration that ends with the first token is never negative
-and never longer than the client's own TTFT of that request. With e extra and m missing ones,
+queue and prefill when the request ends: never before the request was sent, and at most
+MAX_SERVER_LAG_NS after the client saw that token or that end. So only requests in flight at A can
+be extra, and only requests in flight at B can be missing. A duration that ends with the first token
+is never negative and never longer than the client's own TTFT of that request. With e extra and m
+missing ones,
 
     sum over the cohort = observed sum - (extra ones) + (missing ones)
     observed count - cohort's count = e - m
@@ -46,8 +47,9 @@ MIN_SCRAPES: Final = 2  # needed for a difference
 
 def scrape_interval(sample: ServerSample) -> tuple[int, int]:
     """The instants between which the server put this scrape together."""
-    half = round((DEFAULT_SCRAPE_NS if isnan(sample.took_ns) else sample.took_ns) / 2)
-    return sample.at_ns - half, sample.at_ns + half
+    took_ns = DEFAULT_SCRAPE_NS if isnan(sample.took_ns) else sample.took_ns
+    half_ns = round(took_ns / 2)
+    return sample.at_ns - half_ns, sample.at_ns + half_ns
 
 
 def choose_scrapes(
@@ -61,28 +63,36 @@ def choose_scrapes(
     With an empty server at both ends its counters belong to our requests only. Such scrapes may lie
     outside the window (within `around`), or in its first and last quarter. None: too few.
     """
-    start, end = window
-    quarter = (end - start) // 4
-    early = [s for s in samples if around[0] <= s.at_ns <= start + quarter]
-    late = [s for s in samples if end - quarter <= s.at_ns <= around[1]]
-    # nearest to the window's own start, then as early as possible inside it
-    early.sort(key=lambda s: (s.at_ns > start, abs(s.at_ns - start)))
-    late.sort(key=lambda s: (s.at_ns < end, abs(s.at_ns - end)))
-    first = next((s for s in early if _empty(table, s)), None)
-    last = next((s for s in late if _empty(table, s)), None)
+    start_ns, end_ns = window
+    earliest_ns, latest_ns = around
+    quarter_ns = (end_ns - start_ns) // 4
+    early = [s for s in samples if earliest_ns <= s.at_ns <= start_ns + quarter_ns]
+    late = [s for s in samples if end_ns - quarter_ns <= s.at_ns <= latest_ns]
+    # outside the window and nearest to it, else as near to its edge as possible inside it
+    early.sort(key=lambda sample: (sample.at_ns > start_ns, abs(sample.at_ns - start_ns)))
+    late.sort(key=lambda sample: (sample.at_ns < end_ns, abs(sample.at_ns - end_ns)))
+    first = _first_empty(table, early)
+    last = _first_empty(table, late)
     if first is not None and last is not None and first.at_ns < last.at_ns:
         return first, last
-    inside = samples_within(samples, start, end)
-    return (inside[0], inside[-1]) if len(inside) >= MIN_SCRAPES else None
+    inside = samples_within(samples, start_ns, end_ns)
+    if len(inside) < MIN_SCRAPES:
+        return None
+    return inside[0], inside[-1]
 
 
-def _empty(table: RecordTable, sample: ServerSample) -> bool:
+def _first_empty(table: RecordTable, samples: Sequence[ServerSample]) -> ServerSample | None:
+    return next((sample for sample in samples if _is_empty(table, sample)), None)
+
+
+def _is_empty(table: RecordTable, sample: ServerSample) -> bool:
     """Whether nothing was in flight: by the records, and by the server if it reports it."""
     if sample.running > 0 or sample.waiting > 0:
         return False
-    low, high = scrape_interval(sample)
-    begun = (table.sent_ns >= 0) & (table.sent_ns <= high)
-    return not bool((begun & (table.done_ns >= low - MAX_SERVER_LAG_NS)).any())
+    low_ns, high_ns = scrape_interval(sample)
+    begun = (table.sent_ns >= 0) & (table.sent_ns <= high_ns)
+    in_flight = begun & (table.done_ns >= low_ns - MAX_SERVER_LAG_NS)
+    return not bool(in_flight.any())
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,28 +113,35 @@ class Bounded:
 
     def minus(self, part: Bounded, least: float = 0.0) -> Bounded:
         """This sum minus `part`: at least `least`, unless it is exactly known."""
-        estimate, lo, hi = self.estimate - part.estimate, self.lo - part.hi, self.hi - part.lo
+        estimate = self.estimate - part.estimate
+        lo = self.lo - part.hi
+        hi = self.hi - part.lo
         if lo == hi:
             return Bounded(estimate, estimate, estimate)
         return Bounded(estimate, max(lo, least), max(hi, least)).clamp(estimate)
 
 
 def reconcile(
-    whole: Bounded, one: Bounded, other: Bounded, both: Bounded
+    total: Bounded, first: Bounded, second: Bounded, both: Bounded
 ) -> tuple[Bounded, Bounded, Bounded, Bounded]:
-    """The four sums with consistent estimates: one + other = both, and both <= whole.
+    """The four sums with consistent estimates: first + second = both, and both <= total.
 
     Each estimate stays in its bounds. The bounds of `both` are tightened to those of its two parts.
     """
-    both = Bounded(both.estimate, max(both.lo, one.lo + other.lo), min(both.hi, one.hi + other.hi))
-    if not whole.exact:
-        whole = whole.clamp(max(whole.estimate, both.lo))
-    both = both.clamp(min(both.estimate, whole.estimate))
-    parts = one.estimate + other.estimate
-    share = one.estimate / parts if parts > 0 else 0.5
-    least, most = both.estimate - other.hi, both.estimate - other.lo
-    one = one.clamp(min(max(both.estimate * share, least), most))
-    return whole, one, other.clamp(both.estimate - one.estimate), both
+    lo = max(both.lo, first.lo + second.lo)
+    hi = min(both.hi, first.hi + second.hi)
+    both = Bounded(both.estimate, lo, hi)
+    if not total.exact:
+        total = total.clamp(max(total.estimate, both.lo))
+    both = both.clamp(min(both.estimate, total.estimate))
+    parts = first.estimate + second.estimate
+    share = first.estimate / parts if parts > 0 else 0.5
+    # the second has the rest of `both`, and must stay in its bounds, too
+    least = both.estimate - second.hi
+    most = both.estimate - second.lo
+    first = first.clamp(min(max(both.estimate * share, least), most))
+    second = second.clamp(both.estimate - first.estimate)
+    return total, first, second, both
 
 
 NEVER_NS: Final = np.iinfo(np.int64).max // 2
@@ -145,21 +162,24 @@ class Cohort:
     @classmethod
     def between(cls, table: RecordTable, first: ServerSample, last: ServerSample) -> Cohort:
         """The cohort of `table`; requests that were never sent are left out."""
-        scrapes = scrape_interval(first), scrape_interval(last)
+        scrapes = (scrape_interval(first), scrape_interval(last))
+        from_ns = scrapes[0][0]
+        until_ns = scrapes[1][1]
         done_ns = np.where(table.outcome == OPEN, NEVER_NS, table.done_ns)
         # Only requests that were in the server around the two scrapes matter. Their tokens are not
         # copied: of the events, only the first one of each request is read.
-        relevant = (table.sent_ns <= scrapes[1][1]) & (done_ns >= scrapes[0][0] - MAX_SERVER_LAG_NS)
+        relevant = (table.sent_ns <= until_ns) & (done_ns >= from_ns - MAX_SERVER_LAG_NS)
         rows = np.flatnonzero(relevant & (table.sent_ns >= 0))
-        sent_ns, start = table.sent_ns[rows], table.offsets[rows]
-        has = table.offsets[rows + 1] > start
+        sent_ns = table.sent_ns[rows]
+        first_event = table.offsets[rows]
+        has_token = table.offsets[rows + 1] > first_event
         first_ns = np.full(len(rows), NEVER_NS, np.int64)
-        first_ns[has] = table.at_ns[start[has]]
+        first_ns[has_token] = table.at_ns[first_event[has_token]]
         return cls(
-            inside=has & (sent_ns > first.at_ns) & (sent_ns <= last.at_ns),
+            inside=has_token & (sent_ns > first.at_ns) & (sent_ns <= last.at_ns),
             first_ns=first_ns,
             # what was observed before B also ended before B, whatever the client saw later
-            longest_ns=np.minimum(first_ns, scrapes[1][1]) - sent_ns,
+            longest_ns=np.minimum(first_ns, until_ns) - sent_ns,
             sent_ns=sent_ns,
             done_ns=done_ns[rows],
             ended_well=table.outcome[rows] == OK,
@@ -171,28 +191,36 @@ class Cohort:
 
     def in_flight(self) -> tuple[int, int]:
         """How many requests may have been in the server at the first and at the last scrape."""
-        first, last = (
-            int(((self.sent_ns <= high) & (self.done_ns + MAX_SERVER_LAG_NS >= low)).sum())
-            for low, high in self.scrapes
-        )
-        return first, last
+        at_first, at_last = self.scrapes
+        return self._in_flight_at(*at_first), self._in_flight_at(*at_last)
+
+    def _in_flight_at(self, low_ns: int, high_ns: int) -> int:
+        sent = self.sent_ns <= high_ns
+        not_ended = self.done_ns + MAX_SERVER_LAG_NS >= low_ns
+        return int((sent & not_ended).sum())
 
     def uncertainty(self, *, at_end: bool) -> SumUncertainty:
         """Which requests may be extra or missing; `at_end`: in a histogram of ended requests."""
-        (low, before), (until, high) = self.scrapes
-        seen_ns = self.done_ns if at_end else np.minimum(self.first_ns, self.done_ns)
-        seen_ns = seen_ns + MAX_SERVER_LAG_NS
-        reported = self.ended_well if at_end else self.first_ns < NEVER_NS
-        possible = (self.sent_ns <= high) & (seen_ns >= low)
-        certain = reported & (self.sent_ns >= before) & (seen_ns <= until)
-        extra, missing = possible & ~self.inside, self.inside & ~certain
+        (first_low_ns, first_high_ns), (last_low_ns, last_high_ns) = self.scrapes
+        if at_end:
+            latest_ns = self.done_ns + MAX_SERVER_LAG_NS  # when it has observed the request
+            reported = self.ended_well
+        else:
+            latest_ns = np.minimum(self.first_ns, self.done_ns) + MAX_SERVER_LAG_NS
+            reported = self.first_ns < NEVER_NS
+        # Of a request, whether it may have been observed between A and B, and whether it was.
+        possible = (self.sent_ns <= last_high_ns) & (latest_ns >= first_low_ns)
+        certain = reported & (self.sent_ns >= first_high_ns) & (latest_ns <= last_low_ns)
+        extra = possible & ~self.inside
+        missing = self.inside & ~certain
+        # the server may never observe a request that was cut off
+        latest_if_ever_ns = np.where(reported, latest_ns, NEVER_NS)
         return SumUncertainty(
-            len(self),
-            self.longest_ns[extra],
-            self.first_ns[missing] - self.sent_ns[missing],
-            int(seen_ns[extra].max(initial=low)),
-            # the server may never observe a request that was cut off
-            int(np.where(reported, seen_ns, NEVER_NS)[missing].max(initial=until)),
+            n=len(self),
+            extra_ns=self.longest_ns[extra],
+            missing_ns=self.first_ns[missing] - self.sent_ns[missing],
+            extra_until_ns=int(latest_ns[extra].max(initial=first_low_ns)),
+            missing_until_ns=int(latest_if_ever_ns[missing].max(initial=last_low_ns)),
         )
 
 
@@ -225,12 +253,16 @@ class SumUncertainty:
             return None
         if extra == missing == 0:
             return Bounded(total_ns, total_ns, total_ns)
-        lo = max(total_ns - min(_largest(self.extra_ns, extra), later_ns[0]), 0.0)
-        hi = total_ns + min(_largest(self.missing_ns, missing), later_ns[1])
+        later_extra_ns, later_missing_ns = later_ns
+        most_extra_ns = min(_sum_of_largest(self.extra_ns, extra), later_extra_ns)
+        most_missing_ns = min(_sum_of_largest(self.missing_ns, missing), later_missing_ns)
+        lo = max(total_ns - most_extra_ns, 0.0)
+        hi = total_ns + most_missing_ns
         likely = total_ns / count * self.n if count else 0.0
         return Bounded(likely, lo, hi).clamp(likely)
 
 
-def _largest(values: Ints, n: int) -> float:
-    """Sum of the `n` largest."""
-    return float(np.sort(values)[len(values) - n :].sum()) if n else 0.0
+def _sum_of_largest(values: Ints, n: int) -> float:
+    if not n:
+        return 0.0
+    return float(np.sort(values)[len(values) - n :].sum())

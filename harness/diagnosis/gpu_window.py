@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from math import fsum, isnan, nan
 from typing import TYPE_CHECKING
 
@@ -20,47 +20,69 @@ def gpu_figures(samples: Sequence[GpuSample], tokens_per_s: float = nan) -> GpuF
     """Of the samples of a window; `tokens_per_s`: output tokens that arrived in it."""
     if not samples:
         return GpuFigures()
-    each: defaultdict[int, list[GpuSample]] = defaultdict(list)
+    by_gpu: defaultdict[int, list[GpuSample]] = defaultdict(list)
     for sample in samples:
-        each[sample.gpu].append(sample)
-    power = fsum(_power_w(one) for one in each.values())
-    held = Counter(reason for s in samples for reason in s.throttled or ())
-    known = any(sample.throttled is not None for sample in samples)
-    slowed = sum(1 for s in samples if SLOWING_REASONS.intersection(s.throttled or ()))
+        by_gpu[sample.gpu].append(sample)
+    gpus = by_gpu.values()
+    power_w = fsum(_power_w(gpu) for gpu in gpus)
     figures = GpuFigures(
-        gpus=len(each),
+        gpus=len(by_gpu),
         samples=len(samples),
-        util_pct_mean=_mean(s.util_pct for s in samples),
-        memory_util_pct_mean=_mean(s.memory_util_pct for s in samples),
-        memory_used_mib_max=fsum(_max(s.memory_used_mib for s in o) for o in each.values()),
-        power_w=power,
-        j_per_output_token=power / tokens_per_s if tokens_per_s > 0 else nan,
-        sm_clock_mhz_min=-_max(-s.sm_clock_mhz for s in samples),
-        sm_clock_mhz_mean=_mean(s.sm_clock_mhz for s in samples),
-        sm_clock_mhz_max=_max(s.sm_clock_mhz for s in samples),
-        temperature_c_max=_max(s.temperature_c for s in samples),
-        pcie_rx_mb_per_s=fsum(_mean(s.pcie_rx_mb_per_s for s in o) for o in each.values()),
-        pcie_tx_mb_per_s=fsum(_mean(s.pcie_tx_mb_per_s for s in o) for o in each.values()),
-        throttled_share=slowed / len(samples) if known else nan,
-        throttled=", ".join(f"{why} {count / len(samples):.0%}" for why, count in held.items()),
+        util_pct_mean=_mean(samples, "util_pct"),
+        memory_util_pct_mean=_mean(samples, "memory_util_pct"),
+        memory_used_mib_max=fsum(_max(gpu, "memory_used_mib") for gpu in gpus),
+        power_w=power_w,
+        j_per_output_token=power_w / tokens_per_s if tokens_per_s > 0 else nan,
+        sm_clock_mhz_min=_min(samples, "sm_clock_mhz"),
+        sm_clock_mhz_mean=_mean(samples, "sm_clock_mhz"),
+        sm_clock_mhz_max=_max(samples, "sm_clock_mhz"),
+        temperature_c_max=_max(samples, "temperature_c"),
+        pcie_rx_mb_per_s=fsum(_mean(gpu, "pcie_rx_mb_per_s") for gpu in gpus),
+        pcie_tx_mb_per_s=fsum(_mean(gpu, "pcie_tx_mb_per_s") for gpu in gpus),
+        throttled_share=_slowed_share(samples),
+        throttled=_throttling(samples),
     )
     return round_floats(figures, 4)
 
 
+def _slowed_share(samples: Sequence[GpuSample]) -> float:
+    """Share of the samples with a clock held down; NaN where GPUs do not say."""
+    if all(sample.throttled is None for sample in samples):
+        return nan
+    slowed = [s for s in samples if SLOWING_REASONS.intersection(s.throttled or ())]
+    return len(slowed) / len(samples)
+
+
+def _throttling(samples: Sequence[GpuSample]) -> str:
+    """Every reason with its share of the samples, slowing or not."""
+    counts = Counter(reason for sample in samples for reason in sample.throttled or ())
+    return ", ".join(f"{reason} {count / len(samples):.0%}" for reason, count in counts.items())
+
+
 def _power_w(samples: Sequence[GpuSample]) -> float:
     """Mean power of one GPU: from its energy counter, else from its power readings."""
-    first, last = samples[0], samples[-1]
+    first = samples[0]
+    last = samples[-1]
     seconds = (last.at_ns - first.at_ns) / SECOND
     joules = last.energy_j - first.energy_j
     if seconds > 0 and joules >= 0:
         return joules / seconds
-    return _mean(sample.power_w for sample in samples)
+    return _mean(samples, "power_w")
 
 
-def _mean(values: Iterable[float]) -> float:
-    known = [value for value in values if not isnan(value)]
+def _known(samples: Sequence[GpuSample], name: str) -> list[float]:
+    values = [getattr(sample, name) for sample in samples]
+    return [value for value in values if not isnan(value)]
+
+
+def _mean(samples: Sequence[GpuSample], name: str) -> float:
+    known = _known(samples, name)
     return fsum(known) / len(known) if known else nan
 
 
-def _max(values: Iterable[float]) -> float:
-    return max((value for value in values if not isnan(value)), default=nan)
+def _min(samples: Sequence[GpuSample], name: str) -> float:
+    return min(_known(samples, name), default=nan)
+
+
+def _max(samples: Sequence[GpuSample], name: str) -> float:
+    return max(_known(samples, name), default=nan)

@@ -27,7 +27,7 @@ from harness.metrics.slo import Slo, statistic
 from harness.metrics.statistics import quantile
 from harness.metrics.window_summary import WindowTokens
 from harness.records.samples import ClientSample, samples_within
-from harness.units import MS
+from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
     from harness.core.arrays import Floats
@@ -73,41 +73,47 @@ def quantile_uncertainties(
 
     `gaps`: those of the window, if they have been counted already.
     """
-    table, span = recorded.table, (window.settled_ns, window.end_ns)
-    wanted = [(s.metric, s.q, float(s.limit_ns)) for s in slos]
-    wanted = wanted or [(key, 0.95, 0.0) for key in DEFAULT_PRECISION_NS]
-    if gaps is None and any(key in GAPS for key, _, _ in wanted):
+    table = recorded.table
+    span = (window.settled_ns, window.end_ns)
+    judged = [(slo.metric, slo.q, float(slo.limit_ns)) for slo in slos]
+    if not judged:
+        judged = [(key, 0.95, 0.0) for key in DEFAULT_PRECISION_NS]
+    if gaps is None and any(key in GAPS for key, _, _ in judged):
         gaps = WindowTokens.of(recorded, span).gaps
-    found = []
-    for key, q, limit_ns in wanted:
+    uncertainties = []
+    for key, q, limit_ns in judged:
+        figures: LatencyFigures
         if gaps is not None and key in GAPS:
-            seen: LatencyFigures = gaps[key]
+            figures = gaps[key]
         else:
-            seen = _closed(sample_figures(table, key, blocked_windows(table, [span])))
-        if seen.n >= MIN_OBSERVATIONS:
-            claimed = DEFAULT_PRECISION_NS.get(key, 0.0)
-            if window.rate_per_s and key not in GAPS:
-                claimed = SCHEDULE_PRECISION_NS
-            found.append(_bounds(seen, key, q, limit_ns, claimed))
-    return found
+            figures = _closed(sample_figures(table, key, blocked_windows(table, [span])))
+        if figures.n >= MIN_OBSERVATIONS:
+            by_schedule = bool(window.rate_per_s) and key not in GAPS
+            claimed_ns = DEFAULT_PRECISION_NS.get(key, 0.0)
+            if by_schedule:
+                claimed_ns = SCHEDULE_PRECISION_NS
+            uncertainties.append(_bounds(figures, key, q, limit_ns, claimed_ns))
+    return uncertainties
 
 
 def _closed(sample: SampleFigures) -> SampleFigures:
     """Without the width of open requests: that they are open is no uncertainty of the clock."""
     seen = sample.seen
     closed = np.isfinite(seen.hi_ns) | ~np.isfinite(seen.ns)
-    lo, hi = (np.where(closed, ends, seen.ns) for ends in (seen.lo_ns, seen.hi_ns))
-    return SampleFigures(replace(seen, lo_ns=lo, hi_ns=hi), sample.blocks)
+    lo_ns = np.where(closed, seen.lo_ns, seen.ns)
+    hi_ns = np.where(closed, seen.hi_ns, seen.ns)
+    return SampleFigures(replace(seen, lo_ns=lo_ns, hi_ns=hi_ns), sample.blocks)
 
 
 def _bounds(
-    seen: LatencyFigures, key: str, q: float, limit_ns: float, claimed_ns: float
+    figures: LatencyFigures, key: str, q: float, limit_ns: float, claimed_ns: float
 ) -> QuantileUncertainty:
-    value, (low, high) = seen.quantile(q), seen.instrument(q)
-    scale = max(limit_ns, value if np.isfinite(value) else 0.0)
+    value_ns = figures.quantile(q)
+    low_ns, high_ns = figures.instrument(q)
+    scale_ns = max(limit_ns, value_ns if np.isfinite(value_ns) else 0.0)
     if not limit_ns:
-        scale = max(scale, claimed_ns / MAX_INSTRUMENT_SHARE)
-    return QuantileUncertainty(key, q, value, low, high, scale)
+        scale_ns = max(scale_ns, claimed_ns / MAX_INSTRUMENT_SHARE)
+    return QuantileUncertainty(key, q, value_ns, low_ns, high_ns, scale_ns)
 
 
 def instrument_sentence(
@@ -124,32 +130,37 @@ def instrument_sentence(
     `verdicts_only`: they are, as long as each SLO's limit lies on one side of what is known.
     `host`: the client's machine in the window, which the remedy follows.
     """
-    found = quantile_uncertainties(recorded, window, slos, gaps)
+    uncertainties = quantile_uncertainties(recorded, window, slos, gaps)
     if verdicts_only:
-        limits = [(slo.metric, slo.q, slo.limit_ns) for slo in slos]
-        found = [
-            x
-            for x in found
-            if any((x.metric, x.q) == (m, q) and x.lo_ns <= ns <= x.hi_ns for m, q, ns in limits)
-        ]
-    worst = max(found, key=lambda x: x.share, default=None)
+        uncertainties = [x for x in uncertainties if _holds_a_limit(x, slos)]
+    worst = max(uncertainties, key=lambda x: x.share, default=None)
     if worst is None or worst.share <= MAX_INSTRUMENT_SHARE:
         return ""
-    exact = recorded.table.not_before_ns == recorded.table.at_ns
     name = "TPOT" if worst.metric in SPEEDS else SLO_METRICS[worst.metric].name
-    lags = schedule_lag(recorded.table).ns
-    why = (
-        f"requests were sent up to {lags.max() / MS:.4g} ms later than they were due"
-        if len(lags) and lags.max() > MAX_INSTRUMENT_SHARE * worst.scale_ns
-        else "two arrivals shared a read, or were read late"
-        if exact.any()
-        else "no arrival has a kernel stamp here"
-    )
+    why = _why_uncertain(recorded.table, worst.scale_ns)
     return (
         f"this client cannot tell p{worst.q * 100:g} {name} better than "
         f"{worst.lo_ns / MS:.4g} to {worst.hi_ns / MS:.4g} ms, {worst.share:.0%} of the scale it "
         f"is judged on: expected at most {MAX_INSTRUMENT_SHARE:.0%} ({why}); {remedy(host)}"
     )
+
+
+def _holds_a_limit(known: QuantileUncertainty, slos: Sequence[Slo]) -> bool:
+    """Whether the limit of an SLO on this quantile lies within its bounds."""
+    return any(
+        (slo.metric, slo.q) == (known.metric, known.q)
+        and known.lo_ns <= slo.limit_ns <= known.hi_ns
+        for slo in slos
+    )
+
+
+def _why_uncertain(table: RecordTable, scale_ns: float) -> str:
+    lags_ns = schedule_lag(table).ns
+    if len(lags_ns) and lags_ns.max() > MAX_INSTRUMENT_SHARE * scale_ns:
+        return f"requests were sent up to {lags_ns.max() / MS:.4g} ms later than they were due"
+    if (table.not_before_ns == table.at_ns).any():
+        return "two arrivals shared a read, or were read late"
+    return "no arrival has a kernel stamp here"
 
 
 def turnarounds(table: RecordTable, window: Window) -> Floats:
@@ -159,14 +170,16 @@ def turnarounds(table: RecordTable, window: Window) -> Floats:
     """
     # Sorted by worker, then user, then time: neighbors of one user are consecutive requests.
     order = np.lexsort((table.sent_ns, table.user, table.worker))
-    user, worker = table.user[order], table.worker[order]
-    same = (
-        (table.scheduled_ns[order][1:] < 0) & (user[1:] == user[:-1]) & (worker[1:] == worker[:-1])
-    )
-    sent, due = table.sent_ns[order], (table.done_ns + table.think_ns.clip(min=0))[order]
-    inside = (sent[1:] >= window.settled_ns) & (sent[1:] <= window.end_ns)
-    gaps = (sent[1:] - due[:-1])[same & inside]
-    return np.asarray(gaps.clip(min=0), np.float64)
+    before = order[:-1]
+    after = order[1:]
+    same_worker = table.worker[after] == table.worker[before]
+    same_user = same_worker & (table.user[after] == table.user[before])
+    closed_loop = table.scheduled_ns[after] < 0
+    sent_ns = table.sent_ns[after]
+    inside = (sent_ns >= window.settled_ns) & (sent_ns <= window.end_ns)
+    due_ns = (table.done_ns + table.think_ns.clip(min=0))[before]
+    delays_ns = (sent_ns - due_ns)[closed_loop & same_user & inside]
+    return np.asarray(delays_ns.clip(min=0), np.float64)
 
 
 def client_figures(
@@ -177,46 +190,56 @@ def client_figures(
     gaps: Mapping[str, WindowGapCounter] | None = None,
 ) -> ClientFigures:
     """Of the records and the samples of a window."""
-    turns = np.sort(turnarounds(recorded.table, window))
-    inside = samples_within(samples, window.settled_ns, window.end_ns)
+    delays_ns = np.sort(turnarounds(recorded.table, window))
     turnaround = Turnaround()
-    if len(turns):
-        p99 = quantile(turns, 0.99) / MS
-        turnaround = Turnaround(round(float(turns.mean()) / MS, 4), round(p99, 4))
-    found = quantile_uncertainties(recorded, window, slos, gaps)
+    if len(delays_ns):
+        mean_ms = round(float(delays_ns.mean()) / MS, 4)
+        p99_ms = round(quantile(delays_ns, 0.99) / MS, 4)
+        turnaround = Turnaround(mean_ms, p99_ms)
+    shares = {}
+    for known in quantile_uncertainties(recorded, window, slos, gaps):
+        name = f"{known.metric}_{statistic(known.metric, known.q)}"
+        shares[name] = round(known.share, 5)
+    inside = samples_within(samples, window.settled_ns, window.end_ns)
     return ClientFigures(
-        {f"{x.metric}_{statistic(x.metric, x.q)}": round(x.share, 5) for x in found},
+        shares,
         turnaround,
-        cpu=_cpu(inside),
-        loop_lag_max_ms=max((s.loop_lag_ms for s in inside), default=nan),
+        cpu=_cores(inside),
+        loop_lag_max_ms=max((sample.loop_lag_ms for sample in inside), default=nan),
         stamp_coverage=_coverage(inside),
-        clock_steps=_rise(inside, "clock_steps"),
+        clock_steps=_increase(inside, "clock_steps"),
     )
 
 
-def _by_process(samples: Sequence[ClientSample]) -> dict[str, list[ClientSample]]:
-    found: dict[str, list[ClientSample]] = {}
+def _first_and_last(
+    samples: Sequence[ClientSample],
+) -> dict[str, tuple[ClientSample, ClientSample]]:
+    """Of each process; those with a single sample are left out."""
+    by_process: dict[str, list[ClientSample]] = {}
     for sample in samples:
-        found.setdefault(sample.process, []).append(sample)
-    return {name: seen for name, seen in found.items() if len(seen) > 1}
+        by_process.setdefault(sample.process, []).append(sample)
+    return {name: (own[0], own[-1]) for name, own in by_process.items() if len(own) > 1}
 
 
-def _cpu(samples: Sequence[ClientSample]) -> dict[str, float]:
+def _cores(samples: Sequence[ClientSample]) -> dict[str, float]:
     """Cores used by each process between the window's first and last sample."""
-    return {
-        name: round((seen[-1].cpu_s - seen[0].cpu_s) / (seen[-1].at_ns - seen[0].at_ns) * 1e9, 3)
-        for name, seen in sorted(_by_process(samples).items())
-        if seen[-1].at_ns > seen[0].at_ns
-    }
+    cores = {}
+    for name, (first, last) in sorted(_first_and_last(samples).items()):
+        if last.at_ns > first.at_ns:
+            used_s = last.cpu_s - first.cpu_s
+            cores[name] = round(used_s / (last.at_ns - first.at_ns) * SECOND, 3)
+    return cores
 
 
-def _rise(samples: Sequence[ClientSample], name: str) -> int:
+def _increase(samples: Sequence[ClientSample], name: str) -> int:
     """Increase of a counter within the window, summed over the processes."""
-    spans = _by_process(samples).values()
-    return sum(getattr(seen[-1], name) - getattr(seen[0], name) for seen in spans)
+    pairs = _first_and_last(samples).values()
+    return sum(getattr(last, name) - getattr(first, name) for first, last in pairs)
 
 
 def _coverage(samples: Sequence[ClientSample]) -> float:
     """Share of the window's reads that had a kernel stamp."""
-    reads, stamped = _rise(samples, "reads"), _rise(samples, "stamped_reads")
-    return round(stamped / reads, 6) if reads else nan
+    reads = _increase(samples, "reads")
+    if not reads:
+        return nan
+    return round(_increase(samples, "stamped_reads") / reads, 6)

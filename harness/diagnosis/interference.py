@@ -40,8 +40,10 @@ class GapSample:
     """An EventVisitor that keeps every k-th gap that ended in a window: at most MAX_GAPS."""
 
     def __init__(self, start_ns: int, end_ns: int) -> None:
-        self.start_ns, self.end_ns = start_ns, end_ns
-        self._n, self._stride = 0, 1
+        self.start_ns = start_ns
+        self.end_ns = end_ns
+        self._n = 0  # gaps until now
+        self._stride = 1  # k
         self._kept = np.zeros((3, 0), np.int64)
 
     def add(self, piece: EventChunk) -> None:
@@ -49,9 +51,9 @@ class GapSample:
         # The gaps kept are always those whose index, counted from 0, is a multiple of k. So they
         # are evenly sampled, whatever k was when they arrived.
         here = np.arange(len(piece.ends))[within_window(piece.end_ns, self.start_ns, self.end_ns)]
-        some = here[-self._n % self._stride :: self._stride]
+        sampled = here[-self._n % self._stride :: self._stride]
         self._n += len(here)
-        fresh = np.stack([piece.end_ns[some], piece.gap_ns[some], piece.tokens[some]])
+        fresh = np.stack([piece.end_ns[sampled], piece.gap_ns[sampled], piece.tokens[sampled]])
         self._kept = np.concatenate([self._kept, fresh], axis=1)
         while self._kept.shape[1] > MAX_GAPS:
             self._kept = self._kept[:, ::2]
@@ -60,8 +62,8 @@ class GapSample:
     @property
     def columns(self) -> tuple[Ints, Ints, Ints]:
         """(when each ended in ns, its length in ns, tokens of the event that ended it)."""
-        ends, gaps, tokens = self._kept
-        return ends, gaps, tokens
+        end_ns, gap_ns, tokens = self._kept
+        return end_ns, gap_ns, tokens
 
 
 def gap_figures(
@@ -74,85 +76,113 @@ def gap_figures(
     """Statistics of the gaps that ended in the window; empty with fewer than MIN_GAPS.
 
     `prefill_s`: the server's mean time from a request's first step to its first token, as prompts
-    are split over steps. An event was late if it carries several tokens, or if the next one follows
-    in less than half a median gap. `sample`: the gaps, if they have been sampled already; then
-    `table` may be thinned out.
+    are split over steps. `sample`: the gaps, if they have been sampled already; then `table` may be
+    thinned out.
     """
     if sample is None:
         sample = GapSample(start_ns, end_ns)
         scan(table, [sample])
-    ends, lengths, came = sample.columns
-    if len(ends) < MIN_GAPS:
+    gap_end_ns, gap_ns, event_tokens = sample.columns
+    if len(gap_ns) < MIN_GAPS:
         return GapFigures()
-    gaps = lengths / MS
-    beside, tokens = _prompts(table, ends - lengths, ends, 0.0 if isnan(prefill_s) else prefill_s)
-    longest = gaps >= np.quantile(gaps, P95, method="higher")
-    late = (gaps < EARLY_EVENT_SHARE * np.median(gaps)) | (came > 1)
-    slope, base, r = _line(tokens, gaps)
+    gaps_ms = gap_ns / MS
+    if isnan(prefill_s):
+        prefill_s = 0.0
+    beside, prompt_tokens = _prompts(table, gap_end_ns - gap_ns, gap_end_ns, prefill_s)
+    longest = gaps_ms >= np.quantile(gaps_ms, P95, method="higher")
+    alone_ms = gaps_ms[~beside]
+    slope, base_ms, correlation = _line(prompt_tokens, gaps_ms)
     figures = GapFigures(
-        n=len(gaps),
+        n=len(gaps_ms),
         prompt_share=float(beside.mean()),
-        prompt_tokens_mean=float(tokens.mean()),
+        prompt_tokens_mean=float(prompt_tokens.mean()),
         longest_prompt_share=float(beside[longest].mean()),
-        late_share=float(late.mean()),
-        mean_ms=float(gaps.mean()),
-        p50_ms=_quantile(gaps, 0.5),
-        p95_ms=_quantile(gaps, P95),
-        alone_p50_ms=_quantile(gaps[~beside], 0.5),
-        alone_p95_ms=_quantile(gaps[~beside], P95),
-        beside_p50_ms=_quantile(gaps[beside], 0.5),
+        late_share=_late_share(gaps_ms, event_tokens),
+        mean_ms=float(gaps_ms.mean()),
+        p50_ms=_quantile(gaps_ms, 0.5),
+        p95_ms=_quantile(gaps_ms, P95),
+        alone_p50_ms=_quantile(alone_ms, 0.5),
+        alone_p95_ms=_quantile(alone_ms, P95),
+        beside_p50_ms=_quantile(gaps_ms[beside], 0.5),
         slope_ms=1000 * slope,
-        base_ms=base,
-        correlation=r,
+        base_ms=base_ms,
+        correlation=correlation,
     )
     return round_floats(figures, DECIMALS)
 
 
-def _prompts(table: RecordTable, begin: Ints, end: Ints, prefill_s: float) -> tuple[Bools, Floats]:
+def _late_share(gaps_ms: Floats, event_tokens: Ints) -> float:
+    """Share of the events that were made on time and sent late.
+
+    An event was late if it carries several tokens, or if the next one follows in less than half a
+    median gap.
+    """
+    after_late_event = gaps_ms < EARLY_EVENT_SHARE * np.median(gaps_ms)
+    return float((after_late_event | (event_tokens > 1)).mean())
+
+
+def _prompts(
+    table: RecordTable, begin_ns: Ints, end_ns: Ints, prefill_s: float
+) -> tuple[Bools, Floats]:
     """For each gap: (whether a prompt was computed in it, prompt tokens that ended with it).
 
     The tokens of one step arrive over some time, so up to a quarter of a gap later still counts. A
     prompt is assumed to be computed for most of `prefill_s`, scaled with its length.
     """
     rows = np.flatnonzero(table.counts > 0)
-    at = table.at_ns[table.offsets[:-1][rows]]
-    order = np.argsort(at, kind="stable")
-    at, size = at[order], table.prompt_tokens[rows][order].clip(min=1)
-    total = np.concatenate([np.zeros(1, np.int64), np.cumsum(size)])
-    slack = (end - begin) // 4
-    before = np.searchsorted(at, begin + slack, "right")
-    ended = np.maximum(np.searchsorted(at, end + slack, "right"), before)
-    lasts = CERTAIN_PREFILL_SHARE * prefill_s * SECOND * size / max(float(size.mean()), 1.0)
-    begun = np.searchsorted(np.sort(at - lasts.astype(np.int64)), end, "left")
-    return np.maximum(begun, ended) > before, (total[ended] - total[before]).astype(float)
+    first_ns = table.at_ns[table.offsets[:-1][rows]]
+    order = np.argsort(first_ns, kind="stable")
+    first_ns = first_ns[order]
+    tokens = table.prompt_tokens[rows][order].clip(min=1)
+    tokens_until = np.concatenate([np.zeros(1, np.int64), np.cumsum(tokens)])
+    # Of each gap: how many prompts had ended before it, had ended with it, and had begun by its end
+    slack_ns = (end_ns - begin_ns) // 4
+    before = np.searchsorted(first_ns, begin_ns + slack_ns, "right")
+    ended = np.maximum(np.searchsorted(first_ns, end_ns + slack_ns, "right"), before)
+    mean_tokens = max(float(tokens.mean()), 1.0)
+    prefill_ns = CERTAIN_PREFILL_SHARE * prefill_s * SECOND * tokens / mean_tokens
+    begun_ns = np.sort(first_ns - prefill_ns.astype(np.int64))
+    begun = np.searchsorted(begun_ns, end_ns, "left")
+    beside = np.maximum(begun, ended) > before
+    return beside, (tokens_until[ended] - tokens_until[before]).astype(float)
 
 
 def _line(x: Floats, y: Floats) -> tuple[float, float, float]:
     """Least squares: (slope, intercept, correlation); 0 if x or y does not vary."""
-    sx, sy = float(x.std()), float(y.std())
-    if not sx > 0 or not sy > 0:
+    x_std = float(x.std())
+    y_std = float(y.std())
+    if not x_std > 0 or not y_std > 0:
         return 0.0, float(y.mean()), 0.0
-    r = float(((x - x.mean()) * (y - y.mean())).mean() / (sx * sy))
-    slope = r * sy / sx
-    return slope, float(y.mean() - slope * x.mean()), r
+    covariance = ((x - x.mean()) * (y - y.mean())).mean()
+    correlation = float(covariance / (x_std * y_std))
+    slope = correlation * y_std / x_std
+    intercept = float(y.mean() - slope * x.mean())
+    return slope, intercept, correlation
 
 
 def arrival_figures(table: RecordTable, start_ns: int, end_ns: int) -> ArrivalFigures:
     """Of the requests sent in the window. A closed loop has a dispersion below 1, bursts above."""
-    within_window = (table.sent_ns >= start_ns) & (table.sent_ns <= end_ns)
-    sent = np.sort(table.sent_ns[within_window])
+    inside = (table.sent_ns >= start_ns) & (table.sent_ns <= end_ns)
+    sent_ns = np.sort(table.sent_ns[inside])
     seconds = (end_ns - start_ns) / SECOND
-    if len(sent) < MIN_GAPS or seconds <= 0:
+    if len(sent_ns) < MIN_GAPS or seconds <= 0:
         return ArrivalFigures()
-    bin_s = max(MIN_BIN_S, MIN_PER_BIN * seconds / len(sent))
+    bin_s = max(MIN_BIN_S, MIN_PER_BIN * seconds / len(sent_ns))
     bins = max(int(seconds / bin_s), 1)
-    counts = np.bincount((sent - start_ns) // int(bin_s * SECOND), minlength=bins)[:bins]
     if bins < MIN_GAPS // 2:
         return ArrivalFigures()
-    dispersion = float(counts.var() / max(counts.mean(), 1e-9))
-    scheduled = float((table.scheduled_ns[within_window] >= 0).mean())
-    return round_floats(ArrivalFigures(len(sent), bin_s, dispersion, scheduled), DECIMALS)
+    bin_of_each = (sent_ns - start_ns) // int(bin_s * SECOND)
+    counts = np.bincount(bin_of_each, minlength=bins)[:bins]  # without an incomplete bin at the end
+    figures = ArrivalFigures(
+        n=len(sent_ns),
+        bin_s=bin_s,
+        dispersion=float(counts.var() / max(counts.mean(), 1e-9)),
+        scheduled=float((table.scheduled_ns[inside] >= 0).mean()),
+    )
+    return round_floats(figures, DECIMALS)
 
 
 def _quantile(values: Floats, q: float) -> float:
-    return quantile(np.sort(values), q) if len(values) >= MIN_GAPS else nan
+    if len(values) < MIN_GAPS:
+        return nan
+    return quantile(np.sort(values), q)

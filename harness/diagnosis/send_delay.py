@@ -68,11 +68,13 @@ def _ready_ns(table: RecordTable) -> Ints:
     """
     ready = np.full(len(table), -1, np.int64)
     order = np.lexsort((table.sent_ns, table.user, table.worker))
-    before, after = order[:-1], order[1:]
-    same = (table.user[before] == table.user[after]) & (table.worker[before] == table.worker[after])
-    follows = same & (table.outcome[before] == OK)
-    over_ns = table.done_ns + table.think_ns.clip(min=0)
-    ready[after[follows]] = over_ns[before[follows]]
+    before = order[:-1]
+    after = order[1:]
+    same_worker = table.worker[before] == table.worker[after]
+    same_user = same_worker & (table.user[before] == table.user[after])
+    follows = same_user & (table.outcome[before] == OK)
+    thought_ns = table.done_ns + table.think_ns.clip(min=0)  # when the pause after it is over
+    ready[after[follows]] = thought_ns[before[follows]]
     return ready
 
 
@@ -80,34 +82,37 @@ def late_sends(
     table: RecordTable, start_ns: int, end_ns: int, slos: Sequence[Slo]
 ) -> LateSends | None:
     """By the strictest of the SLOs on whole requests; None without a request in the window."""
-    delays = send_delays(table, start_ns, end_ns)
-    if not len(delays):
+    delays_ns = send_delays(table, start_ns, end_ns)
+    if not len(delays_ns):
         return None
     limits = [(float(slo.limit_ns), slo.allowed) for slo in slos if slo.metric in WHOLE]
-    found = []
-    for limit_ns, allowed in limits or [(float(DEFAULT_LIMIT_NS), DEFAULT_ALLOWED)]:
-        late_ns = max(LATE_SHARE * limit_ns, float(MIN_LATE_NS))
-        found.append(
-            LateSends(
-                n=len(delays),
-                n_late=int((delays > late_ns).sum()),
-                late_ns=late_ns,
-                allowed=ALLOWED_SHARE * allowed,
-                p95_ns=float(np.quantile(delays, 0.95, method="higher")),
-                max_ns=float(delays.max()),
-            )
-        )
-    return max(found, key=lambda one: one.n_late / max(one.allowed * one.n, 1e-9))
+    if not limits:
+        limits = [(float(DEFAULT_LIMIT_NS), DEFAULT_ALLOWED)]
+    by_limit = [_late_by(delays_ns, limit_ns, allowed) for limit_ns, allowed in limits]
+    return max(by_limit, key=lambda late: late.n_late / max(late.allowed * late.n, 1e-9))
+
+
+def _late_by(delays_ns: Floats, limit_ns: float, allowed: float) -> LateSends:
+    """By one SLO, of which a share of `allowed` may be over the limit."""
+    late_ns = max(LATE_SHARE * limit_ns, float(MIN_LATE_NS))
+    return LateSends(
+        n=len(delays_ns),
+        n_late=int((delays_ns > late_ns).sum()),
+        late_ns=late_ns,
+        allowed=ALLOWED_SHARE * allowed,
+        p95_ns=float(np.quantile(delays_ns, 0.95, method="higher")),
+        max_ns=float(delays_ns.max()),
+    )
 
 
 def send_delay_sentence(table: RecordTable, start_ns: int, end_ns: int, slos: Sequence[Slo]) -> str:
     """Why the window must not be used; "" if it may. A remedy is the caller's to add."""
-    found = late_sends(table, start_ns, end_ns, slos)
-    if found is None or not found.too_many:
+    late = late_sends(table, start_ns, end_ns, slos)
+    if late is None or not late.too_many:
         return ""
     return (
-        f"{found.n_late:,} of {found.n:,} requests were sent more than {found.late_ns / MS:,.4g} "
-        f"ms later than they were due (p95 {found.p95_ns / MS:,.0f} ms, at most "
-        f"{found.max_ns / MS:,.0f} ms): expected at most {found.allowed:.1%}, because a "
+        f"{late.n_late:,} of {late.n:,} requests were sent more than {late.late_ns / MS:,.4g} "
+        f"ms later than they were due (p95 {late.p95_ns / MS:,.0f} ms, at most "
+        f"{late.max_ns / MS:,.0f} ms): expected at most {late.allowed:.1%}, because a "
         "backlog reaches the server as a burst that nobody asked for"
     )

@@ -41,9 +41,11 @@ def counter_that_fell(before: ServerSample, after: ServerSample) -> str:
         if fell := counter_that_fell(before.replicas[name], after.replicas[name]):
             return f"{fell} ({name})"
     for name in COUNTERS:
-        old, new = getattr(before, name), getattr(after, name)
+        old = getattr(before, name)
+        new = getattr(after, name)
         if new < old:
-            return f"{name.removesuffix('_total').replace('_', ' ')} fell from {old:g} to {new:g}"
+            words = name.removesuffix("_total").replace("_", " ")
+            return f"{words} fell from {old:g} to {new:g}"
     for key, histogram in after.histograms.items():
         known = before.histograms.get(key)
         if known is not None and histogram.count < known.count:
@@ -55,18 +57,22 @@ def counter_that_fell(before: ServerSample, after: ServerSample) -> str:
 
 def first_counter_reset(samples: Sequence[ServerSample]) -> str:
     """The first decrease among samples in time order, in words; "": none."""
-    return next(filter(None, (counter_that_fell(a, b) for a, b in pairwise(samples))), "")
+    for before, after in pairwise(samples):
+        if fell := counter_that_fell(before, after):
+            return fell
+    return ""
 
 
 def reset_sentence(window: Window, samples: Sequence[ServerSample]) -> str:
     """Why the level must not be used, or "": by the scrapes from the last one before it."""
-    until = [sample for sample in samples if sample.at_ns <= window.end_ns]
-    before = sum(sample.at_ns < window.settled_ns for sample in until)
-    seen = first_counter_reset(until[max(before - 1, 0) :])
-    if not seen:
+    until_end = [sample for sample in samples if sample.at_ns <= window.end_ns]
+    before_window = [sample for sample in until_end if sample.at_ns < window.settled_ns]
+    first = max(len(before_window) - 1, 0)
+    reset = first_counter_reset(until_end[first:])
+    if not reset:
         return ""
     return (
-        f"between two scrapes of the server {seen}: it was restarted, or a load balancer answers "
+        f"between two scrapes of the server {reset}: it was restarted, or a load balancer answers "
         "/metrics from several servers; look at its log, or give each server's URL with "
         "--metrics-url"
     )
@@ -77,11 +83,16 @@ MIN_BEYOND_QUANTILE: Final = 10  # observations needed beyond a quantile
 MAX_SKEW: Final = 1.5  # load of a replica, as a multiple of an even share; as far below it, too
 MIN_IN_FLIGHT: Final = 2  # requests for each replica; with fewer, chance decides
 MEANS: Final = ("ttft", "queue", "prefill", "decode", "inference", "e2e", "itl")
-GAUGES: Final = (
-    *("running", "waiting", "waiting_capacity", "waiting_deferred"),
-    *("kv_fetching",),
-    *("kv_usage", "kv_usage_fullest"),
+MEAN_GAUGES: Final = (
+    "running",
+    "waiting",
+    "waiting_capacity",
+    "waiting_deferred",
+    "kv_fetching",
+    "kv_usage",
+    "kv_usage_fullest",
 )
+MAX_GAUGES: Final = ("running", "waiting", "kv_fetching", "kv_usage", "kv_usage_fullest")
 # What a verdict needs, in words, by the figure that shows whether the server reports it.
 REQUIRED_FIGURES: Final = {
     "running": "running requests",
@@ -97,39 +108,58 @@ REQUIRED_FIGURES: Final = {
 
 def server_figures(samples: Sequence[ServerSample]) -> ServerFigures:
     """Of the samples of a window."""
-    step = histogram_increase(samples, "step_tokens")
-    means: dict[str, Any] = {f"{key}_mean_s": histogram_mean_s(samples, key) for key in MEANS}
-    means |= {f"{key}_mean": _mean(samples, key) for key in GAUGES}
-    means |= {f"{key}_max": _max(samples, key) for key in GAUGES if not key.startswith("waiting_")}
     figures = ServerFigures(
         samples=len(samples),
         running_flat_share=flat_share(samples),
-        awake_min=-_max(samples, "awake", -1),
-        preemptions=counter_increase(samples, "preemptions_total"),
-        prefix_hit_share=_share(samples, "prefix_hits_total", "prefix_queries_total"),
-        external_hit_share=_share(samples, "external_hits_total", "external_queries_total"),
-        spec_acceptance=_share(samples, "spec_accepted_tokens_total", "spec_draft_tokens_total"),
-        spec_accepted_length=1 + _share(samples, "spec_accepted_tokens_total", "spec_drafts_total"),
-        prompt_cached_share=_share(samples, "cached_prompt_tokens_total", "prompt_tokens_total"),
-        computed_tokens_mean=histogram_mean_s(samples, "computed_tokens"),
-        preemptions_per_request=histogram_mean_s(samples, "preemptions"),
-        admission_rejections=counter_increase(samples, "admission_rejections_total"),
-        flops_per_s=_estimated_rate(samples, "flops_total"),
-        memory_bytes_per_s=_estimated_rate(samples, "read_bytes_total", "written_bytes_total"),
-        prompt_tokens_per_s=_computed_rate(samples),
-        generation_tokens_per_s=counter_rate(samples, "generation_tokens_total"),
-        requests_per_s=counter_rate(samples, "requests_total"),
-        api_server_cores=counter_rate(samples, "api_cpu_s"),
-        api_server_threads=_max(samples, "api_threads"),
-        engine_cores=counter_rate(samples, "engine_cpu_s"),
-        **means,
-        # The other histograms' buckets are too coarse for a quantile: the first one ends at 0.3 s.
-        ttft_p95_s=quantile_bucket(histogram_increase(samples, "ttft"), 0.95),
-        itl_p95_s=quantile_bucket(histogram_increase(samples, "itl"), 0.95),
-        step_tokens_mean=step.mean if step else nan,
+        awake_min=min(_values(samples, "awake"), default=nan),
         finished=_finished(samples),
+        **_gauge_figures(samples),
+        **_counter_figures(samples),
+        **_histogram_figures(samples),
     )
     return round_floats(figures, DECIMALS)
+
+
+def _gauge_figures(samples: Sequence[ServerSample]) -> dict[str, Any]:
+    figures = {f"{key}_mean": _mean(samples, key) for key in MEAN_GAUGES}
+    for key in MAX_GAUGES:
+        figures[f"{key}_max"] = _max(samples, key)
+    figures["api_server_threads"] = _max(samples, "api_threads")
+    return figures
+
+
+def _counter_figures(samples: Sequence[ServerSample]) -> dict[str, Any]:
+    """Increases and rates, and shares of two increases."""
+    accepted_per_draft = _share(samples, "spec_accepted_tokens_total", "spec_drafts_total")
+    return {
+        "preemptions": counter_increase(samples, "preemptions_total"),
+        "admission_rejections": counter_increase(samples, "admission_rejections_total"),
+        "prefix_hit_share": _share(samples, "prefix_hits_total", "prefix_queries_total"),
+        "external_hit_share": _share(samples, "external_hits_total", "external_queries_total"),
+        "spec_acceptance": _share(samples, "spec_accepted_tokens_total", "spec_draft_tokens_total"),
+        "spec_accepted_length": 1 + accepted_per_draft,  # and the token that follows them
+        "prompt_cached_share": _share(samples, "cached_prompt_tokens_total", "prompt_tokens_total"),
+        "flops_per_s": _estimated_rate(samples, "flops_total"),
+        "memory_bytes_per_s": _estimated_rate(samples, "read_bytes_total", "written_bytes_total"),
+        "prompt_tokens_per_s": _computed_rate(samples),
+        "generation_tokens_per_s": counter_rate(samples, "generation_tokens_total"),
+        "requests_per_s": counter_rate(samples, "requests_total"),
+        "api_server_cores": counter_rate(samples, "api_cpu_s"),
+        "engine_cores": counter_rate(samples, "engine_cpu_s"),
+    }
+
+
+def _histogram_figures(samples: Sequence[ServerSample]) -> dict[str, Any]:
+    """Means, and the buckets of two quantiles."""
+    figures: dict[str, Any] = {f"{key}_mean_s": histogram_mean_s(samples, key) for key in MEANS}
+    figures["computed_tokens_mean"] = histogram_mean_s(samples, "computed_tokens")
+    figures["preemptions_per_request"] = histogram_mean_s(samples, "preemptions")
+    step_tokens = histogram_increase(samples, "step_tokens")
+    figures["step_tokens_mean"] = step_tokens.mean if step_tokens else nan
+    # The other histograms' buckets are too coarse for a quantile: the first one ends at 0.3 s.
+    figures["ttft_p95_s"] = quantile_bucket(histogram_increase(samples, "ttft"), 0.95)
+    figures["itl_p95_s"] = quantile_bucket(histogram_increase(samples, "itl"), 0.95)
+    return figures
 
 
 def _estimated_rate(samples: Sequence[ServerSample], *names: str) -> float:
@@ -145,30 +175,40 @@ def _computed_rate(samples: Sequence[ServerSample]) -> float:
 
 def replica_figures(samples: Sequence[ServerSample]) -> dict[str, ServerFigures]:
     """Of each replica, by its URL, from the samples that have it; {} if there is one server."""
-    names = dict.fromkeys(name for one in samples for name in one.replicas)
-    return {
-        name: server_figures([one.replicas[name] for one in samples if name in one.replicas])
-        for name in names
-    }
+    by_replica: dict[str, list[ServerSample]] = {}
+    for sample in samples:
+        for name, own_sample in sample.replicas.items():
+            by_replica.setdefault(name, []).append(own_sample)
+    return {name: server_figures(own_samples) for name, own_samples in by_replica.items()}
 
 
 def load_shares(replicas: Mapping[str, ServerFigures]) -> dict[str, float]:
     """Each one's share of the requests in flight, the busiest first; {} without any."""
-    load = {name: one.running_mean + one.waiting_mean for name, one in replicas.items()}
-    whole = fsum(load.values())
-    shares = {name: one / whole for name, one in load.items() if whole > 0}
-    return dict(sorted(shares.items(), key=lambda one: -one[1]))
+    in_flight = {name: _in_flight(figures) for name, figures in replicas.items()}
+    total = fsum(in_flight.values())
+    if not total > 0:
+        return {}
+    shares = {name: requests / total for name, requests in in_flight.items()}
+    return dict(sorted(shares.items(), key=lambda item: -item[1]))
+
+
+def _in_flight(figures: ServerFigures) -> float:
+    return figures.running_mean + figures.waiting_mean
 
 
 def skew_sentence(replicas: Mapping[str, ServerFigures]) -> str:
     """The busiest and the idlest replica, if one has half as much again, or half, of its share."""
-    shares, n = load_shares(replicas), len(replicas)
+    n = len(replicas)
+    shares = load_shares(replicas)
     # With a request or two for each, a balancer cannot do better.
-    few = fsum(one.running_mean + one.waiting_mean for one in replicas.values()) < MIN_IN_FLIGHT * n
+    few = fsum(_in_flight(figures) for figures in replicas.values()) < MIN_IN_FLIGHT * n
     if few or not shares:
         return ""
-    order = list(shares)
-    busiest, high, idlest, low = order[0], shares[order[0]], order[-1], shares[order[-1]]
+    busiest_first = list(shares)
+    busiest = busiest_first[0]
+    idlest = busiest_first[-1]
+    high = shares[busiest]
+    low = shares[idlest]
     if high * n < MAX_SKEW and low * n > 2 - MAX_SKEW:
         return ""
     return (
@@ -188,15 +228,19 @@ def counter_rate(samples: Sequence[ServerSample], name: str) -> float:
     """Increase of a counter per second between the first and the last sample."""
     if len(samples) < 2:  # noqa: PLR2004 - as above
         return nan
-    return counter_increase(samples, name) * SECOND / max(samples[-1].at_ns - samples[0].at_ns, 1)
+    span_ns = max(samples[-1].at_ns - samples[0].at_ns, 1)
+    return counter_increase(samples, name) * SECOND / span_ns
 
 
 def histogram_increase(samples: Sequence[ServerSample], key: str) -> Histogram | None:
     """The observations of one histogram between the first and the last sample."""
     if len(samples) < 2:  # noqa: PLR2004 - as above
         return None
-    first, last = (sample.histograms.get(key) for sample in (samples[0], samples[-1]))
-    return histogram_delta(first, last) if first is not None and last is not None else None
+    first = samples[0].histograms.get(key)
+    last = samples[-1].histograms.get(key)
+    if first is None or last is None:
+        return None
+    return histogram_delta(first, last)
 
 
 def quantile_bucket(histogram: Histogram | None, q: float) -> tuple[float, float] | None:
@@ -214,20 +258,19 @@ def histogram_mean_s(samples: Sequence[ServerSample], key: str) -> float:
     if key not in SUMMED_HISTOGRAMS:
         return nan
     count = counter_increase(samples, f"{key}_count")
-    return counter_increase(samples, f"{key}_sum_s") / count if count > 0 else nan
+    if not count > 0:
+        return nan
+    return counter_increase(samples, f"{key}_sum_s") / count
 
 
 def missing_figures(samples: Sequence[ServerSample]) -> list[str]:
     """What a verdict needs and the server never reported; everything if there are no samples."""
-    return [
-        words
-        for name, words in REQUIRED_FIGURES.items()
-        if all(isnan(getattr(s, name)) for s in samples)
-    ]
+    return [words for name, words in REQUIRED_FIGURES.items() if not _values(samples, name)]
 
 
 def _values(samples: Sequence[ServerSample], name: str) -> list[float]:
-    values = (float(getattr(sample, name)) for sample in samples)
+    """Of a gauge or a counter, where the server reported it."""
+    values = [float(getattr(sample, name)) for sample in samples]
     return [value for value in values if not isnan(value)]
 
 
@@ -236,19 +279,26 @@ def _mean(samples: Sequence[ServerSample], name: str) -> float:
     return fsum(values) / len(values) if values else nan
 
 
-def _max(samples: Sequence[ServerSample], name: str, sign: int = 1) -> float:
-    return max((sign * value for value in _values(samples, name)), default=nan)
+def _max(samples: Sequence[ServerSample], name: str) -> float:
+    return max(_values(samples, name), default=nan)
 
 
-def _share(samples: Sequence[ServerSample], part: str, whole: str) -> float:
-    of = counter_increase(samples, whole)
-    return counter_increase(samples, part) / of if of > 0 else nan
+def _share(samples: Sequence[ServerSample], part: str, total: str) -> float:
+    """One counter's increase over another's."""
+    increase = counter_increase(samples, total)
+    if not increase > 0:
+        return nan
+    return counter_increase(samples, part) / increase
 
 
 def _finished(samples: Sequence[ServerSample]) -> dict[str, int]:
     """Requests that ended, by the server's reason; only reasons that occurred."""
     if len(samples) < 2 or first_counter_reset(samples):  # noqa: PLR2004 - as above
         return {}
-    first, last = samples[0].finished, samples[-1].finished
-    more = {reason: count - first.get(reason, 0.0) for reason, count in last.items()}
-    return {reason: round(count) for reason, count in more.items() if count > 0}
+    before = samples[0].finished
+    increases = {}
+    for reason, count in samples[-1].finished.items():
+        increase = count - before.get(reason, 0.0)
+        if increase > 0:
+            increases[reason] = round(increase)
+    return increases

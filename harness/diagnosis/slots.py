@@ -39,33 +39,42 @@ def infer_max_num_seqs(samples: Sequence[ServerSample], engines: int = 1) -> int
 
     A request that waits in a single scrape only has just arrived, so two in a row are needed.
     """
-    pairs = [
-        (a, b)
-        for a, b in pairwise(samples)
-        if min(_waiting(a), _waiting(b)) >= 1
-        and not _fullest(b) >= KV_FULL_SHARE
-        and not b.preemptions_total > a.preemptions_total
-    ]
-    full = [b.running for _, b in pairs]
-    highest = max(full, default=0.0)
-    flat = [running for running in full if highest - running <= max(NEAR_MAX_SHARE * highest, 1)]
-    if len(flat) < max(MIN_FULL_SAMPLES, MIN_FLAT_SHARE * len(full)):
+    pairs = [pair for pair in pairwise(samples) if _slots_may_be_full(*pair)]
+    running = [after.running for _, after in pairs]
+    highest = max(running, default=0.0)
+    near = [number for number in running if _is_near(number, highest)]
+    if len(near) < max(MIN_FULL_SAMPLES, MIN_FLAT_SHARE * len(running)):
         return None
-    return None if _prompts_fill_steps(pairs, engines) else round(highest)
+    if _prompts_fill_steps(pairs, engines):
+        return None
+    return round(highest)
+
+
+def _slots_may_be_full(before: ServerSample, after: ServerSample) -> bool:
+    """Whether requests waited at two scrapes in a row, and not for KV blocks."""
+    waited = min(_waiting(before), _waiting(after)) >= 1
+    preempted = after.preemptions_total > before.preemptions_total
+    return waited and not _fullest(after) >= KV_FULL_SHARE and not preempted
+
+
+def _is_near(running: float, highest: float) -> bool:
+    return highest - running <= max(NEAR_MAX_SHARE * highest, 1)
 
 
 def _prompts_fill_steps(pairs: Sequence[tuple[ServerSample, ServerSample]], engines: int) -> bool:
     """Whether each engine computes prompts all the time, and each prompt for several steps."""
 
-    def grew(value: Callable[[ServerSample], float]) -> float:
-        return sum(value(b) - value(a) for a, b in pairs)
+    def increase(value: Callable[[ServerSample], float]) -> float:
+        return sum(value(after) - value(before) for before, after in pairs)
 
-    time_s = grew(lambda s: s.at_ns) / SECOND * engines
-    steps = grew(lambda s: s.histograms.get("step_tokens", NO_STEPS).count)
-    prefill_s, prompts = grew(lambda s: s.prefill_sum_s), grew(lambda s: s.prefill_count)
-    # prefill_s / prompts over time_s / steps; NaN, not reported, is neither
-    several = prefill_s * steps >= MIN_PROMPT_STEPS * time_s * prompts
-    return prefill_s >= MIN_PROMPTS * time_s and several
+    time_s = increase(lambda sample: sample.at_ns) / SECOND * engines
+    steps = increase(lambda sample: sample.histograms.get("step_tokens", NO_STEPS).count)
+    prefill_s = increase(lambda sample: sample.prefill_sum_s)
+    prompts = increase(lambda sample: sample.prefill_count)
+    # (prefill_s / prompts) / (time_s / steps), the steps of a prompt, without a division by 0. NaN,
+    # where the server does not report one of them, is neither.
+    several_steps = prefill_s * steps >= MIN_PROMPT_STEPS * time_s * prompts
+    return prefill_s >= MIN_PROMPTS * time_s and several_steps
 
 
 def flat_share(samples: Sequence[ServerSample]) -> float:
@@ -75,11 +84,11 @@ def flat_share(samples: Sequence[ServerSample]) -> float:
     none, or one: on an H200 with 512 slots 235, 215 and 237 ran, and 17 waited at the last reading.
     """
     highest = max((s.running for s in samples if not isnan(s.running)), default=0.0)
-    seen = [s.running for s in samples if _waiting(s) >= 1]
-    if len(seen) < MIN_FLAT_SAMPLES:
+    with_queue = [sample.running for sample in samples if _waiting(sample) >= 1]
+    if len(with_queue) < MIN_FLAT_SAMPLES:
         return nan
-    slack = max(NEAR_MAX_SHARE * highest, 1)
-    return sum(highest - running <= slack for running in seen) / len(seen)
+    near = [running for running in with_queue if _is_near(running, highest)]
+    return len(near) / len(with_queue)
 
 
 def _waiting(sample: ServerSample) -> float:
@@ -88,4 +97,5 @@ def _waiting(sample: ServerSample) -> float:
 
 
 def _fullest(sample: ServerSample) -> float:
+    """KV cache usage of the fullest engine, if the server reports engines separately."""
     return sample.kv_usage if isnan(sample.kv_usage_fullest) else sample.kv_usage_fullest

@@ -53,13 +53,11 @@ SYMPTOMS: Final = (
 
 def p95_limits_ns(slos: Iterable[Slo]) -> tuple[float, float]:
     """The p95 limits of (TTFT, ITL) in ns: the stricter of two; NaN without an SLO."""
-    given = {sign.metric: nan for sign in SYMPTOMS}
+    limits_ns = {symptom.metric: nan for symptom in SYMPTOMS}
     for slo in slos:
-        if (
-            slo.metric in given
-            and slo.q == TRIAGE_QUANTILE
-            and not given[slo.metric] < slo.limit_ns
-        ):
-            given[slo.metric] = float(slo.limit_ns)
-    ttft, itl = (given[sign.metric] for sign in SYMPTOMS)
-    return ttft, itl
+        if slo.metric not in limits_ns or slo.q != TRIAGE_QUANTILE:
+            continue
+        if not limits_ns[slo.metric] < slo.limit_ns:
+            limits_ns[slo.metric] = float(slo.limit_ns)
+    ttft_ns, itl_ns = limits_ns.values()
+    return ttft_ns, itl_ns

@@ -15,9 +15,9 @@ up, quantiles do not: these are given separately, as the buckets that contain th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, isnan, nan
+from math import inf, isnan
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -42,6 +42,7 @@ from harness.records.record_table import OPEN, RecordTable
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
+    from harness.core.arrays import Bools, Ints
     from harness.metrics.slo import Slo
     from harness.records.histogram import Histogram
     from harness.records.samples import ServerSample
@@ -66,23 +67,47 @@ def ttft_split(
     within `around`, the cohort is everything sent in between and the split is exact. `table` has
     every request that was in flight meanwhile, with its end.
     """
-    edges = choose_scrapes(table, samples, window, around)
-    if edges is None:
+    scrapes = choose_scrapes(table, samples, window, around)
+    if scrapes is None:
         return TtftSplit()
-    first, last = edges
+    first, last = scrapes
     cohort = Cohort.between(table, first, last)
     observed = _Observed(cohort, first, last, samples)
-    found = {key: observed.sum_of(key) for key in OBSERVED_KEYS}
+    observed_sums = {key: observed.sum_of(key) for key in OBSERVED_KEYS}
+    figures: dict[str, Any] = {}
+    for key, total_ns in _consistent_sums(cohort, observed, observed_sums).items():
+        figures |= _mean_fields(key, total_ns, len(cohort))
+    for key in OBSERVED_KEYS:
+        figures[f"{key}_n"] = _count(key, first, last)
+        figures |= _quantiles(key, histogram_increase([first, last], key))
+    under_way_before, under_way_after = cohort.in_flight()
+    return TtftSplit(
+        exact=all(total_ns is not None and total_ns.exact for total_ns in observed_sums.values()),
+        from_ns=first.at_ns,
+        to_ns=last.at_ns,
+        n=len(cohort),
+        under_way_before=under_way_before,
+        under_way_after=under_way_after,
+        **figures,
+    )
+
+
+def _consistent_sums(
+    cohort: Cohort, observed: _Observed, observed_sums: Mapping[str, Bounded | None]
+) -> dict[str, Bounded | None]:
+    """The cohort's sums of the server's TTFT, its parts and the client's TTFT; None: not known."""
+    ttft, queue, prefill = observed_sums.values()
     # The sum of queue and prefill is bounded more tightly together: it never exceeds the TTFT.
     queue_and_prefill = observed.sum_of("queue", "prefill")
-    ttft, queue, prefill = (found[key] for key in OBSERVED_KEYS)
-    client, rest, residual = _client(cohort), None, None
+    rest = None
     if ttft and queue and prefill and queue_and_prefill:
         ttft, queue, prefill, queue_and_prefill = reconcile(ttft, queue, prefill, queue_and_prefill)
         rest = ttft.minus(queue_and_prefill)
+    client = _client(cohort)
+    residual = None
     if client and ttft:
         residual = client.minus(ttft, least=-inf)
-    every = {
+    return {
         "ttft": ttft,
         "queue": queue,
         "prefill": prefill,
@@ -90,14 +115,6 @@ def ttft_split(
         "client": client,
         "residual": residual,
     }
-    figures: dict[str, Any] = {}
-    for key, each in every.items():
-        figures |= _mean_fields(key, each, len(cohort))
-    for key in OBSERVED_KEYS:
-        figures[f"{key}_n"] = _whole(counter_increase([first, last], f"{key}_count"))
-        figures |= _quantiles(key, histogram_increase([first, last], key))
-    exact = all(each is not None and each.exact for each in found.values())
-    return TtftSplit(exact, first.at_ns, last.at_ns, len(cohort), *cohort.in_flight(), **figures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,23 +129,25 @@ class _Observed:
     def sum_of(self, *keys: str) -> Bounded | None:
         """The cohort's sum of these durations, which the server observes at the same instant."""
         uncertainty = self.cohort.uncertainty(at_end=keys[0] != "ttft")
-        later = (
-            self._until(self.first, uncertainty.extra_until_ns, keys),
-            self._until(self.last, uncertainty.missing_until_ns, keys),
-        )
         count = counter_increase([self.first, self.last], f"{keys[0]}_count")
-        return uncertainty.sum_of(count, _grown_ns(self.first, self.last, keys), later)
+        total_ns = _increase_ns(self.first, self.last, keys)
+        later_extra_ns = self._later_ns(self.first, uncertainty.extra_until_ns, keys)
+        later_missing_ns = self._later_ns(self.last, uncertainty.missing_until_ns, keys)
+        return uncertainty.sum_of(count, total_ns, (later_extra_ns, later_missing_ns))
 
-    def _until(self, scrape: ServerSample, until_ns: int, keys: Sequence[str]) -> float:
+    def _later_ns(self, scrape: ServerSample, until_ns: int, keys: Sequence[str]) -> float:
         """What was observed from `scrape` to the first one after `until_ns`; +inf without one."""
-        after = (s for s in self.samples if scrape_interval(s)[0] >= max(until_ns, scrape.at_ns))
-        total = _grown_ns(scrape, next(after, None), keys)
-        return inf if isnan(total) else total
+        earliest_ns = max(until_ns, scrape.at_ns)
+        for later in self.samples:
+            low_ns, _ = scrape_interval(later)
+            if low_ns >= earliest_ns:
+                total_ns = _increase_ns(scrape, later, keys)
+                return inf if isnan(total_ns) else total_ns
+        return inf
 
 
-def _grown_ns(first: ServerSample, last: ServerSample | None, keys: Sequence[str]) -> float:
-    if last is None:
-        return nan
+def _increase_ns(first: ServerSample, last: ServerSample, keys: Sequence[str]) -> float:
+    """Of the sums of these durations, added up."""
     return sum(counter_increase([first, last], f"{key}_sum_s") for key in keys) * SECOND
 
 
@@ -136,31 +155,39 @@ def _client(cohort: Cohort) -> Bounded | None:
     rows = cohort.inside
     if not rows.any():
         return None
-    total = float((cohort.first_ns[rows] - cohort.sent_ns[rows]).astype(np.float64).sum())
-    return Bounded(total, total, total)
+    ttfts_ns = cohort.first_ns[rows] - cohort.sent_ns[rows]
+    total_ns = float(ttfts_ns.astype(np.float64).sum())
+    return Bounded(total_ns, total_ns, total_ns)
 
 
-def _mean_fields(key: str, each: Bounded | None, n: int) -> dict[str, Any]:
-    if each is None or not n:
+def _mean_fields(key: str, total_ns: Bounded | None, n: int) -> dict[str, Any]:
+    """The mean over `n` requests and its bounds."""
+    if total_ns is None or not n:
         return {}
-    mean, lo, hi = (
-        round(value / n / MS, DECIMALS) + 0.0 for value in (each.estimate, each.lo, each.hi)
-    )
-    return {f"{key}_ms": mean, f"{key}_ms_bound": (lo, hi)}
+    bounds_ms = (_mean_ms(total_ns.lo, n), _mean_ms(total_ns.hi, n))
+    return {f"{key}_ms": _mean_ms(total_ns.estimate, n), f"{key}_ms_bound": bounds_ms}
+
+
+def _mean_ms(total_ns: float, n: int) -> float:
+    return round(total_ns / n / MS, DECIMALS) + 0.0  # + 0.0: never -0.0
+
+
+def _count(key: str, first: ServerSample, last: ServerSample) -> int | None:
+    """The server's observations between the scrapes; None: not known."""
+    count = counter_increase([first, last], f"{key}_count")
+    return None if isnan(count) else round(count)
 
 
 def _quantiles(key: str, histogram: Histogram | None) -> dict[str, Any]:
     """The buckets, in ms, that contain the quantiles of the observations between the scrapes."""
-    out: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name, q in QUANTILES.items():
-        held = quantile_bucket(histogram, q)
-        ms = held and tuple(round(bound_s * SECOND / MS, DECIMALS) for bound_s in held)
-        out[f"{key}_{name}_ms_bucket"] = ms
-    return out
-
-
-def _whole(value: float) -> int | None:
-    return None if isnan(value) else round(value)
+        bucket_s = quantile_bucket(histogram, q)
+        bucket_ms = None
+        if bucket_s is not None:
+            bucket_ms = tuple(round(bound_s * SECOND / MS, DECIMALS) for bound_s in bucket_s)
+        fields[f"{key}_{name}_ms_bucket"] = bucket_ms
+    return fields
 
 
 # vLLM observes queue and prefill when a request ends: under overload it was sent long before, so
@@ -172,25 +199,41 @@ def late_split(
     table: RecordTable, samples: Sequence[ServerSample], slos: Sequence[Slo]
 ) -> LateSplit:
     """`table`: every request in flight at any of the scrapes. The rest of the time is prefill."""
+    late = _late_requests(table, slos)
+    if not late.any() or not len(table.at_ns):
+        return LateSplit()
+    first_ns = _first_token_ns(table)
+    done_ns = np.where(table.outcome == OPEN, NEVER_NS, table.done_ns)
+    waits = 0
+    weighted_shares = np.zeros(2)  # in the queue, outside the engine
+    for sample in samples:
+        in_flight = (table.sent_ns <= sample.at_ns) & (done_ns > sample.at_ns)
+        no_token = in_flight & (first_ns > sample.at_ns)
+        n_late = int((late & no_token).sum())
+        if not n_late or isnan(sample.running + sample.waiting):
+            continue
+        outside = max(int(in_flight.sum()) - sample.running - sample.waiting, 0)
+        # Preempted requests wait, too, although they have a token; a request that the engine
+        # has ended is outside, although it has all of them.
+        n_waiting = max(int(no_token.sum()), sample.waiting + outside)
+        weighted_shares += n_late * np.array([sample.waiting, outside]) / n_waiting
+        waits += n_late
+    if not waits:
+        return LateSplit()
+    queue, outside_engine = (weighted_shares / waits).tolist()
+    return round_floats(LateSplit(waits, queue, outside_engine), 4)
+
+
+def _first_token_ns(table: RecordTable) -> Ints:
+    """When each request got its first token, NEVER without one; `table` has an event."""
+    first_event = np.minimum(table.offsets[:-1], len(table.at_ns) - 1)
+    return np.where(table.counts > 0, table.at_ns[first_event], NEVER_NS)
+
+
+def _late_requests(table: RecordTable, slos: Sequence[Slo]) -> Bools:
+    """Those over the limit of an SLO on a latency with queue and prompt."""
     late = np.zeros(len(table), bool)
     for slo in slos:
         if slo.metric in FIRST_TOKEN_SLOS:
             late |= SLO_METRICS[slo.metric].observe(table).ns > slo.limit_ns
-    if not late.any() or not len(table.at_ns):
-        return LateSplit()
-    flat = np.minimum(table.offsets[:-1], len(table.at_ns) - 1)
-    first_ns = np.where(table.counts > 0, table.at_ns[flat], NEVER_NS)
-    done_ns = np.where(table.outcome == OPEN, NEVER_NS, table.done_ns)
-    waits, shares = 0, np.zeros(2)
-    for s in samples:
-        here = (table.sent_ns <= s.at_ns) & (done_ns > s.at_ns)
-        no_token = here & (first_ns > s.at_ns)
-        n = int((late & no_token).sum())
-        if n and not isnan(s.running + s.waiting):
-            outside = max(int(here.sum()) - s.running - s.waiting, 0)
-            # Preempted requests wait, too, although they have a token; a request that the engine
-            # has ended is outside, although it has all of them.
-            whole = max(int(no_token.sum()), s.waiting + outside)
-            shares += n * np.array([s.waiting, outside]) / whole
-            waits += n
-    return round_floats(LateSplit(waits, *(shares / waits).tolist()), 4) if waits else LateSplit()
+    return late

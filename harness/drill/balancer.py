@@ -55,23 +55,28 @@ class Balancer:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection, to its end."""
+        task = asyncio.current_task()
+        self._serving.add(task)
         # the task of a connection has nobody to tell what ended it
-        self._serving.add(task := asyncio.current_task())
         with suppress(OSError, asyncio.CancelledError), closing(writer):
             for url in self.order():
-                where = urlsplit(url)
                 self.connections[url] += 1  # before the first await: the next one must see it
                 try:
                     with suppress(ConnectionRefusedError):
-                        back, forth = await asyncio.open_connection(where.hostname, where.port)
-                        with closing(forth):
-                            await asyncio.gather(
-                                self._pump(reader, forth, url), self._pump(back, writer, url)
-                            )
+                        await self._connect(url, reader, writer)
                         return
                 finally:
                     self.connections[url] -= 1
         self._serving.discard(task)
+
+    async def _connect(
+        self, url: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """To a server, until both sides have ended. Raises ConnectionRefusedError."""
+        address = urlsplit(url)
+        back, forth = await asyncio.open_connection(address.hostname, address.port)
+        with closing(forth):
+            await asyncio.gather(self._pump(reader, forth, url), self._pump(back, writer, url))
 
     async def _pump(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, url: str
@@ -79,7 +84,8 @@ class Balancer:
         """Every byte of one direction passes here."""
         with suppress(OSError):
             while data := await reader.read(65_536):
-                if (fault := self.faults[url]) != WELL:
+                fault = self.faults[url]
+                if fault != WELL:
                     await asyncio.sleep(fault.delay_s)
                     if fault.bytes_per_s:
                         await asyncio.sleep(len(data) / fault.bytes_per_s)
@@ -107,7 +113,8 @@ class BalancerProcess:
     def set_fault(self, server: str, fault: Fault) -> None:
         """From now on, for connections that exist too."""
         assert self._process.stdin is not None  # noqa: S101 - asked for above
-        self._process.stdin.write(json.dumps([server, asdict(fault)]) + "\n")
+        line = json.dumps([server, asdict(fault)])
+        self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
 
     def __enter__(self) -> Self:
@@ -121,7 +128,8 @@ async def main(servers: list[str]) -> None:
     """Run in the child, until the parent closes the pipe."""
     balancer = Balancer(servers)
     listening = await asyncio.start_server(balancer.serve, "127.0.0.1", 0, backlog=1024)
-    sys.stdout.write(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}\n")
+    _, port = listening.sockets[0].getsockname()
+    sys.stdout.write(f"http://127.0.0.1:{port}\n")
     sys.stdout.flush()
     while line := await asyncio.to_thread(sys.stdin.readline):
         server, fault = json.loads(line)

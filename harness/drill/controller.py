@@ -28,30 +28,34 @@ class DrillController(KneeController):
     def __init__(self, stage: Stage, plan: SearchPlan, *rest: Any, **more: Any) -> None:
         super().__init__(plan, *rest, **more)
         self.stage = stage
-        self._loads = 0  # changes of the load so far: each is a schedule of its own
-        self._load = -1.0
+        self._load = -1.0  # that was asked for last
+        self._loads = 0  # changes of it so far: each is a schedule of its own
         self.verdicts: list[Gate] = []  # inconclusive as long as the span is not over
         self._judged_ns = -1
 
     def judge(self, samples: Sequence[ServerSample]) -> None:
         """Judge what is over and was not yet decided, by the records so far."""
-        drill, old, before_ns = self.stage.drill, self.verdicts, self._judged_ns
-        over_ns = self._judged_ns = self.horizon_ns - self.began_ns
-        due = [e for e in drill.expectations if not old or before_ns < e.end_ns <= over_ns]
+        drill = self.stage.drill
+        judged_ns = self._judged_ns
+        known_ns = self.horizon_ns - self.began_ns
+        self._judged_ns = known_ns
+        due = list(drill.expectations)
+        if self.verdicts:
+            due = [e for e in drill.expectations if judged_ns < e.end_ns <= known_ns]
         if not due or self.began_ns < 0:
             return
-        seen = self.records.table(self.began_ns, self.horizon_ns)
-        new = judge_drill(
+        recorded = self.records.table(self.began_ns, self.horizon_ns)
+        fresh = judge_drill(
             replace(drill, expectations=tuple(due)),
             self.began_ns,
-            seen,
+            recorded,
             samples,
             missing=0,
             until_ns=self.horizon_ns,
-            invalid=late_phases(drill, self.began_ns, seen.table),
+            invalid=late_phases(drill, self.began_ns, recorded.table),
         )
-        by_name = {one.name: one for one in (*old, *new)}
-        self.verdicts = [by_name[e.name] for e in drill.expectations]
+        by_name = {gate.name: gate for gate in (*self.verdicts, *fresh)}
+        self.verdicts = [by_name[expected.name] for expected in drill.expectations]
 
     def tick(
         self,
@@ -61,11 +65,13 @@ class DrillController(KneeController):
         known_ns: int | None = None,
     ) -> LoadTarget:
         """The load of this instant, from the first call on."""
-        self.server, drill = server, self.stage.drill
+        self.server = server
+        drill = self.stage.drill
         if self.began_ns < 0:
             self.began_ns = now_ns
             self.stage.begin(now_ns)
-        known_ns = now_ns - LAG_NS if known_ns is None else known_ns
+        if known_ns is None:
+            known_ns = now_ns - LAG_NS
         self.horizon_ns = max(known_ns, self.horizon_ns, now_ns - MAX_LAG_NS)
         at_ns = now_ns - self.began_ns
         self._turn(at_ns, now_ns)
@@ -73,7 +79,8 @@ class DrillController(KneeController):
             return LoadTarget(0, 1.0, done=True)
         load = drill.load_at(at_ns)
         if load != self._load:
-            self._load, self._loads = load, self._loads + 1
+            self._load = load
+            self._loads += 1
         if drill.is_rate:
             return LoadTarget(1, 1.0, pace=(self._loads, load))
         return LoadTarget(round(load), max(load, 1.0))
@@ -92,25 +99,24 @@ class DrillController(KneeController):
 
     def _span(self) -> tuple[int, int, int]:
         """Users or steps of the rate, begin and end of the phase that is on."""
-        phase, at = self.stage.drill.phases[len(self.levels)], self.began_ns
+        phase = self.stage.drill.phases[len(self.levels)]
         users = round(phase.load / (self.plan.rate_step_per_s or 1))
-        return users, at + phase.begin_ns, at + phase.end_ns
+        return users, self.began_ns + phase.begin_ns, self.began_ns + phase.end_ns
 
     def _end_phase(self, now_ns: int) -> None:
         users, begin_ns, end_ns = self._span()
-        self._put_off(
-            Window(
-                len(self.levels),
-                users,
-                Purpose.hold,
-                begin_ns,
-                begin_ns,
-                begin_ns,
-                min(end_ns, now_ns),
-                now_ns,
-                rate_per_s=self.plan.rate_of(users),
-            )
+        window = Window(
+            index=len(self.levels),
+            users=users,
+            purpose=Purpose.hold,
+            chosen_ns=begin_ns,
+            start_ns=begin_ns,
+            settled_ns=begin_ns,
+            end_ns=min(end_ns, now_ns),
+            judged_ns=now_ns,
+            rate_per_s=self.plan.rate_of(users),
         )
+        self._put_off(window)
 
     def close(self, now_ns: int, *, data_ended: bool = False) -> None:  # noqa: ARG002 - it has none
         """Keep the phase that was interrupted."""

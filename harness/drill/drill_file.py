@@ -50,6 +50,13 @@ OF_EVENTS: Final[dict[str, Kind]] = {
     "count": whole_number,
     "tokens": whole_number,
 }
+# Which keys of [servers] let an event act on a server that only a URL names.
+ON_SERVERS: Final = {
+    "kill": ("pids", "containers"),
+    "pause": ("pids", "containers"),
+    "restart": ("containers",),
+    "slow": ("pids",),
+}
 # What may be expected, and how it is said.
 EXPECTED: Final[dict[str, tuple[Kind, str]]] = {
     "slo": (lambda _: Slo.parse, "{}"),
@@ -78,28 +85,33 @@ class _Table(NamedTuple):
 
     def read(self, needs: Mapping[str, Kind], may: Mapping[str, Kind]) -> dict[str, Any]:
         """What its keys mean; those that it may have and lacks are left out."""
-        known, found = {**needs, **may}, {}
-        if unknown := next((key for key in self.values if key not in known), ""):
+        known = {**needs, **may}
+        unknown = next((key for key in self.values if key not in known), "")
+        if unknown:
             meant = closest(unknown, known, next(iter(known)))
             raise ConfigError(
                 f"{self.where} has {unknown!r}: expected {', '.join(known)}; try {meant}."
             )
+        found = {}
         for key, kind in known.items():
-            value = self.values.get(key, "")
-            if key not in self.values and key not in needs:
-                continue
-            if isinstance(kind, type):
-                if not isinstance(value, kind) or (value == "" and key in needs):
-                    expected, example = TYPES[kind]
-                    raise self.wrong(key, expected, f"{key} = {example}")
-                found[key] = value
-                continue
-            try:
-                found[key] = kind(key)(str(value).strip())
-            except ConfigError as error:
-                said = str(error).replace(f"try {key} ", f"try {key} = ")
-                raise ConfigError(f"{self.where}: {said}") from None
+            if key in needs or key in self.values:
+                found[key] = self._value(key, kind, needed=key in needs)
         return found
+
+    def _value(self, key: str, kind: Kind, *, needed: bool) -> Any:
+        value = self.values.get(key, "")
+        if isinstance(kind, type):
+            is_missing = needed and value == ""
+            if is_missing or not isinstance(value, kind):
+                expected, example = TYPES[kind]
+                raise self.wrong(key, expected, f"{key} = {example}")
+            return value
+        try:
+            return kind(key)(str(value).strip())
+        except ConfigError as error:
+            # parsers speak of the command line, where an option has no "="
+            sentence = str(error).replace(f"try {key} ", f"try {key} = ")
+            raise ConfigError(f"{self.where}: {sentence}") from None
 
     def name_of(self, key: str, known: Sequence[str]) -> str:
         """A name that is one of these."""
@@ -118,67 +130,52 @@ def parse_drill(text: str, source: str, knee: float | None = None) -> Drill:
             f"{source} is no TOML ({error}): expected a drill; try one of drills/ as a start."
         ) from None
     found = top.read({}, TOP)
-    parts: dict[str, list[_Table]] = {}
-    for key in ("phase", "event", "expect"):
-        tables = found.get(key, [])
-        if not all(isinstance(one, dict) for one in tables):
-            raise top.wrong(key, f"tables [[{key}]]", f"[[{key}]]")
-        parts[key] = [_Table(one, f"{source}, [[{key}]] {n}") for n, one in enumerate(tables, 1)]
-    servers, clients = (
-        _Table(found.get(k, {}), f"{source}, [{k}]") for k in ("servers", "clients")
-    )
+    phase_tables = _tables(top, "phase")
+    event_tables = _tables(top, "event")
+    expect_tables = _tables(top, "expect")
+    servers = _Table(found.get("servers", {}), f"{source}, [servers]")
+    clients = _Table(found.get("clients", {}), f"{source}, [clients]")
     replicas, count = _replicas(servers)
-    knee = found.get("knee") if knee is None else knee
-    phases, is_rate = _phases(parts["phase"], source, knee)
-    some = [_event(one, servers, count, phases[-1].end_ns) for one in parts["event"]]
-    events = tuple(sorted(some, key=lambda event: event.at_ns))
-    names = [phase.name for phase in phases] + [event.name for event in events]
-    for one in parts["expect"]:
-        if names.count(str(one.values.get("after"))) > 1:
-            raise one.wrong("after", "a name that only one phase or event has", 'name = "first"')
-    if not parts["expect"]:
-        raise ConfigError(
-            "the drill expects nothing: expected one or more [[expect]], else no run of it could "
-            'fail; try [[expect]] slo = "ttft_p95=1s", after = "kill 1", within = "30s".'
-        )
-    expected = tuple(_expectation(one, phases, events) for one in parts["expect"])
-    retries = clients.read({}, {"retries": _whole}).get("retries", 0)
-    if retries and not is_rate:
-        raise clients.wrong("retries", "phases with a rate, as users wait", 'rate = "8/s"')
+    if knee is None:
+        knee = found.get("knee")
+    phases, is_rate = _phases(phase_tables, source, knee)
+    events = [_event(table, servers, count, phases[-1].end_ns) for table in event_tables]
+    events.sort(key=lambda event: event.at_ns)
     return Drill(
-        found.get("title", source),
-        phases,
-        events,
-        expected,
-        is_rate,
-        retries,
-        replicas,
-        found.get("load", {}),
+        title=found.get("title", source),
+        phases=phases,
+        events=tuple(events),
+        expectations=_expectations(expect_tables, phases, events),
+        is_rate=is_rate,
+        retries=_retries(clients, is_rate=is_rate),
+        servers=replicas,
+        options=found.get("load", {}),
     )
+
+
+def _tables(top: _Table, key: str) -> list[_Table]:
+    """Those of [[key]], in the file's order."""
+    tables = top.values.get(key, [])
+    if not all(isinstance(table, dict) for table in tables):
+        raise top.wrong(key, f"tables [[{key}]]", f"[[{key}]]")
+    return [
+        _Table(table, f"{top.where}, [[{key}]] {number}") for number, table in enumerate(tables, 1)
+    ]
 
 
 def _phases(
     tables: Sequence[_Table], source: str, knee: float | None
 ) -> tuple[tuple[Phase, ...], bool]:
+    """The phases, one after another, and whether their loads are rates."""
     phases: dict[str, Phase] = {}
-    kinds, end_ns = set(), 0
+    kinds = set()
+    end_ns = 0
     for table in tables:
-        key = "rate" if "rate" in table.values else "users"
-        one = table.read({"name": str, "for": _time, key: lambda _: _LOAD.fullmatch}, {})
-        match, begin_ns, end_ns = one[key], end_ns, end_ns + one["for"]
-        if end_ns == begin_ns:
-            raise table.wrong("for", "how long it lasts", 'for = "20s"')
-        if match is None or (
-            key == "users" and (match[2] == "/s" or (not match[2] and "." in match[1]))
-        ):
-            raise table.wrong(key, f"{key}, or a multiple of the knee", f'{key} = "2 x knee"')
-        times = knee if (match[2] or "").startswith("x") else 1
-        if not times:
-            raise table.wrong(key, "the knee that it refers to", "--knee 16, or knee = 16")
-        load = float(match[1]) * times
-        load = load if key == "rate" else max(round(load), 0)
-        phases[one["name"]] = Phase(one["name"], load, begin_ns, end_ns)
-        kinds.add(key)
+        kind = "rate" if "rate" in table.values else "users"
+        kinds.add(kind)
+        phase = _phase(table, kind, end_ns, knee)
+        phases[phase.name] = phase
+        end_ns = phase.end_ns
     if len(kinds) != 1 or len(phases) < len(tables):
         raise ConfigError(
             f"{source} has {len(tables)} phases with {' and '.join(sorted(kinds)) or 'none'}: "
@@ -188,15 +185,43 @@ def _phases(
     return tuple(phases.values()), "rate" in kinds
 
 
+def _phase(table: _Table, kind: str, begin_ns: int, knee: float | None) -> Phase:
+    """`kind`: the key of its load, users or rate."""
+    found = table.read({"name": str, "for": _time, kind: lambda _: _LOAD.fullmatch}, {})
+    if not found["for"]:
+        raise table.wrong("for", "how long it lasts", 'for = "20s"')
+    match = found[kind]
+    if match is None or (kind == "users" and not _may_be_users(match)):
+        raise table.wrong(kind, f"{kind}, or a multiple of the knee", f'{kind} = "2 x knee"')
+    load = float(match[1])
+    if _is_of_knee(match):
+        if not knee:
+            raise table.wrong(kind, "the knee that it refers to", "--knee 16, or knee = 16")
+        load *= knee
+    if kind == "users":
+        load = max(round(load), 0)
+    return Phase(found["name"], load, begin_ns, begin_ns + found["for"])
+
+
+def _is_of_knee(match: re.Match[str]) -> bool:
+    return (match[2] or "").startswith("x")
+
+
+def _may_be_users(match: re.Match[str]) -> bool:
+    """A whole number, or a multiple of the knee, which is rounded."""
+    return _is_of_knee(match) or (not match[2] and "." not in match[1])
+
+
 def _replicas(servers: _Table) -> tuple[dict[str, Any], int]:
     """What the table means, and how many there are."""
     found = servers.read({}, SERVERS)
     given = [key for key in ("engines", "vllm", "urls") if key in found]
     urls = found.get("urls", [])
-    wrong = any(len(found[key]) != len(urls) for key in ("pids", "containers") if key in found)
-    wrong |= {"pids", "containers"} <= found.keys()
-    wrong |= "engine" in found and given != ["engines"]
-    if wrong or len(given) != 1 or ("args" in found and given != ["vllm"]):
+    owners = [key for key in ("pids", "containers") if key in found]
+    wrong_owners = len(owners) > 1 or any(len(found[key]) != len(urls) for key in owners)
+    wrong_engine = "engine" in found and given != ["engines"]
+    wrong_args = "args" in found and given != ["vllm"]
+    if len(given) != 1 or wrong_owners or wrong_engine or wrong_args:
         raise ConfigError(
             f"{servers.where} has {', '.join(found) or 'nothing'}: expected engines = N "
             "(with engine = {...}), vllm = N (with args), or urls = [...], and pids or "
@@ -205,72 +230,141 @@ def _replicas(servers: _Table) -> tuple[dict[str, Any], int]:
     return found, len(urls) or found[given[0]]
 
 
-def _event(table: _Table, servers: _Table, count: int, end_ns: int) -> Event:
+def _retries(clients: _Table, *, is_rate: bool) -> int:
+    retries: int = clients.read({}, {"retries": _whole}).get("retries", 0)
+    if retries and not is_rate:
+        raise clients.wrong("retries", "phases with a rate, as users wait", 'rate = "8/s"')
+    return retries
+
+
+def _event(table: _Table, servers: _Table, count: int, drill_end_ns: int) -> Event:
+    """`count`: replicas that there are."""
     do = table.name_of("do", tuple(ACTIONS))
     needs = {key: OF_EVENTS[key] for key in ACTIONS[do].split()}
-    may: dict[str, Kind] = {"name": str, **({"for": _time} if do == "restart" else {})}
+    may: dict[str, Kind] = {"name": str}
+    if do == "restart":
+        may["for"] = _time
     found = table.read({"do": str, "at": _time, **needs}, may)
-    at_ns, replica = found.pop("at"), found.pop("replica", 0) - 1
-    over_ns, by_ns = at_ns + found.pop("for", 0), found.pop("by", 0)
+    at_ns = found.pop("at")
+    end_ns = at_ns + found.pop("for", 0)
+    by_ns = found.pop("by", 0)
+    replica = found.pop("replica", 0) - 1
     if replica >= count:
         raise table.wrong("replica", f"the number of one of {count} replicas", "replica = 1")
-    named = {"restart": ("containers",), "slow": ("pids",)}.get(do, ("pids", "containers"))
     if do == "slow" and found["factor"] <= 1:
         raise table.wrong("factor", "more than 1", "factor = 3, a third as fast")
-    on_server = do in ("restart", "kill", "pause", "slow") and "urls" in servers.values
-    if on_server and not any(key in servers.values for key in named):
-        what = f"{' or '.join(named)} of the replicas in [servers]"
-        raise table.wrong("do", what, f"{named[0]} = [...] beside urls")
-    if over_ns > end_ns:
-        what = f"an event within the {exact_ns(end_ns)} of the phases"
-        raise table.wrong("at", what, 'at = "10s"')
+    _check_within_reach(table, do, servers)
+    if end_ns > drill_end_ns:
+        expected = f"an event within the {exact_ns(drill_end_ns)} of the phases"
+        raise table.wrong("at", expected, 'at = "10s"')
     found.setdefault("name", f"{do} {replica + 1}" if replica >= 0 else do)
-    return Event(at_ns=at_ns, end_ns=over_ns, replica=replica, by_ns=by_ns, **found)
+    return Event(at_ns=at_ns, end_ns=end_ns, replica=replica, by_ns=by_ns, **found)
 
 
-def _expectation(
-    table: _Table, phases: tuple[Phase, ...], events: tuple[Event, ...]
-) -> Expectation:
+def _check_within_reach(table: _Table, do: str, servers: _Table) -> None:
+    """Of a server that only a URL names, an event needs the pid or the container."""
+    if "urls" not in servers.values or do not in ON_SERVERS:
+        return
+    keys = ON_SERVERS[do]
+    if not any(key in servers.values for key in keys):
+        expected = f"{' or '.join(keys)} of the replicas in [servers]"
+        raise table.wrong("do", expected, f"{keys[0]} = [...] beside urls")
+
+
+def _expectations(
+    tables: Sequence[_Table], phases: Sequence[Phase], events: Sequence[Event]
+) -> tuple[Expectation, ...]:
+    names = [phase.name for phase in phases] + [event.name for event in events]
+    for table in tables:
+        if names.count(str(table.values.get("after"))) > 1:
+            raise table.wrong("after", "a name that only one phase or event has", 'name = "first"')
+    if not tables:
+        raise ConfigError(
+            "the drill expects nothing: expected one or more [[expect]], else no run of it could "
+            'fail; try [[expect]] slo = "ttft_p95=1s", after = "kill 1", within = "30s".'
+        )
+    return tuple(_expectation(table, phases, events) for table in tables)
+
+
+def _expectation(table: _Table, phases: Sequence[Phase], events: Sequence[Event]) -> Expectation:
+    kind = _kind(table)
+    parser, words = EXPECTED[kind]
+    may: dict[str, Kind] = {"name": str, "phase": str, "after": str, "within": _time}
+    found = table.read({kind: parser}, may)
+    if "phase" in found:
+        span = _span_of_phase(table, phases)
+    elif "after" in found:
+        span = _span_after(table, found.get("within", 0), phases, events)
+    else:
+        span = _Span("", 0, 0, phases[-1].end_ns)
+    sentence = words.format(table.values[kind]) + span.words
+    return Expectation(
+        name=found.get("name", sentence),
+        kind=kind,
+        begin_ns=span.begin_ns,
+        end_ns=span.end_ns,
+        since_ns=span.since_ns,
+        slo=found[kind] if kind == "slo" else None,
+        limit=0.0 if kind == "slo" else found[kind],
+    )
+
+
+def _kind(table: _Table) -> str:
+    """What is expected, if its keys go together. Raises ConfigError."""
     given = table.values
     kind = next((key for key in EXPECTED if key in given), "")
-    # an event is over when it is undone, a phase when the next one begins
-    over = {p.name: p.end_ns for p in phases} | {e.name: e.end_ns for e in events}
-    spans = {p.name: (p.begin_ns, p.end_ns) for p in phases}
-    lost = "within" in given and "after" not in given
-    lost |= kind == "lost" and bool({"after", "phase"} & given.keys())  # counted when all is over
-    if not kind or lost or {"after", "phase"} <= given.keys():
+    places = {"after", "phase"} & given.keys()
+    within_alone = "within" in given and "after" not in given
+    lost_in_part = kind == "lost" and bool(places)  # counted when all is over
+    if not kind or len(places) > 1 or within_alone or lost_in_part:
         raise ConfigError(
             f"{table.where} has {', '.join(given)}: expected one of {', '.join(EXPECTED)}, with "
             "phase = NAME, with after = NAME and within = TIME, or with none, for the whole drill "
             "(as lost always is); "
             'try slo = "ttft_p95=1s", phase = "after".'
         )
-    value, said = EXPECTED[kind]
-    places: dict[str, Kind] = {"name": str, "phase": str, "after": str, "within": _time}
-    found = table.read({kind: value}, places)
-    what, limit = said.format(given[kind]), found[kind]
-    begin_ns = since_ns = 0
-    end_ns = phases[-1].end_ns
-    if "phase" in given:
-        what += f" in {(phase := table.name_of('phase', tuple(spans)))}"
-        begin_ns, end_ns = spans[phase]
-        since_ns = begin_ns
-    if "after" in given:
-        within_ns, after = found.get("within", 0), table.name_of("after", tuple(over))
-        what += f" within {exact_ns(within_ns)}" * bool(within_ns) + f" after {after}"
-        since_ns = over[after]
-        begin_ns = since_ns + within_ns
-        end_ns = _alike_until(begin_ns, phases, events)
-        if not end_ns:
-            raise table.wrong("within", "a time before the drill's end", 'within = "10s"')
-    slo, limit = (limit, 0.0) if kind == "slo" else (None, limit)
-    return Expectation(found.get("name", what), kind, begin_ns, end_ns, since_ns, slo, limit)
+    return kind
 
 
-def _alike_until(begin_ns: int, phases: tuple[Phase, ...], events: tuple[Event, ...]) -> int:
+class _Span(NamedTuple):
+    """When an expectation has to be true."""
+
+    words: str
+    since_ns: int  # what happened then; `begin_ns` unless it may take a time to come true
+    begin_ns: int
+    end_ns: int
+
+
+def _span_of_phase(table: _Table, phases: Sequence[Phase]) -> _Span:
+    by_name = {phase.name: phase for phase in phases}
+    name = table.name_of("phase", tuple(by_name))
+    phase = by_name[name]
+    return _Span(f" in {name}", phase.begin_ns, phase.begin_ns, phase.end_ns)
+
+
+def _span_after(
+    table: _Table, within_ns: int, phases: Sequence[Phase], events: Sequence[Event]
+) -> _Span:
+    # an event is over when it is undone, a phase when the next one begins
+    over_ns = {phase.name: phase.end_ns for phase in phases}
+    over_ns |= {event.name: event.end_ns for event in events}
+    name = table.name_of("after", tuple(over_ns))
+    words = f" after {name}"
+    if within_ns:
+        words = f" within {exact_ns(within_ns)} after {name}"
+    begin_ns = over_ns[name] + within_ns
+    end_ns = _alike_until(begin_ns, phases, events)
+    if not end_ns:
+        raise table.wrong("within", "a time before the drill's end", 'within = "10s"')
+    return _Span(words, over_ns[name], begin_ns, end_ns)
+
+
+def _alike_until(begin_ns: int, phases: Sequence[Phase], events: Sequence[Event]) -> int:
     """Until when nothing changes: neither the load nor a server. 0: the drill is over by then."""
-    left = [p for p in phases if begin_ns < p.end_ns]
+    left = [phase for phase in phases if begin_ns < phase.end_ns]
     if not left:
         return 0
-    other = next((p.begin_ns for p in left if p.load != left[0].load), left[-1].end_ns)
-    return min([other, *(e.at_ns for e in events if e.at_ns > begin_ns)])
+    end_ns = left[-1].end_ns
+    other_loads = [phase.begin_ns for phase in left if phase.load != left[0].load]
+    later_events = [event.at_ns for event in events if event.at_ns > begin_ns]
+    return min([*other_loads[:1], *later_events, end_ns])

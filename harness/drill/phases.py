@@ -45,18 +45,19 @@ def meet(phase: Phase, expected: Expectation) -> bool:
 
 def slos_in(drill: Drill, phase: Phase) -> list[Slo]:
     """What is expected of latencies in a phase."""
-    found = [one.slo for one in drill.expectations if one.slo is not None and meet(phase, one)]
-    return list(dict.fromkeys(found))
+    met = [expected for expected in drill.expectations if meet(phase, expected)]
+    return list(dict.fromkeys(expected.slo for expected in met if expected.slo is not None))
 
 
 def late_phases(drill: Drill, began_ns: int, table: RecordTable) -> dict[Phase, str]:
     """Phases in which requests were sent too late, with the reason, by the records so far."""
-    found = {}
+    reasons = {}
     for phase in drill.phases:
-        span = began_ns + phase.begin_ns, began_ns + phase.end_ns
-        if why := send_delay_sentence(table, *span, slos_in(drill, phase)):
-            found[phase] = why
-    return found
+        begin_ns = began_ns + phase.begin_ns
+        end_ns = began_ns + phase.end_ns
+        if reason := send_delay_sentence(table, begin_ns, end_ns, slos_in(drill, phase)):
+            reasons[phase] = reason
+    return reasons
 
 
 def phase_reason(
@@ -75,14 +76,17 @@ def phase_reason(
     """
     phase = drill.phases[window.index]
     slos = slos_in(drill, phase)
-    joined = any(
-        event.do in JOINS_PIECES and event.at_ns < phase.end_ns and event.end_ns > phase.begin_ns
-        for event in drill.events
-    )
     late = send_delay_sentence(table, window.start_ns, window.end_ns, slos)
     if late:
         return f"{late}; {remedy(host, LOWER_RATE)}"
     # Without an SLO on a latency nothing depends on when tokens came.
     if not slos:
         return ""
+    joined = _joins_pieces(drill, phase)
     return instrument_sentence(known, window, slos, gaps, verdicts_only=joined, host=host)
+
+
+def _joins_pieces(drill: Drill, phase: Phase) -> bool:
+    """Whether an event in the phase lets pieces of data arrive together."""
+    inside = [e for e in drill.events if e.at_ns < phase.end_ns and e.end_ns > phase.begin_ns]
+    return any(event.do in JOINS_PIECES for event in inside)

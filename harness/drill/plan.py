@@ -100,5 +100,6 @@ class Drill:
     @property
     def most(self) -> float:
         """The highest load that is ever asked for."""
-        edges = [one.begin_ns for one in self.phases] + [one.at_ns for one in self.events]
-        return max(self.load_at(at_ns) for at_ns in edges)
+        begins_ns = [phase.begin_ns for phase in self.phases]
+        begins_ns += [event.at_ns for event in self.events]
+        return max(self.load_at(at_ns) for at_ns in begins_ns)

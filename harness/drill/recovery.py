@@ -27,6 +27,7 @@ from harness.metrics.statistics import MIN_TAIL, interval_ranks, quantile
 from harness.units import MS, SECOND, say_ns
 
 if TYPE_CHECKING:
+    from harness.core.arrays import Bools
     from harness.metrics.slo import Slo
     from harness.records.record_table import RecordTable
 
@@ -91,34 +92,63 @@ def recovery(
     table: RecordTable, slo: Slo, overload: Overload, sliding: Sliding | None = None
 ) -> Recovery:
     """What the records say. Raises ConfigError if they are too short, or the baseline too slow."""
-    settled, begin, end, until = overload
-    sliding = sliding or Sliding.over(until - end)
-    if until - end < sliding.needs_ns:
+    watched_ns = overload.until_ns - overload.end_ns
+    if sliding is None:
+        sliding = Sliding.over(watched_ns)
+    if watched_ns < sliding.needs_ns:
         raise ConfigError(
-            f"the load went on for {say_ns(until - end)} after the overload: expected at least "
+            f"the load went on for {say_ns(watched_ns)} after the overload: expected at least "
             f"{say_ns(sliding.needs_ns)}; try a longer phase."
         )
-    low, high = former_interval(table, slo, (settled, begin - 1), sliding)
-    seen = in_window(ALL_LATENCIES[slo.metric].observe(table), table, slo.metric, end, until)
-    order = np.argsort(seen.at_ns, kind="stable")
-    at, ns = seen.at_ns[order], seen.ns[order]
-    step, run = sliding.step_ns, sliding.together
-    starts = np.arange(end, until - sliding.width_ns + 1, step)
-    cuts = zip(
-        np.searchsorted(at, starts), np.searchsorted(at, starts + sliding.width_ns), strict=True
-    )
-    # a window without a request has NaN, which is not back
-    back = np.array([quantile(np.sort(ns[a:b]), slo.q) <= high for a, b in cuts], bool)
+    baseline = (overload.settled_ns, overload.begin_ns - 1)
+    low_ns, high_ns = former_interval(table, slo, baseline, sliding)
+    back = _windows_back(table, slo, overload, sliding, high_ns)
     seconds = inf
-    if len(back) >= run:
-        steady = np.lib.stride_tricks.sliding_window_view(back, run).all(axis=1)
+    if len(back) >= sliding.together:
+        runs = np.lib.stride_tricks.sliding_window_view(back, sliding.together)
+        steady = runs.all(axis=1)
         if steady.any():
-            seconds = float(steady.argmax() * step / SECOND)
-    good = np.sort(table.sent_ns[good_requests(table, [slo])])
-    over = end + round(seconds * SECOND) if isfinite(seconds) else until
-    before, after = np.diff(np.searchsorted(good, [settled, begin, over]))
-    lost = before * (over - begin) / (begin - settled) - after
-    return Recovery(seconds, (until - end) / SECOND, (low / MS, high / MS), float(lost))
+            seconds = float(steady.argmax() * sliding.step_ns / SECOND)
+    return Recovery(
+        seconds=seconds,
+        watched_s=watched_ns / SECOND,
+        former_ms=(low_ns / MS, high_ns / MS),
+        good_lost=_good_lost(table, slo, overload, seconds),
+    )
+
+
+def _windows_back(
+    table: RecordTable, slo: Slo, overload: Overload, sliding: Sliding, high_ns: float
+) -> Bools:
+    """Of each window after the overload, whether its quantile is at most `high_ns`."""
+    observed = ALL_LATENCIES[slo.metric].observe(table)
+    after = in_window(observed, table, slo.metric, overload.end_ns, overload.until_ns)
+    order = np.argsort(after.at_ns, kind="stable")
+    at_ns = after.at_ns[order]
+    latency_ns = after.ns[order]
+    last_start_ns = overload.until_ns - sliding.width_ns
+    starts_ns = np.arange(overload.end_ns, last_start_ns + 1, sliding.step_ns)
+    firsts = np.searchsorted(at_ns, starts_ns)
+    behinds = np.searchsorted(at_ns, starts_ns + sliding.width_ns)
+    back = np.zeros(len(starts_ns), bool)
+    for number, (first, behind) in enumerate(zip(firsts, behinds, strict=True)):
+        in_order_ns = np.sort(latency_ns[first:behind])
+        # a window without a request has NaN, which is not back
+        back[number] = quantile(in_order_ns, slo.q) <= high_ns
+    return back
+
+
+def _good_lost(table: RecordTable, slo: Slo, overload: Overload, seconds: float) -> float:
+    """What `Recovery.good_lost` says; `seconds` to the recovery."""
+    over_ns = overload.until_ns
+    if isfinite(seconds):
+        over_ns = overload.end_ns + round(seconds * SECOND)
+    good_ns = np.sort(table.sent_ns[good_requests(table, [slo])])
+    edges_ns = [overload.settled_ns, overload.begin_ns, over_ns]
+    before, since = np.diff(np.searchsorted(good_ns, edges_ns))
+    baseline_ns = overload.begin_ns - overload.settled_ns
+    expected = before * (over_ns - overload.begin_ns) / baseline_ns
+    return float(expected - since)
 
 
 def former_interval(
@@ -127,16 +157,11 @@ def former_interval(
     """Where the quantiles of windows of the baseline lie, in ns: all together 95% of the time."""
     table = table.select((table.sent_ns >= baseline[0]) & (table.sent_ns <= baseline[1]))
     figures = sample_figures(table, slo.metric, blocked_windows(table, [baseline]))
-    # The baseline's own quantile varies with its n requests, a window's with its m: their variances
-    # add up, which widens the ranks among the n as if each of these resembled 1 + n / m others.
-    n, length = figures.n, baseline[1] - baseline[0]
-    # For several windows it is Bonferroni's quantile in place of that of one.
-    wider = (NORMAL.inv_cdf(1 - 0.025 / sliding.together) / NORMAL.inv_cdf(0.975)) ** 2
-    effect = figures.effect(slo.q) * (1 + length / sliding.width_ns) * wider if n else 1.0
-    low, high = interval_ranks(n, slo.q, effect, len(figures.block_sizes))
+    n = figures.n
+    length_ns = baseline[1] - baseline[0]
     if n * (1 - slo.q) < MIN_TAIL or not isfinite(figures.quantile(slo.q)):
         raise ConfigError(
-            f"the baseline of {say_ns(length)} has {n} requests, {figures.n_failed} of which "
+            f"the baseline of {say_ns(length_ns)} has {n} requests, {figures.n_failed} of which "
             f"failed: expected {MIN_TAIL} above its {slo.name}, and that it does not fail; try a "
             "longer baseline or a lower rate."
         )
@@ -145,6 +170,13 @@ def former_interval(
             f"the baseline misses {slo} itself: expected a server at rest; try a lower rate, or "
             "more time after an earlier overload."
         )
+    # The baseline's own quantile varies with its n requests, a window's with its m: their variances
+    # add up, which widens the ranks among the n as if each of these resembled 1 + n / m others.
+    wider_for_window = 1 + length_ns / sliding.width_ns
+    # For several windows it is Bonferroni's quantile in place of that of one.
+    bonferroni = NORMAL.inv_cdf(1 - 0.025 / sliding.together) / NORMAL.inv_cdf(0.975)
+    effect = figures.effect(slo.q) * wider_for_window * bonferroni**2
+    low, high = interval_ranks(n, slo.q, effect, len(figures.block_sizes))
     # Where the interval has no upper end, or failures, the slowest request that did not fail takes
     # its place, which is stricter.
     last = figures.finite - 1

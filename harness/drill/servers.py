@@ -13,6 +13,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -49,7 +50,10 @@ class Server:
         if self.container:
             docker(DOCKER[number], self.container)
             return
-        for pid in session_pids(self.pid) if self.run is not None else [self.pid]:
+        pids = [self.pid]
+        if self.run is not None:
+            pids = session_pids(self.pid)
+        for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
@@ -114,12 +118,13 @@ def engine_of(flags: dict[str, Any]) -> EngineConfig:
                 f"[servers] engine has {key!r}: expected fields of the embedded engine; "
                 f"try {closest(key, known, 'max_num_seqs')}."
             )
-        like = known[key].default
-        kind = (int, float) if isinstance(like, float) else type(like)
-        if not isinstance(value, kind) or (isinstance(value, int | float) and value < 0):
+        default = known[key].default
+        kind = (int, float) if isinstance(default, float) else type(default)
+        is_negative = isinstance(value, int | float) and value < 0
+        if is_negative or not isinstance(value, kind):
             raise ConfigError(
                 f"[servers] engine has {key} = {value!r}: expected a value as its default is; "
-                f"try {key} = {like!r}."
+                f"try {key} = {default!r}."
             )
     return EngineConfig(**given)
 
@@ -129,33 +134,54 @@ def running_servers(
     drill: Drill, start: StartOptions, logs: Path, tell: Callable[[str], object]
 ) -> Iterator[list[Server]]:
     """All replicas, ready; those that the drill started end with the block."""
-    servers = drill.servers
-    for container in servers.get("containers", ()):
-        docker("inspect", str(container))
-    pids = servers.get("pids") or repeat(-1)
-    each = zip(servers.get("urls", ()), pids, servers.get("containers") or repeat(""), strict=False)
-    found = [Server(url, pid=pid, container=str(name)) for url, pid, name in each]
-    config = engine_of(servers.get("engine", {})) if "engines" in servers else None
-    args = tuple(shlex.split(servers.get("args", "")))
-    for number in range(servers.get("engines", 0) or servers.get("vllm", 0)):
-        port = free_port()
-
-        @contextmanager
-        def run(port: int = port, number: int = number) -> Iterator[int]:
-            if config is not None:
-                with start_engine(replace(config, seed=number), port) as engine:
-                    yield engine.pid
-            else:
-                with started(start, args, log=logs / f"vllm-{number + 1}.log", port=port) as vllm:
-                    yield vllm.pid
-
-        found.append(Server(f"http://{LOOPBACK}:{port}", run))
+    replicas = [*_given_servers(drill), *_own_servers(drill, start, logs)]
     try:
-        for number, server in enumerate(found, 1):
+        for number, server in enumerate(replicas, 1):
             server.start()
             if server.run is not None:
                 tell(f"replica {number} serves at {server.url}")
-        yield found
+        yield replicas
     finally:
-        for server in found:
+        for server in replicas:
             server.stop()
+
+
+def _given_servers(drill: Drill) -> list[Server]:
+    """Those that the file names by URL. Raises ServerUnreachable if a container is not there."""
+    containers = drill.servers.get("containers", ())
+    for container in containers:
+        docker("inspect", str(container))
+    urls = drill.servers.get("urls", ())
+    pids = drill.servers.get("pids") or repeat(-1)
+    replicas = zip(urls, pids, containers or repeat(""), strict=False)
+    return [Server(url, pid=pid, container=str(name)) for url, pid, name in replicas]
+
+
+def _own_servers(drill: Drill, start: StartOptions, logs: Path) -> list[Server]:
+    """Those that the drill starts, on free ports: embedded engines, or vLLM."""
+    servers = drill.servers
+    own = []
+    if "engines" in servers:
+        config = engine_of(servers.get("engine", {}))
+        for number in range(servers["engines"]):
+            port = free_port()
+            run = partial(_run_engine, replace(config, seed=number), port)
+            own.append(Server(f"http://{LOOPBACK}:{port}", run))
+    args = tuple(shlex.split(servers.get("args", "")))
+    for number in range(1, servers.get("vllm", 0) + 1):
+        port = free_port()
+        run_vllm = partial(_run_vllm, start, args, logs / f"vllm-{number}.log", port)
+        own.append(Server(f"http://{LOOPBACK}:{port}", run_vllm))
+    return own
+
+
+@contextmanager
+def _run_engine(config: EngineConfig, port: int) -> Iterator[int]:
+    with start_engine(config, port) as engine:
+        yield engine.pid
+
+
+@contextmanager
+def _run_vllm(start: StartOptions, args: tuple[str, ...], log: Path, port: int) -> Iterator[int]:
+    with started(start, args, log=log, port=port) as vllm:
+        yield vllm.pid

@@ -93,34 +93,47 @@ class Stage:
     def _steps(self, event: Event) -> tuple[Callable[[], object], Callable[[], object] | None]:
         """What it does, and what undoes that; None: nothing does, or what it did is over."""
         server = self.servers[event.replica]
-        go_on, slowing = partial(server.send, signal.SIGCONT), Group()
         if event.do in ("kill", "restart"):
             undo = server.start if event.do == "restart" else None
             return partial(server.send, signal.SIGKILL), undo
         if event.do == "pause":
-            return partial(server.send, signal.SIGSTOP), go_on
+            return partial(server.send, signal.SIGSTOP), partial(server.send, signal.SIGCONT)
         if event.do == "slow":
-            stutter = partial(_stutter, server, event.factor)
-            act = partial(slowing.spawn, self._tried, event, stutter)
-            return act, lambda: (slowing.kill(), go_on())
+            return self._slow(event, server)
         if event.do in ("cut", "delay", "throttle"):
             fault = Fault(event.do == "cut", event.by_ns / SECOND, event.bytes_per_s)
-            turn = partial(self.balancer.set_fault, server.url)
-            return partial(turn, fault), partial(turn, WELL)
+            set_fault = partial(self.balancer.set_fault, server.url)
+            return partial(set_fault, fault), partial(set_fault, WELL)
         if event.do == "burst":  # the plan's load has it
             return partial(gevent.sleep, (event.end_ns - event.at_ns) / SECOND), None
         return partial(self._others, event), None
 
+    def _slow(
+        self, event: Event, server: Server
+    ) -> tuple[Callable[[], object], Callable[[], object]]:
+        slowing = Group()
+        stutter = partial(_stutter, server, event.factor)
+
+        def go_on() -> None:
+            slowing.kill()
+            server.send(signal.SIGCONT)
+
+        return partial(slowing.spawn, self._tried, event, stutter), go_on
+
     def _others(self, event: Event) -> None:
         """Other clients' requests, evenly over its time, of which there is no record."""
-        sending, rng = Group(), random.Random(event.at_ns)  # noqa: S311 - no secret
-        kind = {"max_tokens": 1} if event.tokens else {"max_tokens": 1024, "stream": True}
+        sending = Group()
+        rng = random.Random(event.at_ns)  # noqa: S311 - no secret
+        options: dict[str, Any] = {"max_tokens": 1024, "stream": True}
+        if event.tokens:  # only its prompt matters
+            options = {"max_tokens": 1}
+        length_s = (event.end_ns - event.at_ns) / SECOND
         try:
             for _ in range(event.count):  # each of its own words, which no prefix cache knows
                 prompt = " ".join(rng.choices(TEXT.split(), k=event.tokens or 8))
-                body = {"model": self.model, "prompt": prompt, **kind}
+                body = {"model": self.model, "prompt": prompt, **options}
                 sending.spawn(self._send, body, event.by_ns / SECOND)
-                gevent.sleep((event.end_ns - event.at_ns) / SECOND / event.count)
+                gevent.sleep(length_s / event.count)
         finally:
             sending.kill()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import nan
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from harness.search.replay import RunTokenStats
 from harness.units import SECOND, exact_ns, say_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from harness.drill.phases import InvalidPhases
     from harness.drill.plan import Drill, Expectation
@@ -58,137 +58,198 @@ def judge_drill(
     `until_ns`: the records are complete until then; what lies later is inconclusive, as is what
     depends on a phase that is `invalid`.
     """
-    windows = {e: _window(drill, e, began_ns) for e in drill.expectations}
-    asked = [e for e, w in windows.items() if e.slo is not None and w.end_ns <= until_ns]
-    levels = []
-    for one in asked:  # spans overlap, so each is counted by itself
-        window, slos = windows[one], [slo for slo in (one.slo,) if slo]
-        level = RunTokenStats(seen, [window], slos).levels[window]
-        gaps = level.tokens.gaps
-        levels.append(counts_of(level.table, window, slos, 1.0, judged=level.judged, gaps=gaps))
-    decided = {e: level.slos[0] for e, level in zip(asked, decide(levels), strict=True)}
-    verdicts = []
-    for one in drill.expectations:
-        window, at_ns = windows[one], -1
-        table = seen.table
-        table = table.select(
-            (table.begun_ns >= window.settled_ns) & (table.begun_ns <= window.end_ns)
-        )
-        unusable = [phase.name for phase in invalid if meet(phase, one)]
-        if window.end_ns > until_ns:
-            verdict, sentence = Verdict.inconclusive, "not over yet"
-        elif unusable and one.kind != "lost":  # records are there or not, however late they began
-            verdict, sentence = Verdict.inconclusive, not_judged(unusable)
-        elif one.kind == "slo":
-            verdict, at_ns, sentence = _slo(one, decided[one], seen.table, began_ns, window)
-        elif one.kind == "errors":
-            verdict, sentence = _errors(one, table, window)
-        elif one.kind == "refused":
-            verdict, sentence = _refused(one, table)
-        elif one.kind == "waiting":
-            verdict, at_ns, sentence = _waiting(one, samples, began_ns)
+    windows = {expected: _window(drill, expected, began_ns) for expected in drill.expectations}
+    slo_results = _slo_results(seen, windows, until_ns)
+    gates = []
+    for expected in drill.expectations:
+        window = windows[expected]
+        not_judged_yet = _why_not_judged(expected, window, until_ns, invalid)
+        if not_judged_yet:
+            answer = _Answer(Verdict.inconclusive, not_judged_yet)
+        elif expected.kind == "slo":
+            answer = _slo(expected, slo_results[expected], seen.table, began_ns, window)
+        elif expected.kind == "errors":
+            answer = _errors(expected, _begun_in(window, seen.table), window)
+        elif expected.kind == "refused":
+            answer = _refused(expected, _begun_in(window, seen.table))
+        elif expected.kind == "waiting":
+            answer = _waiting(expected, samples, began_ns)
         else:
-            verdict = Verdict.met if missing <= one.limit else Verdict.missed
-            sentence = f"{missing:,} requests without a record"
-        at_s = (at_ns - began_ns) / SECOND if at_ns >= 0 else nan
-        verdicts.append(Gate(one.name, verdict, sentence, at_s))
-    return verdicts
+            answer = _lost(expected, missing)
+        at_s = (answer.at_ns - began_ns) / SECOND if answer.at_ns >= 0 else nan
+        gates.append(Gate(expected.name, answer.verdict, answer.sentence, at_s))
+    return gates
+
+
+class _Answer(NamedTuple):
+    verdict: Verdict
+    sentence: str
+    at_ns: int = -1  # when that showed; -1: at no instant
+
+
+def _slo_results(
+    seen: RecordSource, windows: Mapping[Expectation, Window], until_ns: int
+) -> dict[Expectation, SloResult]:
+    """Of the expectations of an SLO that are over; all are decided together."""
+    over = [e for e, window in windows.items() if e.slo is not None and window.end_ns <= until_ns]
+    counts = [_counts_by_slo(seen, expected, windows[expected]) for expected in over]
+    return {e: level.slos[0] for e, level in zip(over, decide(counts), strict=True)}
+
+
+def _counts_by_slo(seen: RecordSource, expected: Expectation, window: Window) -> list[SloCounts]:
+    """By itself, as spans overlap."""
+    slos = [] if expected.slo is None else [expected.slo]
+    level = RunTokenStats(seen, [window], slos).levels[window]
+    gaps = level.tokens.gaps
+    return counts_of(level.table, window, slos, 1.0, judged=level.judged, gaps=gaps)
+
+
+def _why_not_judged(
+    expected: Expectation, window: Window, until_ns: int, invalid: InvalidPhases
+) -> str:
+    """Why nothing can be said of it; "": it can."""
+    if window.end_ns > until_ns:
+        return "not over yet"
+    unusable = [phase.name for phase in invalid if meet(phase, expected)]
+    if unusable and expected.kind != "lost":  # records are there or not, however late they began
+        return not_judged(unusable)
+    return ""
 
 
 def not_judged(phases: Sequence[str]) -> str:
     """Of an expectation that depends on these phases."""
-    which = " and ".join(repr(name) for name in phases)
-    are = "phases {} are" if len(phases) > 1 else "phase {} is"
-    return f"not judged: {are.format(which)} invalid"
+    names = " and ".join(repr(name) for name in phases)
+    which = f"phases {names} are" if len(phases) > 1 else f"phase {names} is"
+    return f"not judged: {which} invalid"
 
 
 def _window(drill: Drill, expected: Expectation, began_ns: int) -> Window:
     """The span of an expectation, at the load of its begin."""
     load = drill.load_at(expected.begin_ns)
-    users, rate = (0, load) if drill.is_rate else (round(load), 0.0)
-    begin_ns, end_ns = began_ns + expected.begin_ns, began_ns + expected.end_ns
-    return Window(0, users, Purpose.hold, begin_ns, begin_ns, begin_ns, end_ns, end_ns, rate)
+    begin_ns = began_ns + expected.begin_ns
+    end_ns = began_ns + expected.end_ns
+    return Window(
+        index=0,
+        users=0 if drill.is_rate else round(load),
+        purpose=Purpose.hold,
+        chosen_ns=begin_ns,
+        start_ns=begin_ns,
+        settled_ns=begin_ns,
+        end_ns=end_ns,
+        judged_ns=end_ns,
+        rate_per_s=load if drill.is_rate else 0.0,
+    )
+
+
+def _begun_in(window: Window, table: RecordTable) -> RecordTable:
+    begun_ns = table.begun_ns
+    return table.select((begun_ns >= window.settled_ns) & (begun_ns <= window.end_ns))
 
 
 def _slo(
-    expected: Expectation, found: SloResult, table: RecordTable, began_ns: int, window: Window
-) -> tuple[Verdict, int, str]:
+    expected: Expectation, result: SloResult, table: RecordTable, began_ns: int, window: Window
+) -> _Answer:
     slo = expected.slo
     assert slo is not None  # noqa: S101 - of this kind
-    share = found.n_over / found.n if found.n else 0.0
-    verdict = found.verdict
-    if verdict == Verdict.inconclusive and found.n >= GROSS_N and share > GROSS_SHARE:
+    share = result.n_over / result.n if result.n else 0.0
+    verdict = result.verdict
+    if verdict == Verdict.inconclusive and result.n >= GROSS_N and share > GROSS_SHARE:
         verdict = Verdict.missed
-    sentence = f"{share:.1%} of {found.n:,} {slo.beyond} {slo} ({found.allowed:.1%} allowed)"
-    if verdict == Verdict.inconclusive and found.needs_more:
-        sentence += f"; {found.needs_more:,} more like them would decide"
+    sentence = f"{share:.1%} of {result.n:,} {slo.beyond} {slo} ({result.allowed:.1%} allowed)"
+    if verdict == Verdict.inconclusive and result.needs_more:
+        sentence += f"; {result.needs_more:,} more like them would decide"
     if expected.since_ns >= expected.begin_ns:
-        return verdict, window.end_ns, sentence
-    back_ns = _back(slo, table, began_ns + expected.since_ns, window.end_ns)
-    if verdict == Verdict.met:  # a stretch over the limit in what met it as a whole
-        back_ns = min(back_ns if back_ns >= 0 else window.start_ns, window.start_ns)
+        return _Answer(verdict, sentence, window.end_ns)
+    since_ns = began_ns + expected.since_ns
+    back_ns = _back(slo, table, since_ns, window.end_ns)
+    if verdict == Verdict.met and not 0 <= back_ns <= window.start_ns:
+        back_ns = window.start_ns  # a stretch over the limit in what met it as a whole
     if back_ns < 0:
-        return verdict, window.end_ns, f"{sentence}; not back in the time that was watched"
-    after = (back_ns - began_ns - expected.since_ns) / SECOND
-    return verdict, back_ns, f"back after {after:.1f} s; later {sentence}"
+        return _Answer(verdict, f"{sentence}; not back in the time that was watched", window.end_ns)
+    after_s = (back_ns - since_ns) / SECOND
+    return _Answer(verdict, f"back after {after_s:.1f} s; later {sentence}", back_ns)
 
 
 def _back(slo: Slo, table: RecordTable, since_ns: int, until_ns: int) -> int:
     """The first instant from which BACK_NS and all that follow meet the SLO; -1: there is none."""
     seen = SLO_METRICS[slo.metric].observe(table)
-    begun = table.begun_ns[seen.row]
-    inside = (begun >= since_ns) & (begun <= until_ns)
-    order = np.argsort(begun[inside], kind="stable")
-    at, over = begun[inside][order], (seen.ns > slo.limit_ns)[inside][order]
-    if not len(at):
+    begun_ns = table.begun_ns[seen.row]
+    inside = (begun_ns >= since_ns) & (begun_ns <= until_ns)
+    order = np.argsort(begun_ns[inside], kind="stable")
+    at_ns = begun_ns[inside][order]
+    over = (seen.ns > slo.limit_ns)[inside][order]
+    if not len(at_ns):
         return -1
-    # of each request, the share over the limit from its begin to BACK_NS later
-    ends, whole = np.searchsorted(at, at + BACK_NS, "right"), at + BACK_NS <= until_ns
-    sums = np.concatenate([[0], np.cumsum(over)])
-    good = sums[ends] - sums[:-1] <= slo.allowed * (ends - np.arange(len(at)))
-    bad = np.flatnonzero(whole & ~good)
-    first = int(bad[-1]) + 1 if len(bad) else 0
-    return int(at[first]) if first < len(at) and whole[first] else -1
+    # of each request, the share over the limit of those that begin with it and up to BACK_NS later
+    behind = np.searchsorted(at_ns, at_ns + BACK_NS, "right")
+    over_before = np.concatenate([[0], np.cumsum(over)])
+    n_over = over_before[behind] - over_before[:-1]
+    n = behind - np.arange(len(at_ns))
+    is_met = n_over <= slo.allowed * n
+    is_watched = at_ns + BACK_NS <= until_ns
+    missed = np.flatnonzero(is_watched & ~is_met)
+    first = int(missed[-1]) + 1 if len(missed) else 0
+    if first < len(at_ns) and is_watched[first]:
+        return int(at_ns[first])
+    return -1
 
 
-def _errors(expected: Expectation, table: RecordTable, window: Window) -> tuple[Verdict, str]:
-    failed = counts_of(table, window, [], expected.limit)[-1]
-    n, bad = int(failed.n), int(failed.k)
-    share = f"{bad / max(n, 1):.1%} of {n:,} requests failed"
-    if not expected.limit:
-        return (Verdict.missed if bad else Verdict.met if n else Verdict.inconclusive), share
-    return _judged(failed), share
+def _errors(expected: Expectation, table: RecordTable, window: Window) -> _Answer:
+    counts = counts_of(table, window, [], expected.limit)[-1]
+    n = int(counts.n)
+    failed = int(counts.k)
+    sentence = f"{failed / max(n, 1):.1%} of {n:,} requests failed"
+    if expected.limit:
+        return _Answer(_judged(counts), sentence)
+    # none may fail: nothing to test
+    if failed:
+        return _Answer(Verdict.missed, sentence)
+    return _Answer(Verdict.met if n else Verdict.inconclusive, sentence)
 
 
-def _refused(expected: Expectation, table: RecordTable) -> tuple[Verdict, str]:
+def _refused(expected: Expectation, table: RecordTable) -> _Answer:
     refused = table.select(np.isin(table.status, REFUSED))
     took_ns = refused.done_ns - refused.sent_ns
-    slow, span_ns = took_ns > expected.limit, int(np.ptp(refused.sent_ns)) if len(refused) else 0
-    users = max(float(took_ns.sum()) / max(span_ns, 1), 1)  # refusals under way at once
-    p95 = say_ns(float(np.quantile(took_ns, 1 - SLOW_SHARE))) if len(refused) else "-"
-    counts = count_in_order("refused", SLOW_SHARE, slow, refused.sent_ns, users=users)
-    said = f"{len(refused):,} refusals, p95 {p95}, asked for {exact_ns(int(expected.limit))}"
-    return _judged(counts), said
+    span_ns = 0
+    p95 = "-"
+    if len(refused):
+        span_ns = int(np.ptp(refused.sent_ns))
+        p95 = say_ns(float(np.quantile(took_ns, 1 - SLOW_SHARE)))
+    at_once = max(float(took_ns.sum()) / max(span_ns, 1), 1)  # refusals under way
+    slow = took_ns > expected.limit
+    counts = count_in_order("refused", SLOW_SHARE, slow, refused.sent_ns, users=at_once)
+    limit = exact_ns(int(expected.limit))
+    return _Answer(_judged(counts), f"{len(refused):,} refusals, p95 {p95}, asked for {limit}")
 
 
 def _judged(counts: SloCounts) -> Verdict:
-    if counts.n and float(p_missed(counts)) <= ALPHA:
+    if not counts.n:
+        return Verdict.inconclusive
+    if float(p_missed(counts)) <= ALPHA:
         return Verdict.missed
-    return Verdict.met if counts.n and float(p_met(counts)) <= ALPHA else Verdict.inconclusive
+    if float(p_met(counts)) <= ALPHA:
+        return Verdict.met
+    return Verdict.inconclusive
 
 
-def _waiting(
-    expected: Expectation, samples: Sequence[ServerSample], began_ns: int
-) -> tuple[Verdict, int, str]:
+def _waiting(expected: Expectation, samples: Sequence[ServerSample], began_ns: int) -> _Answer:
     """True from the first sample on that shows so few; false if none does in time."""
-    since_ns, by_ns = began_ns + expected.since_ns, began_ns + max(expected.begin_ns, 0)
-    by_ns = by_ns if expected.begin_ns > expected.since_ns else began_ns + expected.end_ns
-    seen = [s for s in samples if since_ns <= s.at_ns <= by_ns and s.waiting >= 0]
-    first = next((s for s in seen if s.waiting <= expected.limit), None)
-    if first is not None:
-        after = (first.at_ns - since_ns) / SECOND
-        return Verdict.met, first.at_ns, f"{first.waiting:.0f} waited after {after:.1f} s"
-    if not seen:
-        return Verdict.inconclusive, -1, "the servers did not say how many wait"
-    least = min(s.waiting for s in seen)
-    return Verdict.missed, by_ns, f"{least:.0f} waited at least, until then"
+    since_ns = began_ns + expected.since_ns
+    by_ns = began_ns + expected.end_ns
+    if expected.begin_ns > expected.since_ns:
+        by_ns = began_ns + max(expected.begin_ns, 0)
+    in_time = [s for s in samples if since_ns <= s.at_ns <= by_ns and s.waiting >= 0]
+    if not in_time:
+        return _Answer(Verdict.inconclusive, "the servers did not say how many wait")
+    for sample in in_time:
+        if sample.waiting <= expected.limit:
+            after_s = (sample.at_ns - since_ns) / SECOND
+            sentence = f"{sample.waiting:.0f} waited after {after_s:.1f} s"
+            return _Answer(Verdict.met, sentence, sample.at_ns)
+    fewest = min(sample.waiting for sample in in_time)
+    return _Answer(Verdict.missed, f"{fewest:.0f} waited at least, until then", by_ns)
+
+
+def _lost(expected: Expectation, missing: int) -> _Answer:
+    verdict = Verdict.met if missing <= expected.limit else Verdict.missed
+    return _Answer(verdict, f"{missing:,} requests without a record")

@@ -50,29 +50,32 @@ class Delivery:
     @property
     def sentences(self) -> list[str]:
         """For a person; [] where all came as it was asked for."""
-        said = []
-        means = f"{_say(self.came_tokens)} where {_say(self.asked_tokens)} were asked for, on "
-        means += f"average{self._why}"
+        sentences = []
+        came = _say(self.came_tokens)
+        asked = _say(self.asked_tokens)
+        means = f"{came} where {asked} were asked for, on average{self._finishes_text}"
         if self.longer:
             share = f"{self.longer:,} of {self.n:,}"
-            said.append(f"{share} answers had more tokens than asked for ({means})")
+            sentences.append(f"{share} answers had more tokens than asked for ({means})")
         if self.shorter:
             share = f"{self.shorter:,} of {self.n:,}"
             though = "" if self.exact else "; the server does not take ignore_eos and min_tokens"
-            said.append(f"{share} answers had fewer tokens than asked for ({means}{though})")
+            sentences.append(f"{share} answers had fewer tokens than asked for ({means}{though})")
         if self.prompts_differ:
-            said.append(
+            sentences.append(
                 f"prompts had {_say(self.came_prompt_tokens)} tokens where "
                 f"{_say(self.asked_prompt_tokens)} were planned, on average over "
                 f"{self.n_prompts:,}, as the server counts them"
             )
-        return said
+        return sentences
 
     @property
-    def _why(self) -> str:
-        most = Counter(self.finishes).most_common(MOST_FINISHES)
-        named = ", ".join(f"{reason} {n:,}" for reason, n in most)
-        return f"; finish_reason {named}" if named else ""
+    def _finishes_text(self) -> str:
+        """`; finish_reason stop 12, length 3`, or ""."""
+        commonest = Counter(self.finishes).most_common(MOST_FINISHES)
+        if not commonest:
+            return ""
+        return "; finish_reason " + ", ".join(f"{reason} {n:,}" for reason, n in commonest)
 
 
 def delivery(
@@ -83,30 +86,42 @@ def delivery(
     `exact`: the server takes ignore_eos and min_tokens. A count is the server's, else that of the
     events, which can only be too low.
     """
-    here = (table.sent_ns >= start_ns) & (table.sent_ns <= end_ns) & (table.outcome == OK)
-    asked, came = table.planned_tokens, np.maximum(table.output_tokens, delivered_tokens(table))
-    told = here & (asked > 0) & ((table.output_tokens >= 0) | (came > asked))
-    shorter, longer = told & (came < asked), told & (came > asked)
-    others = np.flatnonzero(shorter | longer).tolist() if finishes else []
-    reasons = Counter(finishes[i] for i in others)
-    prompts = here & (table.planned_prompt > 0) & (table.prompt_tokens >= 0)
+    succeeded = (table.sent_ns >= start_ns) & (table.sent_ns <= end_ns) & (table.outcome == OK)
+    asked = table.planned_tokens
+    came = np.maximum(table.output_tokens, delivered_tokens(table))
+    # Where the server does not count, only that too many came is certain.
+    known = succeeded & (asked > 0) & ((table.output_tokens >= 0) | (came > asked))
+    shorter = known & (came < asked)
+    longer = known & (came > asked)
+    prompts = succeeded & (table.planned_prompt > 0) & (table.prompt_tokens >= 0)
     return Delivery(
-        n=int(told.sum()),
+        n=int(known.sum()),
         exact=exact,
         shorter=int(shorter.sum()),
         longer=int(longer.sum()),
-        asked_tokens=_mean(asked, told),
-        came_tokens=_mean(came, told),
-        finishes={reason: n for reason, n in reasons.most_common() if reason},
+        asked_tokens=_mean(asked, known),
+        came_tokens=_mean(came, known),
+        finishes=_finishes(finishes, shorter | longer),
         n_prompts=int(prompts.sum()),
         asked_prompt_tokens=_mean(table.planned_prompt, prompts),
         came_prompt_tokens=_mean(table.prompt_tokens, prompts),
     )
 
 
+def _finishes(finishes: Sequence[str], rows: Bools) -> dict[str, int]:
+    """How often each finish_reason is among these requests, the commonest first."""
+    if not finishes:
+        return {}
+    reasons = Counter(finishes[row] for row in np.flatnonzero(rows).tolist())
+    return {reason: n for reason, n in reasons.most_common() if reason}
+
+
 def _mean(values: Ints, rows: Bools) -> float:
-    return round(float(values[rows].mean()), 3) if rows.any() else nan
+    if not rows.any():
+        return nan
+    return round(float(values[rows].mean()), 3)
 
 
 def _say(tokens: float) -> str:
-    return f"{float(f'{tokens:.3g}'):,g}"
+    three_digits = float(f"{tokens:.3g}")
+    return f"{three_digits:,g}"

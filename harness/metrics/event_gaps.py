@@ -44,14 +44,16 @@ class TokenGaps:
 
 def event_gaps(events: Events) -> TokenGaps:
     """From each event of a request to its next one, however many tokens they carry."""
-    at, low, offsets = events.at_ns, events.not_before_ns, events.offsets
     # Every event ends the gap since its predecessor, except the first of each request.
-    inner = np.ones(len(at), bool)
-    inner[offsets[:-1][offsets[1:] > offsets[:-1]]] = False
-    end = np.flatnonzero(inner)
-    at_ns, before_ns = at[end], at[end - 1]
-    min_ns = (low[end] - before_ns).clip(min=0)
-    return TokenGaps(end, at_ns, at_ns - before_ns, min_ns, at_ns - low[end - 1])
+    has_events = events.offsets[1:] > events.offsets[:-1]
+    ends_gap = np.ones(len(events.at_ns), bool)
+    ends_gap[events.offsets[:-1][has_events]] = False
+    end = np.flatnonzero(ends_gap)
+    at_ns = events.at_ns[end]
+    before_ns = events.at_ns[end - 1]
+    shortest_ns = events.not_before_ns[end] - before_ns
+    longest_ns = at_ns - events.not_before_ns[end - 1]
+    return TokenGaps(end, at_ns, at_ns - before_ns, shortest_ns.clip(min=0), longest_ns)
 
 
 def token_gaps(events: Events) -> TokenGaps:
@@ -60,6 +62,10 @@ def token_gaps(events: Events) -> TokenGaps:
     tokens = events.tokens[gaps.end].clip(min=1)
     if (tokens == 1).all():
         return gaps
-    min_ns, max_ns = gaps.min_ns // tokens, gaps.max_ns // tokens
-    columns = (gaps.end, gaps.at_ns, gaps.ns // tokens, min_ns, max_ns)
-    return TokenGaps(*(np.repeat(column, tokens) for column in columns))
+    return TokenGaps(
+        end=np.repeat(gaps.end, tokens),
+        at_ns=np.repeat(gaps.at_ns, tokens),
+        ns=np.repeat(gaps.ns // tokens, tokens),
+        min_ns=np.repeat(gaps.min_ns // tokens, tokens),
+        max_ns=np.repeat(gaps.max_ns // tokens, tokens),
+    )

@@ -70,7 +70,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Counts per SLO: `grids[slo]` is (blocks, BINS); `ended`, `errors`, `tokens` are per block."""
+    """Counts per block of time; `grids[slo]` has the shape (blocks, RATIO_BINS)."""
 
     window: Window
     lifetime_ns: float  # mean time that a request was in flight (open ones count their age)
@@ -105,9 +105,12 @@ class Evidence:
         if not self.lasting:
             return design_effect(sizes, hits)
         either = np.array([hits, self._highest(slo, allowed)])
-        joined = (n for n in (self.blocks, self.blocks // 2, self.blocks // 4) if n >= MIN_BLOCKS)
-        effects = (design_effects(sum_groups(sizes, n), sum_groups(either, n)) for n in joined)
-        return float(max((each.max() for each in effects), default=1.0))
+        largest = 1.0
+        for groups in (self.blocks, self.blocks // 2, self.blocks // 4):
+            if groups >= MIN_BLOCKS:
+                effects = design_effects(sum_groups(sizes, groups), sum_groups(either, groups))
+                largest = max(largest, float(effects.max()))
+        return largest
 
     def floored_effect(self, slo: int, allowed: float) -> float:
         """The same, for a test that few are over: at least the root of that of the highest ones."""
@@ -117,15 +120,17 @@ class Evidence:
 
     def _highest(self, slo: int, allowed: float) -> Floats:
         """How many of the highest observations each block has: twice the share allowed."""
+        # Cumulated from the highest bin down, per block; then the bin at which there are enough.
         downward = self.grids[slo][:, ::-1].cumsum(axis=1)
-        upto = downward.sum(axis=0)
-        edge = int(np.searchsorted(upto, tail_size(int(upto[-1]), 1 - 2 * allowed)))
-        return np.asarray(downward[:, edge])
+        in_all_blocks = downward.sum(axis=0)
+        wanted = tail_size(int(in_all_blocks[-1]), 1 - 2 * allowed)
+        lowest_bin = int(np.searchsorted(in_all_blocks, wanted))
+        return np.asarray(downward[:, lowest_bin])
 
 
 def ratio_bin(ratio: Floats) -> Ints:
-    """Bin of value / limit; bin HALF ends exactly at the limit (a ratio of 1 is within it)."""
-    # In place, as it runs over every gap. 1e-9 keeps a ratio of exactly 1 in bin HALF.
+    """Bin of value / limit; bin BINS_PER_SIDE ends at the limit (a ratio of 1 is within it)."""
+    # In place, as it runs over every gap. 1e-9 keeps a ratio of exactly 1 in that bin.
     place = np.maximum(ratio, 1e-12)
     np.log(place, out=place)
     place *= BINS_PER_SIDE / LOG_SPAN
@@ -140,8 +145,9 @@ def lifetime_ns(table: RecordTable) -> float:
     """Mean time in flight: the total time observed over the number of requests that ended."""
     if not len(table):
         return 0.0
-    seen = (table.done_ns - table.sent_ns).clip(min=0).sum()
-    return float(seen / max(int((~table.is_open).sum()), 1))
+    observed_ns = (table.done_ns - table.sent_ns).clip(min=0).sum()
+    ended = int((~table.is_open).sum())
+    return float(observed_ns / max(ended, 1))
 
 
 def concurrency(table: RecordTable, window: Window) -> float:
@@ -157,19 +163,30 @@ def backlog_growth(table: RecordTable, window: Window) -> tuple[float, str]:
 
     The line's standard error counts neighboring blocks as fewer the more alike their residuals are.
     """
-    edges = np.linspace(window.settled_ns, window.end_ns, BACKLOG_BLOCKS + 1)
-    mean = np.array([mean_in_flight(table, int(a), int(b)) for a, b in pairwise(edges)])
+    slope, error = _backlog_slope(table, window)
     seconds = max(window.end_ns - window.settled_ns, 1) / SECOND
-    x = (np.arange(BACKLOG_BLOCKS) + 0.5) / BACKLOG_BLOCKS * seconds
-    x -= x.mean()
-    slope = float(x @ mean / (x @ x))
-    left = mean - mean.mean() - slope * x
-    alike = float(np.clip((left[1:] @ left[:-1]) / max(left @ left, 1e-9), 0, 0.8))
-    error = np.sqrt(left @ left / (BACKLOG_BLOCKS - 2) / (x @ x) * (1 + alike) / (1 - alike))
-    least = max(MIN_BACKLOG_SHARE * window.rate_per_s, MIN_BACKLOG / seconds)
-    shown = window.rate_per_s and slope > max(least, BACKLOG_ERRORS * float(error))
+    min_slope = max(MIN_BACKLOG_SHARE * window.rate_per_s, MIN_BACKLOG / seconds)
+    if not window.rate_per_s or not slope > max(min_slope, BACKLOG_ERRORS * error):
+        return slope, ""
     more = f"{slope:.3g} more requests in flight each second at {window.rate_per_s:g} requests/s"
-    return slope, f"unstable: {more}" if shown else ""
+    return slope, f"unstable: {more}"
+
+
+def _backlog_slope(table: RecordTable, window: Window) -> tuple[float, float]:
+    """(slope of the requests in flight per second, its standard error), by least squares."""
+    edges_ns = np.linspace(window.settled_ns, window.end_ns, BACKLOG_BLOCKS + 1)
+    blocks = pairwise(edges_ns)
+    in_flight = np.array([mean_in_flight(table, int(start), int(end)) for start, end in blocks])
+    seconds = max(window.end_ns - window.settled_ns, 1) / SECOND
+    middle_s = (np.arange(BACKLOG_BLOCKS) + 0.5) / BACKLOG_BLOCKS * seconds
+    middle_s -= middle_s.mean()
+    slope = float(middle_s @ in_flight / (middle_s @ middle_s))
+    residuals = in_flight - in_flight.mean() - slope * middle_s
+    # Independent residuals have a correlation of 0; each block counts fully then.
+    correlation = (residuals[1:] @ residuals[:-1]) / max(residuals @ residuals, 1e-9)
+    alike = float(np.clip(correlation, 0, 0.8))
+    variance = residuals @ residuals / (BACKLOG_BLOCKS - 2) / (middle_s @ middle_s)
+    return slope, float(np.sqrt(variance * (1 + alike) / (1 - alike)))
 
 
 class EvidenceCounter:
@@ -177,7 +194,8 @@ class EvidenceCounter:
 
     def __init__(self, known: RecordTable, window: Window, slos: Sequence[Slo]) -> None:
         """`known`: the requests as known at the window's end."""
-        self.start_ns, self.end_ns = window.settled_ns, window.end_ns
+        self.start_ns = window.settled_ns
+        self.end_ns = window.end_ns
         self.life_ns = lifetime_ns(known)
         self.length_ns = max(self.end_ns - self.start_ns, 1)
         self.blocks = int(np.clip(self.length_ns / max(self.life_ns, 1), MIN_BLOCKS, MAX_BLOCKS))
@@ -186,11 +204,12 @@ class EvidenceCounter:
         self.grids = {
             slo: np.zeros((self.blocks, RATIO_BINS)) for slo in slos if slo.metric in GAPS
         }
-        rows, owed = lost_gaps(known)
-        ends = known.done_ns[rows]
-        here = (ends >= self.start_ns) & (ends <= self.end_ns)
+        rows, lost = lost_gaps(known)
+        failed_ns = known.done_ns[rows]
+        here = (failed_ns >= self.start_ns) & (failed_ns <= self.end_ns)
+        # infinite gaps, so in the highest bin of ratios
         for grid in self.grids.values():
-            np.add.at(grid[:, -1], self.block_of(ends[here]), owed[here])
+            np.add.at(grid[:, -1], self.block_of(failed_ns[here]), lost[here])
 
     def block_of(self, at_ns: Ints) -> Ints:
         """The time block of each instant in the window."""
@@ -200,14 +219,21 @@ class EvidenceCounter:
         """Count a chunk's gaps by block and ratio, and its tokens by block."""
         chunk = piece.chunk
         here = within_window(chunk.at_ns, self.start_ns, self.end_ns)
-        came = self.block_of(chunk.at_ns[here])
-        self.tokens += np.bincount(came, weights=chunk.tokens[here], minlength=self.blocks)
+        blocks = self.block_of(chunk.at_ns[here])
+        self.tokens += np.bincount(blocks, weights=chunk.tokens[here], minlength=self.blocks)
         for slo, grid in self.grids.items():
             gaps = piece.of(slo.metric)
             here = within_window(gaps.end_ns, self.start_ns, self.end_ns)
-            row = self.block_of(gaps.end_ns[here]) * RATIO_BINS
-            cells = row + ratio_bin(gaps.gap_ns[here] / slo.limit_ns)
-            np.add(grid, np.bincount(cells, minlength=grid.size).reshape(grid.shape), out=grid)
+            blocks = self.block_of(gaps.end_ns[here])
+            ratios = gaps.gap_ns[here] / slo.limit_ns
+            np.add(grid, _grid_of(blocks, ratios, self.blocks), out=grid)
+
+
+def _grid_of(blocks: Ints, ratios: Floats, n_blocks: int) -> Ints:
+    """How many observations each (block, bin of ratios) has."""
+    cells = blocks * RATIO_BINS + ratio_bin(ratios)
+    counts = np.bincount(cells, minlength=n_blocks * RATIO_BINS)
+    return counts.reshape(n_blocks, RATIO_BINS)
 
 
 def gather_evidence(
@@ -226,50 +252,50 @@ def gather_evidence(
     if judged is None:
         judged = EvidenceCounter(table, window, slos)
         scan(recorded, [judged])
-    count, block_of = judged.blocks, judged.block_of
-    sent_in = (table.sent_ns >= window.settled_ns) & (table.sent_ns <= window.end_ns)
-    grids = []
-    for slo in slos:
-        if slo in judged.grids:
-            grids.append(judged.grids[slo])
-            continue
-        values, at = _observed(table, window, slo, sent_in)
-        cell = block_of(at) * RATIO_BINS + ratio_bin(values / slo.limit_ns)
-        grids.append(
-            np.bincount(cell, minlength=count * RATIO_BINS).astype(float).reshape(count, RATIO_BINS)
-        )
-    end_in = (
-        ~table.is_open & (table.done_ns >= window.settled_ns) & (table.done_ns <= window.end_ns)
-    )
-    block = block_of(table.done_ns[end_in])
-    bad = failed_requests(table)[end_in]
+    ended = ~table.is_open
+    ended &= (table.done_ns >= window.settled_ns) & (table.done_ns <= window.end_ns)
+    end_block = judged.block_of(table.done_ns[ended])
+    failed = failed_requests(table)[ended]
+    unstable = ""
+    if window.rate_per_s:
+        _, unstable = backlog_growth(table, window)
+    lasting = bool(window.rate_per_s or (table.session >= 0).any())
     return Evidence(
-        window,
-        judged.life_ns,
-        judged.length_ns / SECOND,
-        tuple(grids),
-        np.bincount(block, minlength=count).astype(float),
-        np.bincount(block, weights=bad, minlength=count).astype(float),
-        judged.tokens,
-        backlog_growth(table, window)[1] if window.rate_per_s else "",
-        lasting := bool(window.rate_per_s or (table.session >= 0).any()),
-        not lasting and not (table.think_ns > 0).any(),
+        window=window,
+        lifetime_ns=judged.life_ns,
+        seconds=judged.length_ns / SECOND,
+        grids=tuple(_grid_for(slo, table, window, judged) for slo in slos),
+        ended=np.bincount(end_block, minlength=judged.blocks).astype(float),
+        errors=np.bincount(end_block, weights=failed, minlength=judged.blocks).astype(float),
+        tokens=judged.tokens,
+        unstable=unstable,
+        lasting=lasting,
+        plain=not lasting and not (table.think_ns > 0).any(),
     )
 
 
-def _observed(
-    table: RecordTable, window: Window, slo: Slo, sent_in: NDArray[np.bool_]
-) -> tuple[Floats, Ints]:
+def _grid_for(slo: Slo, table: RecordTable, window: Window, judged: EvidenceCounter) -> Floats:
+    """Of gaps as they were counted, of a latency per request counted here."""
+    if slo in judged.grids:
+        return judged.grids[slo]
+    values_ns, sent_ns = _observed(table, window, slo)
+    blocks = judged.block_of(sent_ns)
+    return _grid_of(blocks, values_ns / slo.limit_ns, judged.blocks).astype(float)
+
+
+def _observed(table: RecordTable, window: Window, slo: Slo) -> tuple[Floats, Ints]:
     """(values in ns, send times that place them in a block) of a latency per request."""
     if not len(table):
         return np.zeros(0), np.zeros(0, np.int64)
     seen = SLO_METRICS[slo.metric].observe(table)
-    sent = table.sent_ns[seen.row]
+    sent_ns = table.sent_ns[seen.row]
     # Unknown: still open and not over the limit yet. Everything sent after the first such request
     # waits for it.
     unknown = np.isinf(seen.hi_ns) & (seen.lo_ns <= slo.limit_ns)
-    ripe = sent_in[seen.row] & (sent < sent[unknown].min(initial=window.end_ns + 1))
-    return seen.ns[ripe], table.sent_ns[seen.row][ripe]
+    first_unknown_ns = sent_ns[unknown].min(initial=window.end_ns + 1)
+    inside = (sent_ns >= window.settled_ns) & (sent_ns <= window.end_ns)
+    known = inside & (sent_ns < first_unknown_ns)
+    return seen.ns[known], sent_ns[known]
 
 
 def pool_evidence(evidences: Sequence[Evidence]) -> Evidence:
@@ -277,35 +303,38 @@ def pool_evidence(evidences: Sequence[Evidence]) -> Evidence:
     last = evidences[-1]
     if len(evidences) == 1:
         return last
+    grids_by_slo = zip(*(e.grids for e in evidences), strict=True)
     return Evidence(
-        last.window,
-        float(np.mean([e.lifetime_ns for e in evidences])),
-        sum(e.seconds for e in evidences),
-        tuple(np.concatenate(grids) for grids in zip(*(e.grids for e in evidences), strict=True)),
-        np.concatenate([e.ended for e in evidences]),
-        np.concatenate([e.errors for e in evidences]),
-        np.concatenate([e.tokens for e in evidences]),
-        next((e.unstable for e in evidences if e.unstable), ""),
-        last.lasting,
-        all(e.plain for e in evidences),
+        window=last.window,
+        lifetime_ns=float(np.mean([e.lifetime_ns for e in evidences])),
+        seconds=sum(e.seconds for e in evidences),
+        grids=tuple(np.concatenate(grids) for grids in grids_by_slo),
+        ended=np.concatenate([e.ended for e in evidences]),
+        errors=np.concatenate([e.errors for e in evidences]),
+        tokens=np.concatenate([e.tokens for e in evidences]),
+        unstable=next((e.unstable for e in evidences if e.unstable), ""),
+        lasting=last.lasting,
+        plain=all(e.plain for e in evidences),
     )
 
 
 def ratio_quantiles(mass: Floats, q: float) -> Floats:
-    """Log of the q-quantile's ratio to the limit, for each row of `mass`, shape (rows, BINS).
+    """Log of the q-quantile's ratio to the limit, for each row of `mass`, shape (rows, RATIO_BINS).
 
     Linear within a bin, clipped to the grid, [-3, 3]. NaN for a row without observations.
     """
-    total = np.cumsum(mass, axis=1)
-    want = q * total[:, -1]
-    hit = np.argmax(total >= want[:, None], axis=1)
+    upto_bin = np.cumsum(mass, axis=1)
+    total = upto_bin[:, -1]
+    rank = q * total
+    quantile_bin = np.argmax(upto_bin >= rank[:, None], axis=1)
     rows = np.arange(len(mass))
-    within_window = mass[rows, hit]
-    before = total[rows, hit] - within_window
+    in_bin = mass[rows, quantile_bin]
+    before_bin = upto_bin[rows, quantile_bin] - in_bin
     with np.errstate(invalid="ignore", divide="ignore"):
-        part = np.where(within_window > 0, (want - before) / within_window, 1.0)
-    place = (hit - BINS_PER_SIDE - 1 + part) * (LOG_SPAN / BINS_PER_SIDE)
-    return np.where(total[:, -1] > 0, np.clip(place, -LOG_SPAN, LOG_SPAN), np.nan)
+        part_of_bin = np.where(in_bin > 0, (rank - before_bin) / in_bin, 1.0)
+    bins_over_limit = quantile_bin - BINS_PER_SIDE - 1 + part_of_bin
+    log_ratio = bins_over_limit * (LOG_SPAN / BINS_PER_SIDE)
+    return np.where(total > 0, np.clip(log_ratio, -LOG_SPAN, LOG_SPAN), np.nan)
 
 
 def worst_ratio(evidence: Evidence, slos: Sequence[Slo], weights: Floats | None = None) -> Floats:
@@ -315,10 +344,10 @@ def worst_ratio(evidence: Evidence, slos: Sequence[Slo], weights: Floats | None 
     """
     if weights is None:
         weights = np.ones((1, evidence.blocks))
-    each = [
+    ratios = [
         ratio_quantiles(weights @ grid, slo.q)
         for grid, slo in zip(evidence.grids, slos, strict=True)
     ]
-    known = np.where(np.isnan(each), -np.inf, each)
+    known = np.where(np.isnan(ratios), -np.inf, ratios)
     worst = np.asarray(known.max(axis=0), np.float64)
     return np.where(np.isinf(worst), np.nan, worst)

@@ -35,9 +35,8 @@ Json = dict[str, Any]
 BOUND_COLUMNS: Final = ("ns", "lo_ns", "hi_ns")  # of `Observations`
 # A speed is the inverse of a time per token, so its quantile is that time's opposite quantile.
 SPEED_QUANTILES: Final = {"p50": 0.5, "p10": 0.9, "p5": 0.95, "p1": 0.99}
-MAX_LIFETIMES_PER_BLOCK: Final = (
-    6  # request lifetimes per block at most; shorter blocks cover too rarely
-)
+# Request lifetimes per block at most; intervals of shorter blocks cover too rarely.
+MAX_LIFETIMES_PER_BLOCK: Final = 6
 
 
 def json_ms(ns: float | None) -> float | str | None:
@@ -49,9 +48,10 @@ def json_ms(ns: float | None) -> float | str | None:
 
 def time_block_ns(table: RecordTable, start_ns: int, end_ns: int) -> int:
     """Length of the window's time blocks: 4 to 24 of them, of up to six mean lifetimes."""
-    length = max(end_ns - start_ns, 1)
-    count = int(block_count(length / max(lifetime_ns(table), 1), MAX_LIFETIMES_PER_BLOCK))
-    return -(-length // max(count, MIN_BLOCKS))
+    length_ns = max(end_ns - start_ns, 1)
+    lifetimes = length_ns / max(lifetime_ns(table), 1)
+    blocks = max(int(block_count(lifetimes, MAX_LIFETIMES_PER_BLOCK)), MIN_BLOCKS)
+    return -(-length_ns // blocks)  # rounded up
 
 
 def in_window(
@@ -62,11 +62,17 @@ def in_window(
     Requests that the harness cut off before their first token have no TTFT and are left out. Their
     e2e latency is their age, as in requests.parquet.
     """
-    at = seen.at_ns if key in GAPS else table.sent_ns[seen.row]
-    keep = (at >= start) & (at <= end)
+    at_ns = seen.at_ns if key in GAPS else table.sent_ns[seen.row]
+    keep = (at_ns >= start) & (at_ns <= end)
     if not ALL_LATENCIES[key].at_age:
         keep &= ~(seen.only_age & (table.outcome[seen.row] == CANCELLED))
-    return Observations(seen.ns[keep], seen.lo_ns[keep], seen.hi_ns[keep], at[keep], seen.row[keep])
+    return Observations(
+        ns=seen.ns[keep],
+        lo_ns=seen.lo_ns[keep],
+        hi_ns=seen.hi_ns[keep],
+        at_ns=at_ns[keep],
+        row=seen.row[keep],
+    )
 
 
 class BlockedWindow(NamedTuple):
@@ -76,7 +82,8 @@ class BlockedWindow(NamedTuple):
 
     @property
     def blocks(self) -> int:
-        return -(-(self.end_ns - self.start_ns + 1) // self.block_ns)
+        length_ns = self.end_ns - self.start_ns + 1  # both ends lie in it
+        return -(-length_ns // self.block_ns)  # rounded up
 
 
 class LatencyFigures(ABC):
@@ -91,7 +98,7 @@ class LatencyFigures(ABC):
     def value_at(self, rank: int, column: str = "ns") -> float:
         """The observation (or its lower or upper bound) with this rank, counted from 0.
 
-        `column`: one of OBSERVED.
+        `column`: one of BOUND_COLUMNS.
         """
 
     @property
@@ -120,20 +127,25 @@ class LatencyFigures(ABC):
 
     def quantile(self, q: float, column: str = "ns") -> float:
         """The q-quantile; NaN without observations."""
-        return self.value_at(rank_of(self.n, q), column) if self.n else math.nan
+        if not self.n:
+            return math.nan
+        return self.value_at(rank_of(self.n, q), column)
 
     def interval(self, q: float) -> RankInterval | None:
         """The quantile's sampling interval; None without observations."""
         if not self.n:
             return None
-        lo, hi = interval_ranks(self.n, q, self.effect(q), len(self.block_sizes))
-        return RankInterval(self.value_at(lo), None if hi is None else self.value_at(hi))
+        lo_rank, hi_rank = interval_ranks(self.n, q, self.effect(q), len(self.block_sizes))
+        hi = None if hi_rank is None else self.value_at(hi_rank)
+        return RankInterval(self.value_at(lo_rank), hi)
 
     def instrument(self, q: float) -> tuple[float, float]:
         """Bounds of the quantile from the uncertainty of the time stamps."""
+        value = self.quantile(q)
         # With binned gaps the mean of a bin's bounds may lie on the wrong side of its values' mean.
-        value, low, high = (self.quantile(q, column) for column in BOUND_COLUMNS)
-        return min(low, value), max(high, value)
+        low = min(self.quantile(q, "lo_ns"), value)
+        high = max(self.quantile(q, "hi_ns"), value)
+        return low, high
 
 
 class SampleFigures(LatencyFigures):
@@ -141,11 +153,14 @@ class SampleFigures(LatencyFigures):
 
     def __init__(self, seen: Observations, blocks: Ints) -> None:
         """`blocks`: the time block of each observation."""
-        self.seen, self.blocks = seen, blocks
+        self.seen = seen
+        self.blocks = blocks
         _, self._block, self._sizes = np.unique(blocks, return_inverse=True, return_counts=True)
-        fine = seen.ns[np.isfinite(seen.ns)]
-        self.finite, self.n_failed = len(fine), len(seen.ns) - len(fine)
-        self.sum_ns, self.max_ns = float(fine.sum()), float(fine.max(initial=-1))
+        finite_ns = seen.ns[np.isfinite(seen.ns)]
+        self.finite = len(finite_ns)
+        self.n_failed = len(seen.ns) - len(finite_ns)
+        self.sum_ns = float(finite_ns.sum())
+        self.max_ns = float(finite_ns.max(initial=-1))
         self._ordered = {column: np.sort(getattr(seen, column)) for column in BOUND_COLUMNS}
 
     def value_at(self, rank: int, column: str = "ns") -> float:
@@ -156,7 +171,8 @@ class SampleFigures(LatencyFigures):
         return self._sizes
 
     def effect(self, q: float) -> float:
-        return design_effect(self._sizes, np.bincount(self._block, tail_of(self.seen.ns, q)))
+        in_tail = tail_of(self.seen.ns, q)
+        return design_effect(self._sizes, np.bincount(self._block, in_tail))
 
 
 def blocked_windows(table: RecordTable, windows: Sequence[tuple[int, int]]) -> list[BlockedWindow]:
@@ -165,57 +181,83 @@ def blocked_windows(table: RecordTable, windows: Sequence[tuple[int, int]]) -> l
 
 def sample_figures(table: RecordTable, key: str, spans: Sequence[BlockedWindow]) -> SampleFigures:
     """One latency over several windows, their blocks side by side."""
-    whole, seen, blocks, before = ALL_LATENCIES[key].observe(table), [], [], 0
-    for start, end, block_ns in spans:
-        part = in_window(whole, table, key, start, end)
-        seen.append(part)
-        blocks.append(block_of(part.at_ns, start, block_ns) + before)
-        before += MAX_BLOCKS + 1
-    joined = (np.concatenate([getattr(s, f.name) for s in seen]) for f in fields(Observations))
-    return SampleFigures(Observations(*joined), np.concatenate(blocks))
-
-
-def speed_json(seen: SampleFigures) -> Json:
-    """The same for an output speed in tokens/s: 0 for a failed request, lower quantiles."""
-
-    def ends(slow_ns: float | None, fast_ns: float) -> list[float]:
-        return [0.0 if slow_ns is None else _say_speed(slow_ns), _say_speed(fast_ns)]
-
-    n, speeds = seen.n, SECOND / seen.seen.ns[np.isfinite(seen.seen.ns)].clip(min=1)
-    out: Json = {
-        "n": n,
-        "n_failed": seen.n_failed,
-        "effective_n": round(n / seen.effect(0.95)) if n else 0,
-        "mean": round(float(speeds.mean()), 3) if len(speeds) else None,
+    observed = ALL_LATENCIES[key].observe(table)
+    parts = []
+    blocks = []
+    blocks_before = 0
+    for start_ns, end_ns, block_ns in spans:
+        part = in_window(observed, table, key, start_ns, end_ns)
+        parts.append(part)
+        blocks.append(block_of(part.at_ns, start_ns, block_ns) + blocks_before)
+        blocks_before += MAX_BLOCKS + 1  # more than a window has, so none is of two windows
+    columns = {
+        field.name: np.concatenate([getattr(part, field.name) for part in parts])
+        for field in fields(Observations)
     }
+    return SampleFigures(Observations(**columns), np.concatenate(blocks))
+
+
+def speed_json(figures: SampleFigures) -> Json:
+    """The same for an output speed in tokens/s: 0 for a failed request, lower quantiles."""
+    finite_ns = figures.seen.ns[np.isfinite(figures.seen.ns)]
+    mean = None
+    if len(finite_ns):
+        speeds = SECOND / finite_ns.clip(min=1)
+        mean = round(float(speeds.mean()), 3)
+    block: Json = {**_counts(figures), "mean": mean}
     for name, q in SPEED_QUANTILES.items():
-        interval, (low, high) = seen.interval(q), seen.instrument(q)
-        out[name] = _say_speed(seen.quantile(q)) if n else None
-        out[f"{name}_ci95"] = interval and ends(interval.hi, interval.lo)
-        out[f"{name}_instrument"] = ends(high, low) if n else None
-    return out
+        block |= _speed_quantile(figures, name, q)
+    return block
 
 
-def _say_speed(ns: float) -> float:
+def _speed_quantile(figures: SampleFigures, name: str, q: float) -> Json:
+    """A speed's quantile; the ends of its intervals change places, as a longer time is slower."""
+    interval = figures.interval(q)
+    if interval is None:
+        return {name: None, f"{name}_ci95": None, f"{name}_instrument": None}
+    slowest = 0.0 if interval.hi is None else _speed(interval.hi)
+    shortest_ns, longest_ns = figures.instrument(q)
+    return {
+        name: _speed(figures.quantile(q)),
+        f"{name}_ci95": [slowest, _speed(interval.lo)],
+        f"{name}_instrument": [_speed(longest_ns), _speed(shortest_ns)],
+    }
+
+
+def _speed(ns: float) -> float:
     return round(per_second(ns), 3)
 
 
-def latency_json(seen: LatencyFigures) -> Json:
+def _counts(figures: LatencyFigures) -> Json:
+    return {
+        "n": figures.n,
+        "n_failed": figures.n_failed,
+        "effective_n": round(figures.n / figures.effect(0.95)) if figures.n else 0,
+    }
+
+
+def latency_json(figures: LatencyFigures) -> Json:
     """n, n_failed, effective_n, mean, quantiles and max of one latency, in ms.
 
     Each quantile comes with `..._ci95` (sampling) and `..._instrument` (stamps), as [lo, hi].
     """
-    n = seen.n
-    out: Json = {
-        "n": n,
-        "n_failed": seen.n_failed,
-        "effective_n": round(n / seen.effect(0.95)) if n else 0,
-        "mean": json_ms(seen.mean_ns),
-        "max": json_ms(seen.longest_ns),
+    block: Json = {
+        **_counts(figures),
+        "mean": json_ms(figures.mean_ns),
+        "max": json_ms(figures.longest_ns),
     }
     for name, q in QUANTILES.items():
-        interval = seen.interval(q)
-        out[name] = json_ms(seen.quantile(q))
-        out[f"{name}_ci95"] = interval and [json_ms(interval.lo), json_ms(interval.hi)]
-        out[f"{name}_instrument"] = [json_ms(x) for x in seen.instrument(q)] if n else None
-    return out
+        block |= _latency_quantile(figures, name, q)
+    return block
+
+
+def _latency_quantile(figures: LatencyFigures, name: str, q: float) -> Json:
+    interval = figures.interval(q)
+    if interval is None:
+        return {name: None, f"{name}_ci95": None, f"{name}_instrument": None}
+    low_ns, high_ns = figures.instrument(q)
+    return {
+        name: json_ms(figures.quantile(q)),
+        f"{name}_ci95": [json_ms(interval.lo), json_ms(interval.hi)],
+        f"{name}_instrument": [json_ms(low_ns), json_ms(high_ns)],
+    }

@@ -81,7 +81,8 @@ class Ledger:
 
     def in_flight_of(self, until_ns: int) -> int:
         """How many of the requests sent up to `until_ns` have not ended, as far as is known."""
-        return sum(0 <= one.record.sent_ns <= until_ns for one in self._open.values())
+        sent_ns = [under_way.record.sent_ns for under_way in self._open.values()]
+        return sum(0 <= at_ns <= until_ns for at_ns in sent_ns)
 
     def keep_from(self, from_ns: int | None) -> None:
         """Requests that ended from here on are not dropped, whatever is asked; None: as usual."""
@@ -117,26 +118,29 @@ class Ledger:
 
         Cheaper than a table, as no token is read.
         """
-        count = bad = 0
+        ended = 0
+        failed = 0
         tables = list(self._fresh)
         for packed in self._packed:
             if from_ns <= packed.first_ns and packed.last_ns <= horizon_ns:
-                count, bad = count + packed.requests, bad + packed.failed
+                ended += packed.requests
+                failed += packed.failed
             elif from_ns <= packed.last_ns and packed.first_ns <= horizon_ns:
                 tables.append(packed.table)
         for table in tables:
             inside = (table.done_ns >= from_ns) & (table.done_ns <= horizon_ns)
-            count += int(inside.sum())
-            bad += int((inside & failed_requests(table)).sum())
-        return count, bad
+            ended += int(inside.sum())
+            failed += int((inside & failed_requests(table)).sum())
+        return ended, failed
 
     def _pack(self) -> None:
         self._packed.append(PackedTable.of(concat_tables(self._fresh)))
         self._fresh = []
         if self._tokens_ns is not None:
-            old_ns = self._packed[-1].last_ns - self._tokens_ns
-            old = sum(packed.last_ns < old_ns for packed in self._packed)
-            self._packed[:old] = [replace(packed, events=None) for packed in self._packed[:old]]
+            oldest_ns = self._packed[-1].last_ns - self._tokens_ns
+            n_old = sum(packed.last_ns < oldest_ns for packed in self._packed)
+            for number, packed in enumerate(self._packed[:n_old]):
+                self._packed[number] = replace(packed, events=None)
 
     def _extend(self, part: RequestRecord) -> None:
         under_way = self._open.get(part.key)
@@ -158,12 +162,13 @@ class _Open:
         if part.done_ns in self.known_until:
             return
         self.known_until.add(part.done_ns)
-        at_ns = self.record.at_ns
-        late = part.done_ns < self.record.done_ns
-        place = bisect_right(at_ns, part.at_ns[0]) if late and part.at_ns else len(at_ns)
+        place = len(self.record.at_ns)
+        is_late = part.done_ns < self.record.done_ns
+        if is_late and part.at_ns:
+            place = bisect_right(self.record.at_ns, part.at_ns[0])
         for name in ARRAYS:
             getattr(self.record, name)[place:place] = getattr(part, name)
-        if not late:
+        if not is_late:
             self.record = _with_arrays(part, self.record)
 
 
@@ -171,10 +176,10 @@ def _with_arrays(
     rest: RequestRecord, arrays: RequestRecord, *, copy: bool = False
 ) -> RequestRecord:
     """The scalars of `rest` with the arrays of `arrays` (copied: a caller may keep its own)."""
-    return replace(
-        rest,
-        **{name: getattr(arrays, name)[:] if copy else getattr(arrays, name) for name in ARRAYS},
-    )
+    columns = {name: getattr(arrays, name) for name in ARRAYS}
+    if copy:
+        columns = {name: column[:] for name, column in columns.items()}
+    return replace(rest, **columns)
 
 
 @dataclass(frozen=True)
@@ -191,14 +196,13 @@ class LedgerView:
 
     @cached_property
     def table(self) -> RecordTable:
-        ended = (one.table for one in self.ended)
-        return concat_tables(
-            [self._cut(keep_three_events(table)) for table in chain(ended, self._open_tables())]
-        )
+        ended = (source.table for source in self.ended)
+        tables = chain(ended, self._open_tables())
+        return concat_tables([self._cut(keep_three_events(table)) for table in tables])
 
     def chunks(self) -> Iterator[RecordTable]:
-        for one in self.ended:
-            yield from map(self._cut, one.chunks())
+        for source in self.ended:
+            yield from map(self._cut, source.chunks())
         yield from map(self._cut, self._open_tables())
 
     def _cut(self, table: RecordTable) -> RecordTable:
@@ -211,14 +215,16 @@ class LedgerView:
 
 def mean_in_flight(table: RecordTable, start_ns: int, end_ns: int) -> float:
     """Mean number of requests in flight between two instants."""
-    low = np.maximum(table.sent_ns, start_ns)
-    high = np.minimum(table.done_ns, end_ns)
-    return float((high - low).clip(min=0).sum() / max(end_ns - start_ns, 1))
+    from_ns = np.maximum(table.sent_ns, start_ns)
+    until_ns = np.minimum(table.done_ns, end_ns)
+    in_flight_ns = (until_ns - from_ns).clip(min=0)
+    return float(in_flight_ns.sum() / max(end_ns - start_ns, 1))
 
 
 def waiting_or_thinking(table: RecordTable, at_ns: int) -> tuple[int, float]:
     """(users with a request in flight or in their planned pause after it, mean of all pauses)."""
     think_ns = table.think_ns.clip(min=0)
     thinking = ~table.is_open & (table.done_ns + think_ns > at_ns)
-    busy = ((table.outcome == OPEN) & (table.sent_ns >= 0)) | thinking
-    return int(busy.sum()), float(think_ns.mean()) if len(table) else 0.0
+    in_flight = (table.outcome == OPEN) & (table.sent_ns >= 0)
+    mean_think_ns = float(think_ns.mean()) if len(table) else 0.0
+    return int((in_flight | thinking).sum()), mean_think_ns

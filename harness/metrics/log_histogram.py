@@ -41,7 +41,7 @@ class LogHistogram:
     """Durations counted by block of time and bin. Only cells with a count take memory."""
 
     def __init__(self) -> None:
-        self._cells = np.zeros(0, np.int64)  # block * BINS + bin, ascending
+        self._cells = np.zeros(0, np.int64)  # block * DURATION_BINS + bin, ascending
         self._counts = np.zeros(0)  # whole numbers; exact as doubles up to 2^53
         self._sums = np.zeros(0)  # of each cell's values, ns
         self._totals: tuple[Ints, Floats, Floats] | None = None
@@ -54,17 +54,23 @@ class LogHistogram:
             return
         # Cells are renumbered within the range of bins that occurs here, so that np.bincount needs
         # only a small array. If the values are spread too wide for that, they are sorted instead.
-        low, width = int(bins.min()), int(bins.max() - bins.min()) + 1
+        low = int(bins.min())
+        width = int(bins.max() - bins.min()) + 1
         keys = blocks * width + (bins - low)
         size = (int(np.max(blocks)) + 1) * width
-        used = np.arange(size)
         if size > DENSE_CELLS * len(ns) + 4096:
             used, keys = np.unique(keys, return_inverse=True)
+        else:
+            used = np.arange(size)
+        totals_ns = ns if weights is None else ns * weights
         counts = np.bincount(keys, weights, len(used))
-        sums = np.bincount(keys, ns if weights is None else ns * weights, len(used))
-        some = np.flatnonzero(counts)
-        cells = used[some] // width * DURATION_BINS + used[some] % width + low
-        self._merge(cells, counts[some].astype(np.float64), sums[some].astype(np.float64))
+        sums = np.bincount(keys, totals_ns, len(used))
+        filled = np.flatnonzero(counts)
+        block = used[filled] // width
+        cells = block * DURATION_BINS + used[filled] % width + low
+        cell_counts = counts[filled].astype(np.float64)
+        cell_sums = sums[filled].astype(np.float64)
+        self._merge(cells, cell_counts, cell_sums)
 
     def _merge(self, cells: Ints, counts: Floats, sums: Floats) -> None:
         both = np.concatenate([self._cells, cells])
@@ -76,18 +82,21 @@ class LogHistogram:
     @classmethod
     def concat_blocks(cls, parts: Sequence[LogHistogram], blocks: Sequence[int]) -> LogHistogram:
         """Concatenate histograms along the block axis; `blocks`: how many blocks each one has."""
-        whole = cls()
-        first = 0
-        for part, number in zip(parts, blocks, strict=True):
-            whole._merge(part._cells + first * DURATION_BINS, part._counts, part._sums)  # noqa: SLF001
-            first += number
-        return whole
+        joined = cls()
+        first_block = 0
+        for part, n_blocks in zip(parts, blocks, strict=True):
+            cells = part._cells + first_block * DURATION_BINS  # noqa: SLF001 - of this class
+            joined._merge(cells, part._counts, part._sums)  # noqa: SLF001 - of this class
+            first_block += n_blocks
+        return joined
 
     @property
     def cells(self) -> tuple[Ints, Ints, Floats]:
         """(block, index of its bin in `totals`, count) of each cell with a count."""
-        bins = self._cells % DURATION_BINS
-        return self._cells // DURATION_BINS, np.searchsorted(self.totals[0], bins), self._counts
+        used_bins, _, _ = self.totals
+        block = self._cells // DURATION_BINS
+        place = np.searchsorted(used_bins, self._cells % DURATION_BINS)
+        return block, place, self._counts
 
     @property
     def totals(self) -> tuple[Ints, Floats, Floats]:
@@ -95,13 +104,15 @@ class LogHistogram:
         if self._totals is None:
             bins, where = np.unique(self._cells % DURATION_BINS, return_inverse=True)
             counts = _sums(where, self._counts)
-            self._totals = bins, counts, _sums(where, self._sums) / counts
+            means_ns = _sums(where, self._sums) / counts
+            self._totals = (bins, counts, means_ns)
         return self._totals
 
     def at(self, rank: int) -> float:
         """The value with this rank, counted from 0, in ns: within 0.1%."""
-        _, counts, means = self.totals
-        return float(means[np.searchsorted(np.cumsum(counts), rank, "right")])
+        _, counts, means_ns = self.totals
+        place = np.searchsorted(np.cumsum(counts), rank, "right")
+        return float(means_ns[place])
 
 
 def _sums(where: Ints, values: Floats) -> Floats:

@@ -47,13 +47,18 @@ def _per_request(table: RecordTable, ends: Ints, lows: Ints, have: Bools) -> Obs
 
     From sent; in an open loop from the schedule, and how late a request was sent is a doubt too.
     """
-    is_open, begun = table.is_open, table.begun_ns
+    is_open = table.is_open
+    begun_ns = table.begun_ns
     known = have & ((table.outcome == OK) | is_open)
-    age = np.where(is_open, table.done_ns - begun, np.inf)
-    ns = np.where(known, ends - begun, age)
-    lo = np.where(known, (lows - table.sent_ns).clip(min=0), age)
-    hi = np.where(known, ns, np.inf)
-    return Observations(ns, lo, hi, np.where(known, ends, table.done_ns), np.arange(len(table)))
+    age_ns = np.where(is_open, table.done_ns - begun_ns, np.inf)
+    ns = np.where(known, ends - begun_ns, age_ns)
+    return Observations(
+        ns=ns,
+        lo_ns=np.where(known, (lows - table.sent_ns).clip(min=0), age_ns),
+        hi_ns=np.where(known, ns, np.inf),
+        at_ns=np.where(known, ends, table.done_ns),
+        row=np.arange(len(table)),
+    )
 
 
 def _to_event(table: RecordTable, index: Ints) -> Observations:
@@ -87,25 +92,34 @@ def tpot(table: RecordTable) -> Observations:
     With one token per event that is the field's (last - first) / (output tokens - 1). Requests of
     one event have none and are left out; open ones are not judged before they end.
     """
-    bad = failed_requests(table)
-    rows = np.flatnonzero(bad | ((table.counts > 1) & (table.outcome == OK)))
+    failed = failed_requests(table)
+    rows = np.flatnonzero(failed | ((table.counts > 1) & (table.outcome == OK)))
     if not len(table.at_ns):
         inf = np.full(len(rows), np.inf)
         return Observations(inf, inf, inf, table.done_ns[rows], rows)
-    total = np.concatenate([np.zeros(1, np.int64), np.cumsum(table.tokens)])
+    first, last = _end_events(table, rows)
+    tokens_until = _cumulated_tokens(table)
+    later_tokens = np.maximum(tokens_until[last + 1] - tokens_until[first + 1], 1)
+    span_ns = table.at_ns[last] - table.at_ns[first]
+    shortest_ns = (table.not_before_ns[last] - table.at_ns[first]).clip(min=0)
+    longest_ns = table.at_ns[last] - table.not_before_ns[first]
+    return Observations(
+        ns=np.where(failed[rows], np.inf, span_ns / later_tokens),
+        lo_ns=np.where(failed[rows], np.inf, shortest_ns / later_tokens),
+        hi_ns=np.where(failed[rows], np.inf, longest_ns / later_tokens),
+        at_ns=table.done_ns[rows],
+        row=rows,
+    )
+
+
+def _end_events(table: RecordTable, rows: Ints) -> tuple[Ints, Ints]:
+    """The first and the last event of each request; of one that has none, another request's.
+
+    Such a request failed, and is infinite whatever its events say.
+    """
     first = np.minimum(table.offsets[:-1][rows], len(table.at_ns) - 1)
     last = np.maximum(table.offsets[1:][rows] - 1, first)
-    tokens = np.maximum(total[last + 1] - total[first + 1], 1)
-    at, low, inf_where = table.at_ns, table.not_before_ns, bad[rows]
-    ns, lo, hi = (
-        np.where(inf_where, np.inf, span / tokens)
-        for span in (
-            at[last] - at[first],
-            (low[last] - at[first]).clip(min=0),
-            at[last] - low[first],
-        )
-    )
-    return Observations(ns, lo, hi, table.done_ns[rows], rows)
+    return first, last
 
 
 def tps(table: RecordTable) -> Observations:
@@ -121,8 +135,13 @@ def tps(table: RecordTable) -> Observations:
     inf = np.full(len(silent), np.inf)
     row = np.concatenate([seen.row, silent])
     order = np.argsort(row)  # by request, as in every latency
-    ns, lo, hi = (np.concatenate([x, inf])[order] for x in (seen.ns, seen.lo_ns, seen.hi_ns))
-    return Observations(ns, lo, hi, table.done_ns[row[order]], row[order])
+    return Observations(
+        ns=np.concatenate([seen.ns, inf])[order],
+        lo_ns=np.concatenate([seen.lo_ns, inf])[order],
+        hi_ns=np.concatenate([seen.hi_ns, inf])[order],
+        at_ns=table.done_ns[row[order]],
+        row=row[order],
+    )
 
 
 def failed_requests(table: RecordTable) -> Bools:
@@ -131,8 +150,13 @@ def failed_requests(table: RecordTable) -> Bools:
 
 
 def delivered_tokens(table: RecordTable) -> Ints:
-    total = np.concatenate([np.zeros(1, np.int64), np.cumsum(table.tokens)])
-    return np.asarray(np.diff(total[table.offsets]))
+    """Of each request, by its events."""
+    return np.asarray(np.diff(_cumulated_tokens(table)[table.offsets]))
+
+
+def _cumulated_tokens(table: RecordTable) -> Ints:
+    """The tokens of all events before event i, for i from 0 to the number of events."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(table.tokens)])
 
 
 BURST_NS: Final = 100_000  # between two tokens of a stream: faster, and they were collected
@@ -147,10 +171,11 @@ def came_at_once(table: RecordTable) -> Floats:
     """
     tokens = delivered_tokens(table)
     rows = np.flatnonzero((table.outcome == OK) & (tokens > 1))
-    first, last = table.offsets[:-1][rows], table.offsets[1:][rows] - 1
-    further = tokens[rows] - table.tokens[first]
-    burst = table.at_ns[last] - table.at_ns[first] < BURST_NS * further
-    return np.asarray(burst | (table.not_before_ns[last] <= table.at_ns[first]), np.float64)
+    first, last = _end_events(table, rows)
+    later_tokens = tokens[rows] - table.tokens[first]
+    burst = table.at_ns[last] - table.at_ns[first] < BURST_NS * later_tokens
+    perhaps_with_first = table.not_before_ns[last] <= table.at_ns[first]
+    return np.asarray(burst | perhaps_with_first, np.float64)
 
 
 def lost_gaps(table: RecordTable) -> tuple[Ints, Ints]:
@@ -161,8 +186,9 @@ def lost_gaps(table: RecordTable) -> tuple[Ints, Ints]:
     rows = np.flatnonzero(failed_requests(table))
     if not len(rows):  # the usual case: no event needs to be counted
         return rows, rows
-    owed = (table.planned_tokens - np.maximum(delivered_tokens(table), 1))[rows]
-    return rows[owed > 0], owed[owed > 0]
+    # the first token ends no gap
+    lost = (table.planned_tokens - np.maximum(delivered_tokens(table), 1))[rows]
+    return rows[lost > 0], lost[lost > 0]
 
 
 def pooled(table: RecordTable, gaps: Callable[[Events], TokenGaps]) -> Observations:
@@ -172,14 +198,16 @@ def pooled(table: RecordTable, gaps: Callable[[Events], TokenGaps]) -> Observati
     """
     if not table.whole:
         raise ValueError("a thinned-out table has no gaps: use the chunks of what it was made from")
-    seen, lost = gaps(table), np.repeat(*lost_gaps(table))
-    inf = np.full(len(lost), np.inf)
+    came = gaps(table)
+    failed_rows, lost = lost_gaps(table)
+    row_of_lost = np.repeat(failed_rows, lost)
+    inf = np.full(len(row_of_lost), np.inf)
     return Observations(
-        ns=np.concatenate([seen.ns, inf]),
-        lo_ns=np.concatenate([seen.min_ns, inf]),
-        hi_ns=np.concatenate([seen.max_ns, inf]),
-        at_ns=np.concatenate([seen.at_ns, table.done_ns[lost]]),
-        row=np.concatenate([table.request_of_event[seen.end], lost]),
+        ns=np.concatenate([came.ns, inf]),
+        lo_ns=np.concatenate([came.min_ns, inf]),
+        hi_ns=np.concatenate([came.max_ns, inf]),
+        at_ns=np.concatenate([came.at_ns, table.done_ns[row_of_lost]]),
+        row=np.concatenate([table.request_of_event[came.end], row_of_lost]),
     )
 
 
@@ -204,12 +232,14 @@ def schedule_lag(table: RecordTable) -> Observations:
 def from_send(observe: Callable[[RecordTable], Observations]) -> Callable[..., Observations]:
     """The same latency from the first byte sent, of the requests that have a schedule."""
 
-    def seen(table: RecordTable) -> Observations:
+    def observe_from_send(table: RecordTable) -> Observations:
+        rows = np.flatnonzero(table.scheduled_ns >= 0)
         scheduled = table.select(table.scheduled_ns >= 0)
-        found = observe(replace(scheduled, scheduled_ns=np.full(len(scheduled), -1)))
-        return replace(found, row=np.flatnonzero(table.scheduled_ns >= 0)[found.row])
+        # as if it had no schedule: then a latency begins with the first byte
+        seen = observe(replace(scheduled, scheduled_ns=np.full(len(scheduled), -1)))
+        return replace(seen, row=rows[seen.row])
 
-    return seen
+    return observe_from_send
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 NAN: Final = math.nan
 UNKNOWN: Final = "–"  # noqa: RUF001 - a dash for people, not a minus
-MIN_DIGITS, DIGITS_WITHOUT_INTERVAL, MAX_DIGITS = 2, 3, 4
+MIN_DIGITS: Final = 2
+DIGITS_WITHOUT_INTERVAL: Final = 3
+MAX_DIGITS: Final = 4
 MAX_INTEGER_DIGITS: Final = 6  # before the decimal point
 MAX_DECIMALS: Final = 3  # to show that a figure is not its limit
 # Markdown ignores an underscore inside a word, so `ttft_p95` needs no escape.
@@ -41,17 +43,24 @@ def decimal_places(
     """Decimal places to print; negative: round to tens, hundreds, ..."""
     # The first finite value other than 0 sets the scale of the number.
     scale = next((abs(v) for v in (value, lo, hi) if v and math.isfinite(v)), 1.0)
-    size = math.floor(math.log10(scale))
-    half = (hi - lo) / 2
-    if not math.isfinite(half) or half <= 0:
+    size = _power_of_ten(scale)
+    half_width = (hi - lo) / 2
+    if not math.isfinite(half_width) or half_width <= 0:
         return max(digits - 1 - size, 0)
-    lead = math.floor(math.log10(half))
-    if half / 10**lead < SMALL_LEADING_DIGIT:
-        lead -= 1
+    last_digit = _power_of_ten(half_width)
+    if half_width / 10**last_digit < SMALL_LEADING_DIGIT:
+        last_digit -= 1
     max_places = min(max(MAX_DIGITS - 1 - size, 0), MAX_INTEGER_DIGITS - 1 - size)
-    large = max(half, abs(value) if math.isfinite(value) else 0.0)
-    min_places = MIN_DIGITS - 1 - math.floor(math.log10(large))
-    return max(min(-lead, max_places), min_places)
+    largest = half_width
+    if math.isfinite(value):
+        largest = max(half_width, abs(value))
+    min_places = MIN_DIGITS - 1 - _power_of_ten(largest)
+    return max(min(-last_digit, max_places), min_places)
+
+
+def _power_of_ten(value: float) -> int:
+    """The place of its first digit: 2 of 123, -1 of 0.5."""
+    return math.floor(math.log10(value))
 
 
 def format_number(value: float) -> str:
@@ -97,18 +106,22 @@ class Quantity:
         """The number alone, rounded to the side of its limit that it is on."""
         decimals = decimal_places(self.value, self.lo, self.hi)
         if math.isfinite(self.value):
-            # Add decimals until the rounded number is on the same side of the limit as the exact
-            # one.
-            while decimals < MAX_DECIMALS and _side(self.value, self.limit) != _side(
-                round(self.value, decimals), self.limit
-            ):
+            while decimals < MAX_DECIMALS and not self._shows_side(decimals):
                 decimals += 1
         return format_rounded(self.value, decimals)
+
+    def _shows_side(self, decimals: int) -> bool:
+        """Whether it is rounded to the side of the limit that it is on."""
+        rounded = round(self.value, decimals)
+        return _side(rounded, self.limit) == _side(self.value, self.limit)
 
     @property
     def cell(self) -> str:
         """`412 (398 to 432)`: for a column that says the unit."""
-        return self.digits + (f" ({self.interval})" if self.interval else "")
+        return self._with_interval(self.digits)
+
+    def _with_interval(self, text: str) -> str:
+        return f"{text} ({self.interval})" if self.interval else text
 
     @property
     def interval(self) -> str:
@@ -126,7 +139,7 @@ class Quantity:
     def __str__(self) -> str:
         """`412 ms (398 to 432)`."""
         unit = f" {self.unit}" if self.unit and math.isfinite(self.value) else ""
-        return self.digits + unit + (f" ({self.interval})" if self.interval else "")
+        return self._with_interval(self.digits + unit)
 
 
 def _side(value: float, limit: float) -> int:
@@ -135,8 +148,10 @@ def _side(value: float, limit: float) -> int:
 
 def as_float(value: Any) -> float:
     """A JSON figure: null is NaN, "inf" is infinity, anything unreadable NaN."""
+    if value is None or isinstance(value, bool):
+        return NAN
     try:
-        return NAN if value is None or isinstance(value, bool) else float(value)
+        return float(value)
     except (TypeError, ValueError):
         return NAN
 
@@ -153,7 +168,8 @@ def memory_text(mib: float) -> str:
 
 def count_of(n: float, one: str) -> str:
     """`1 request`, `1,200 requests`."""
-    return f"{n:,.0f} {one}{'s' * (n != 1)}"
+    plural = "" if n == 1 else "s"
+    return f"{n:,.0f} {one}{plural}"
 
 
 def slo_name(slo: Slo) -> str:
@@ -178,22 +194,25 @@ def metric_name(metric: str) -> str:
 
 def slo_bound(slo: Slo) -> str:
     """`under 500 ms`, `at least 30 tokens/s`."""
-    return f"{'at least' if slo.speed else 'under'} {slo_limit(slo)}"
+    side = "at least" if slo.speed else "under"
+    return f"{side} {slo_limit(slo)}"
 
 
 def slo_limit(slo: Slo) -> str:
     """`500 ms`, `1.5 s`, `30 tokens/s`."""
     if slo.speed:
         return f"{slo.limit:g} {slo.unit}"
-    unit, size = ("s", SECOND) if slo.limit_ns >= SECOND else ("ms", MS)
-    return f"{slo.limit_ns / size:g} {unit}"
+    if slo.limit_ns >= SECOND:
+        return f"{slo.limit_ns / SECOND:g} s"
+    return f"{slo.limit_ns / MS:g} ms"
 
 
 def as_sentence(text: str) -> str:
     """Add a capital, unless the text begins with a name like `p95`, and a period."""
     text = text.strip()
-    capital = text[:1] if text[1:2].isdigit() else text[:1].upper()
-    return capital + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
+    if not text[1:2].isdigit():
+        text = text[:1].upper() + text[1:]
+    return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
 def escape_markdown(text: str) -> str:

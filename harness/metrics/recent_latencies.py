@@ -47,19 +47,22 @@ class RecentLatencies:
             self._seconds[key].clear()
 
     def look(self) -> list[float | str | None]:
-        """p50, p95, p99 of each of KEYS in ms; None: no value yet; "inf": too many failures."""
+        """p50, p95, p99 in ms of each of LIVE_KEYS; None: no value; "inf": too many failures."""
         return [value for key in LIVE_KEYS for value in self._quantiles(key)]
 
     def _quantiles(self, key: str) -> list[float | str | None]:
-        seconds, fresh = self._seconds[key], self._fresh[key]
-        seconds.append(
-            np.concatenate(fresh)[-self._max_values :].astype(float) if fresh else np.zeros(0)
-        )
-        fresh.clear()
-        ordered = np.sort(np.concatenate(seconds)[-self._max_values :])
-        return [_shown(ordered, q) for q in LIVE_QUANTILES.values()]
+        seconds = self._seconds[key]
+        fresh = np.concatenate([np.zeros(0), *self._fresh[key]])
+        self._fresh[key].clear()
+        seconds.append(fresh[-self._max_values :])
+        ordered_ns = np.sort(np.concatenate(seconds)[-self._max_values :])
+        return [_shown_ms(ordered_ns, q) for q in LIVE_QUANTILES.values()]
 
 
-def _shown(ordered: Floats, q: float) -> float | str | None:
-    ns = quantile(ordered, q)
-    return None if isnan(ns) else "inf" if ns == inf else round(ns / MS, 2)
+def _shown_ms(ordered_ns: Floats, q: float) -> float | str | None:
+    ns = quantile(ordered_ns, q)
+    if isnan(ns):
+        return None
+    if ns == inf:
+        return "inf"
+    return round(ns / MS, 2)

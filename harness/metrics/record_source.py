@@ -77,30 +77,36 @@ class PackedEvents(NamedTuple):
 
     @classmethod
     def of(cls, table: RecordTable) -> PackedEvents:
-        gaps = np.diff(table.at_ns, prepend=0)
-        gaps[table.offsets[:-1][table.counts > 0]] = 0
-        lags = table.at_ns - table.not_before_ns
-        inexact = np.flatnonzero(lags)
-        late = narrowest(inexact), narrowest(lags[inexact])
-        return cls(table.offsets, table.answer_index, narrowest(gaps), *late, pack(table.tokens))
+        gaps_ns = np.diff(table.at_ns, prepend=0)
+        gaps_ns[table.offsets[:-1][table.counts > 0]] = 0
+        lags_ns = table.at_ns - table.not_before_ns
+        inexact = np.flatnonzero(lags_ns)
+        return cls(
+            offsets=table.offsets,
+            answer_index=table.answer_index,
+            gaps_ns=narrowest(gaps_ns),
+            inexact=narrowest(inexact),
+            lags_ns=narrowest(lags_ns[inexact]),
+            tokens=pack(table.tokens),
+        )
 
     def restore(self, thin: RecordTable) -> RecordTable:
-        offsets, lengths = self.offsets, np.diff(self.offsets)
-        some = lengths > 0
-        at = np.cumsum(self.gaps_ns, dtype=np.int64)
+        events = np.diff(self.offsets)  # of each request
+        has_events = events > 0
         # One running sum over the gaps of all requests (m,). Each request is then shifted to start
         # at its own first event, which the thin table keeps.
-        begins = at[offsets[:-1][some]]
-        firsts = thin.at_ns[thin.offsets[:-1][some]]
-        at += np.repeat(firsts - begins, lengths[some])
-        low = at.copy()
-        low[self.inexact] -= self.lags_ns
+        at_ns = np.cumsum(self.gaps_ns, dtype=np.int64)
+        begins_ns = at_ns[self.offsets[:-1][has_events]]
+        firsts_ns = thin.at_ns[thin.offsets[:-1][has_events]]
+        at_ns += np.repeat(firsts_ns - begins_ns, events[has_events])
+        not_before_ns = at_ns.copy()
+        not_before_ns[self.inexact] -= self.lags_ns
         return replace(
             thin,
             answer_index=self.answer_index,
-            offsets=offsets,
-            at_ns=at,
-            not_before_ns=low,
+            offsets=self.offsets,
+            at_ns=at_ns,
+            not_before_ns=not_before_ns,
             tokens=unpack(*self.tokens),
             whole=True,
         )
@@ -119,25 +125,36 @@ class PackedTable:
 
     @classmethod
     def of(cls, table: RecordTable) -> PackedTable:
-        thin, done_ns = keep_three_events(table), table.done_ns
+        thin = keep_three_events(table)
         columns = {f.name: pack(getattr(thin, f.name)) for f in fields(thin) if f.name != "whole"}
-        failed, ends = int(failed_requests(table).sum()), (int(done_ns.min()), int(done_ns.max()))
-        return cls(columns, len(table), failed, *ends, PackedEvents.of(table))
+        return cls(
+            columns=columns,
+            requests=len(table),
+            failed=int(failed_requests(table).sum()),
+            first_ns=int(table.done_ns.min()),
+            last_ns=int(table.done_ns.max()),
+            events=PackedEvents.of(table),
+        )
 
     @property
     def table(self) -> RecordTable:
-        return RecordTable(**{k: unpack(*v) for k, v in self.columns.items()}, whole=False)
+        columns = {name: unpack(*column) for name, column in self.columns.items()}
+        return RecordTable(**columns, whole=False)
 
     def chunks(self) -> Iterator[RecordTable]:
         """All events, as `RecordSource` has them; raises ValueError if they were let go."""
-        return iter([self.events.restore(self.table)]) if self.events else self.table.chunks()
+        if self.events is None:
+            return self.table.chunks()
+        return iter([self.events.restore(self.table)])
 
 
 def pack(values: Ints) -> PackedColumn:
     """The length, the first, and the differences of neighbors: one of them where all are alike."""
     steps = np.diff(values)
-    alike = len(steps) > 0 and (steps == steps[0]).all()
-    return len(values), int(values[:1].sum()), narrowest(steps[:1] if alike else steps)
+    if len(steps) > 0 and (steps == steps[0]).all():
+        steps = steps[:1]
+    first = int(values[0]) if len(values) else 0
+    return len(values), first, narrowest(steps)
 
 
 def unpack(n: int, first: int, steps: Packed) -> Ints:
@@ -148,7 +165,8 @@ def unpack(n: int, first: int, steps: Packed) -> Ints:
 
 def narrowest(values: Ints) -> Packed:
     """The same integers in the smallest signed type that holds them all."""
-    low, high = int(values.min(initial=0)), int(values.max(initial=0))
+    low = int(values.min(initial=0))
+    high = int(values.max(initial=0))
     for kind in (np.int8, np.int16, np.int32):
         if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max:
             return values.astype(kind)

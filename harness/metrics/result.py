@@ -228,7 +228,7 @@ class Level:
         """In a word: the decision in a search, else the worst verdict of its SLOs."""
         if self.decision != Decision.held:
             return self.decision
-        verdicts = [one.verdict for one in self.slos]
+        verdicts = [slo.verdict for slo in self.slos]
         return next((verdict for verdict in WORST_FIRST if verdict in verdicts), "measured")
 
     @property
@@ -240,12 +240,13 @@ class Level:
         """Of one of LATENCIES; an unknown one where it cannot be told."""
         if key in FIRST_TOKENS and not self.tells_ttft:
             return Latency()
-        found: Latency = getattr(self, LATENCIES[key].field)
-        return found
+        latency: Latency = getattr(self, LATENCIES[key].field)
+        return latency
 
     def observed(self, slo: Slo) -> float:
         """The quantile that an SLO limits, in its unit; NaN if levels do not have it."""
-        return float(getattr(getattr(self, SLO_METRICS[slo.metric].field), slo.statistic, nan))
+        latency = getattr(self, SLO_METRICS[slo.metric].field)
+        return float(getattr(latency, slo.statistic, nan))
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,8 +315,10 @@ class Target:
     @property
     def label(self) -> str:
         """`simulated llama-3.1-8b on h100`; "" of a real server."""
+        if not self.simulated:
+            return ""
         where = f" on {self.gpu}" if self.gpu else ""  # `vllm-harness engine` does not tell it
-        return f"simulated {self.model}{where}" if self.simulated else ""
+        return f"simulated {self.model}{where}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,14 +392,15 @@ class Result:
         numbers = f"{', '.join(others)} and {last}" if others else last
         if levels[0].rate_per_s:
             return f"{numbers} requests/s"
-        return f"{numbers} {self.unit}" + ("" if numbers == "1" else "s")
+        plural = "" if numbers == "1" else "s"
+        return f"{numbers} {self.unit}{plural}"
 
     @property
     def at_knee(self) -> Level | None:
         """The longest hold of the level whose figures stand for the knee."""
-        at = self.knee.measured_at if self.knee else None
-        there = [level for level in self.used if at in (None, level.load)]
-        return max(there, key=lambda level: level.seconds, default=None)
+        load = self.knee.measured_at if self.knee else None
+        holds = [level for level in self.used if load in (None, level.load)]
+        return max(holds, key=lambda level: level.seconds, default=None)
 
 
 def read_result(path: Path) -> Result | None:

@@ -51,12 +51,13 @@ class HistogramCounter:
 
     def add(self, ns: Floats | Ints) -> None:
         """Add observations, rounded to whole ns; +inf is counted but left out of the sum."""
-        if len(ns):
-            ns = np.rint(ns)
-            # side "left": a value at a bound is in its bucket
-            places = np.searchsorted(self._bounds_ns, ns, side="left")
-            self._counts += np.bincount(places, minlength=len(self.bounds_s))
-            self._sum_ns += int(ns.sum(where=np.isfinite(ns)))
+        if not len(ns):
+            return
+        ns = np.rint(ns)
+        # side "left": a value at a bound is in its bucket
+        buckets = np.searchsorted(self._bounds_ns, ns, side="left")
+        self._counts += np.bincount(buckets, minlength=len(self.bounds_s))
+        self._sum_ns += int(ns.sum(where=np.isfinite(ns)))
 
     def histogram(self) -> Histogram:
         """As Prometheus has it: cumulative, in seconds."""
@@ -75,39 +76,48 @@ class RunCounts:
         """`slos` define a good request; `tap` is called with each latency's new values in ns."""
         self.slos = tuple(slos)
         self.tap = tap
-        self.latency = {key: HistogramCounter(row.buckets_s) for key, row in HISTOGRAMS.items()}
+        self.latency = {
+            key: HistogramCounter(metric.buckets_s) for key, metric in HISTOGRAMS.items()
+        }
         self.outcomes: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
         del self.outcomes[Outcome.open]
-        self.output_tokens = self.prompt_tokens = self.good = 0
-        self.observed = [0] * len(self.slos)
-        self.missed = [0] * len(self.slos)
+        self.output_tokens = 0
+        self.prompt_tokens = 0
+        self.good = 0
+        self.observed = [0 for _ in self.slos]
+        self.missed = [0 for _ in self.slos]
         self._open: dict[tuple[int, int], _Open] = {}
         self._ended = SeenNumbers()
 
     def put(self, records: Iterable[RequestRecord]) -> None:
         """Take records and parts; events that were counted before are skipped."""
         fresh = _Fresh()
-        whole: list[RequestRecord] = []
+        ended: list[RequestRecord] = []
         for record in records:
             if record.outcome is Outcome.open:
-                if record.key not in self._ended:
-                    now = self._open.setdefault(record.key, _Open())
-                    if record.done_ns > now.known_ns:
-                        fresh.take(record, now, 0)
-                        now.known_ns = record.done_ns
+                self._take_part(record, fresh)
             elif self._ended.add(record.key):
-                now = self._open.pop(record.key, _Open())
-                fresh.take(record, now, now.events)
-                whole.append(record)
+                counted = self._open.pop(record.key, _Open())
+                fresh.take(record, counted, counted.events)
+                ended.append(record)
         fresh.join()
-        for key, row in LATENCIES.items():
-            if row.early:
+        for key, metric in LATENCIES.items():
+            if metric.early:
                 self._add(key, np.array(fresh.first_after_ns, np.int64))
         for key, gaps in GAPS.items():
             self._add(key, gaps(fresh).ns)
         self.output_tokens += int(fresh.tokens.sum())
-        if whole:
-            self._ends(RecordTable.from_records(whole))
+        if ended:
+            self._ends(RecordTable.from_records(ended))
+
+    def _take_part(self, part: RequestRecord, fresh: _Fresh) -> None:
+        """Take the events of a part, unless it is late: then they come with the whole record."""
+        if part.key in self._ended:
+            return
+        counted = self._open.setdefault(part.key, _Open())
+        if part.done_ns > counted.known_ns:
+            fresh.take(part, counted, 0)
+            counted.known_ns = part.done_ns
 
     def close(self) -> None:
         """Keep everything: the last scrape is still to come."""
@@ -126,17 +136,19 @@ class RunCounts:
 
     def _ends(self, table: RecordTable) -> None:
         """Count what is known only when a request has ended; `table`: the whole records."""
-        for key, row in (SLO_METRICS | HISTOGRAMS).items():
-            if row.gaps is not None:
-                self._add(key, np.full(int(lost_gaps(table)[1].sum()), inf))
+        for key, metric in (SLO_METRICS | HISTOGRAMS).items():
+            if metric.gaps is not None:
+                _, lost = lost_gaps(table)
+                self._add(key, np.full(int(lost.sum()), inf))
                 continue
-            seen = row.observe(table)
-            # Of a request that was cut off only what had arrived counts. An early latency has been
-            # counted with the first token already.
-            new = ~seen.only_age & ~(row.early & (table.counts[seen.row] > 0))
+            seen = metric.observe(table)
+            # Of a request that was cut off only what had arrived counts.
+            new = ~seen.only_age
+            if metric.early:  # counted with the first token already
+                new &= table.counts[seen.row] == 0
             self._add(key, seen.ns[new])
-        ended = np.bincount(table.outcome, minlength=len(OUTCOMES)).tolist()
-        for outcome, count in zip(OUTCOMES, ended, strict=True):
+        counts = np.bincount(table.outcome, minlength=len(OUTCOMES)).tolist()
+        for outcome, count in zip(OUTCOMES, counts, strict=True):
             if count:
                 self.outcomes[outcome] += count
         self.prompt_tokens += int(table.prompt_tokens.clip(min=0).sum())
@@ -156,21 +168,23 @@ class _Fresh:
         self._tokens: list[memoryview | bytes] = []
         self._ends = [0]
 
-    def take(self, record: RequestRecord, now: _Open, skip: int) -> None:
+    def take(self, record: RequestRecord, counted: _Open, skip: int) -> None:
         """Add the events of `record` from index `skip` on."""
         new = len(record.at_ns) - skip
         if new <= 0:
             return
-        if now.events:
-            self._at.append(now.last_ns.to_bytes(8, sys.byteorder))
+        added = new
+        if counted.events:
+            self._at.append(counted.last_ns.to_bytes(8, sys.byteorder))
             self._tokens.append(bytes(8))
+            added += 1
         else:
             self.first_after_ns.append(record.at_ns[skip] - record.begun_ns)
         self._at.append(memoryview(record.at_ns)[skip:])
         self._tokens.append(memoryview(record.tokens)[skip:])
-        self._ends.append(self._ends[-1] + new + (now.events > 0))
-        now.events += new
-        now.last_ns = record.at_ns[-1]
+        self._ends.append(self._ends[-1] + added)
+        counted.events += new
+        counted.last_ns = record.at_ns[-1]
 
     def join(self) -> None:
         """Make the arrays, after the last `take`."""

@@ -1,7 +1,7 @@
 """One pass through all events, for many windows at a time.
 
-Everything that needs each token is a Walker: it is shown one chunk after another and keeps counts.
-So the events are decoded once, and the gaps of a chunk are computed once for all its walkers.
+Everything that needs each token is an EventVisitor: it is shown one chunk after another and keeps
+counts. So the events are decoded once, and the gaps of a chunk are computed once for all visitors.
 """
 
 from __future__ import annotations
@@ -92,16 +92,17 @@ class EventVisitor(Protocol):
 
 
 def scan(recorded: RecordSource, visitors: Sequence[EventVisitor]) -> None:
-    """Show every walker the chunks of its window."""
+    """Show every visitor the chunks of its window."""
     if not visitors:
         return
     for chunk in recorded.chunks():
         if not len(chunk.at_ns):
             continue
-        first, last = chunk.at_ns.min(), chunk.at_ns.max()
+        first_ns = chunk.at_ns.min()
+        last_ns = chunk.at_ns.max()
         piece = EventChunk(chunk)
         for visitor in visitors:
-            if visitor.start_ns <= last and first <= visitor.end_ns:
+            if visitor.start_ns <= last_ns and first_ns <= visitor.end_ns:
                 visitor.add(piece)
 
 
@@ -116,13 +117,16 @@ class ArrivalCounter:
     """Events and tokens that arrived between two instants, and how many have exact stamps."""
 
     def __init__(self, start_ns: int, end_ns: int) -> None:
-        self.start_ns, self.end_ns = start_ns, end_ns
-        self.events = self.exact = self.tokens = 0
+        self.start_ns = start_ns
+        self.end_ns = end_ns
+        self.events = 0
+        self.exact = 0
+        self.tokens = 0
 
     def add(self, piece: EventChunk) -> None:
         chunk = piece.chunk
         here = within_window(chunk.at_ns, self.start_ns, self.end_ns)
-        at, low = chunk.at_ns[here], chunk.not_before_ns[here]
-        self.events += len(at)
-        self.exact += int((at == low).sum())
+        at_ns = chunk.at_ns[here]
+        self.events += len(at_ns)
+        self.exact += int((at_ns == chunk.not_before_ns[here]).sum())
         self.tokens += int(chunk.tokens[here].sum())

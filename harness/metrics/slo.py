@@ -41,7 +41,7 @@ class Slo:
     For an output speed, the limit is its inverse, the time per token: slower is above it.
     """
 
-    metric: str  # one of PROMISED
+    metric: str  # one of SLO_METRICS
     q: float  # 0.95 for p95, and for a speed's p5
     limit_ns: float
 
@@ -87,12 +87,12 @@ class Slo:
     @classmethod
     def parse(cls, text: str) -> Slo:
         """Read `ttft_p95=500ms`; p99.9 is p999. Raises ConfigError with an example."""
-        several = [one for one in re.split(r"[,;]\s*", text.strip()) if _SIGN.search(one)]
-        if len(several) > 1:
-            each = " ".join(f"--slo {_as_meant(one) or one}" for one in several)
+        limits = [part for part in re.split(r"[,;]\s*", text.strip()) if _SIGN.search(part)]
+        if len(limits) > 1:
+            options = " ".join(f"--slo {_as_meant(limit) or limit}" for limit in limits)
             raise ConfigError(
                 f"--slo is {text!r}: expected one limit, and --slo again for each other; "
-                f"try {each}."
+                f"try {options}."
             )
         match = _FORM.fullmatch(text.strip())
         if match is None or match["metric"] not in SLO_METRICS:
@@ -115,7 +115,8 @@ class Slo:
 
     @classmethod
     def _parse_speed(cls, text: str, match: re.Match[str]) -> Slo:
-        metric, limit = match["metric"], _PER_SECOND.fullmatch(match["limit"])
+        metric = match["metric"]
+        limit = _PER_SECOND.fullmatch(match["limit"])
         example = limit[1] if limit and float(limit[1]) > 0 else "30"
         digits = _LOWER_QUANTILES.fullmatch(match["q"] or "")
         if digits is None:
@@ -129,7 +130,8 @@ class Slo:
                 f"the limit of --slo {text} is {match['limit']!r}: expected tokens per second, a "
                 f"number above zero; try '{metric}_p{digits[1]}={example}'."
             )
-        return cls(metric, 1 - int(digits[1]) / 100, SECOND / float(f"{float(limit[1]):.12g}"))
+        tokens_per_s = float(f"{float(limit[1]):.12g}")
+        return cls(metric, 1 - int(digits[1]) / 100, SECOND / tokens_per_s)
 
 
 def _as_meant(text: str) -> str:
@@ -138,25 +140,29 @@ def _as_meant(text: str) -> str:
     if match is None:
         return ""
     metric = _SPELLED.get(match["metric"], match["metric"])
-    metric = metric if metric in SLO_METRICS else closest(metric, LATENCIES, "ttft")
+    if metric not in SLO_METRICS:
+        metric = closest(metric, LATENCIES, "ttft")
     limit = match["limit"].strip()
-    bare = metric not in SPEEDS and re.fullmatch(r"[0-9.]+", limit)
     usual = "p5" if metric in SPEEDS else "p95"
-    meant = f"{metric}_{match['before'] or match['after'] or usual}={limit}{'ms' if bare else ''}"
+    if metric not in SPEEDS and re.fullmatch(r"[0-9.]+", limit):
+        limit += "ms"
+    meant = f"{metric}_{match['before'] or match['after'] or usual}={limit}"
     try:
-        return str(Slo.parse(meant)) and meant
+        str(Slo.parse(meant))  # it may still be refused
     except ConfigError:
         return ""
+    return meant
 
 
 def check_slos(slos: Sequence[Slo], output_tokens: float) -> None:
     """Check that no quantile has two limits and that requests have gaps. Raises ConfigError."""
     for slo in slos:
-        same = sorted((s for s in slos if s.name == slo.name), key=lambda s: s.limit_ns)
+        same = [other for other in slos if other.name == slo.name]
         if len(same) > 1:
+            strictest = min(same, key=lambda other: other.limit_ns)
             raise ConfigError(
                 f"--slo {slo.name} is given {len(same)} times: expected one limit for each "
-                f"quantile; try --slo {same[0]} alone."
+                f"quantile; try --slo {strictest} alone."
             )
         if slo.metric in {*GAPS, *SPEEDS, "tpot"} and output_tokens < 2:  # noqa: PLR2004 - a gap's ends
             raise ConfigError(
@@ -169,7 +175,8 @@ def statistic(metric: str, q: float) -> str:
     """`p50`, `p95`, `p999`; for a speed, whose q is that of its slow tail, `p5`."""
     if metric in SPEEDS:
         return f"p{round(100 * (1 - q))}"
-    return "p" + f"{q:.3f}"[2:].removesuffix("0")
+    decimals = f"{q:.3f}"[2:]
+    return "p" + decimals.removesuffix("0")
 
 
 def per_second(ns: float) -> float:
@@ -181,7 +188,7 @@ def good_requests(table: RecordTable, slos: Sequence[Slo]) -> Bools:
     """Requests that succeeded and met every SLO by their own figures."""
     good = np.asarray(table.outcome == OK)
     for slo in slos:
-        row = SLO_METRICS[slo.metric]
-        seen = SLO_METRICS[row.judged_by or row.key].observe(table)
+        judged_by = SLO_METRICS[slo.metric].judged_by or slo.metric
+        seen = SLO_METRICS[judged_by].observe(table)
         good[seen.row[seen.ns > slo.limit_ns]] = False
     return good

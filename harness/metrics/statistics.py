@@ -34,13 +34,16 @@ REPLICATES: Final = 400
 MAX_BLOCKS: Final = 24  # of time
 MAX_TERMS: Final = 2000  # of the continued fraction
 CONVERGED: Final = 1e-10  # relative change of a term at which the fraction has converged
+T_975: Final = {2: 12.706, 3: 4.303}  # Student's t for an interval of so many repeats
 _NORMAL: Final = NormalDist()
 _log_gamma = np.vectorize(lgamma, otypes=[float])
 
 
 def quantile(ordered: Floats, q: float) -> float:
     """The q-quantile of ascending values, which may end in +inf; NaN without values."""
-    return float(ordered[rank_of(len(ordered), q)]) if len(ordered) else float("nan")
+    if not len(ordered):
+        return nan
+    return float(ordered[rank_of(len(ordered), q)])
 
 
 def rank_of(n: int, q: float) -> int:
@@ -55,27 +58,29 @@ def interval_ranks(n: int, q: float, effect: float, blocks: int) -> tuple[int, i
     Student's t for few blocks. Rounded outwards, the normal approximation is as good as the exact
     binomial.
     """
-    spread = t_quantile(0.975, max(blocks - 1, 1)) * (n * effect * q * (1 - q)) ** 0.5
-    lo, hi = int(np.floor(n * q - spread)) - 1, int(np.ceil(n * q + spread)) - 1
+    deviation = (n * effect * q * (1 - q)) ** 0.5  # of the number of values below the quantile
+    spread = t_quantile(0.975, max(blocks - 1, 1)) * deviation
+    lo = int(np.floor(n * q - spread)) - 1
+    hi = int(np.ceil(n * q + spread)) - 1
     return max(lo, 0), hi if hi < n else None
 
 
 def t_quantile(p: float, df: float) -> float:
     """Student's t quantile (Cornish-Fisher series, within 1% for df >= 4)."""
     z = _NORMAL.inv_cdf(p)
-    return (
-        z
-        + (z**3 + z) / (4 * df)
-        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * df**2)
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * df**3)
-    )
+    first = (z**3 + z) / (4 * df)
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / (96 * df**2)
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * df**3)
+    return z + first + second + third
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float]:
     """The 95% interval of a mean over independent, finite repeats; else NaN twice."""
-    if (n := len(values)) == 1 or not isfinite(fmean(values)):
+    n = len(values)
+    if n == 1 or not isfinite(fmean(values)):
         return nan, nan
-    t = {2: 12.706, 3: 4.303}.get(n) or t_quantile(0.975, n - 1)  # exact where the series is not
+    # exact where the series is not
+    t = T_975[n] if n in T_975 else t_quantile(0.975, n - 1)
     half = float(t * stdev(values) / n**0.5)
     return fmean(values) - half, fmean(values) + half
 
@@ -129,15 +134,17 @@ def design_effect(sizes: Floats | Ints, hits: Floats | Ints) -> float:
 
 def design_effects(sizes: Floats | Ints, hits: Floats | Ints) -> Floats:
     """As `design_effect`, for blocks along the last axis."""
-    n, k, b = sizes.sum(axis=-1), hits.sum(axis=-1), sizes.shape[-1]
-    share = np.asarray(k / np.maximum(n, 1))
-    if b < 2:  # noqa: PLR2004 - no spread without two
+    n = sizes.sum(axis=-1)
+    share = np.asarray(hits.sum(axis=-1) / np.maximum(n, 1))
+    blocks = sizes.shape[-1]
+    if blocks < 2:  # noqa: PLR2004 - no spread without two
         return np.ones(share.shape)
-    spread = ((hits - share[..., None] * sizes) ** 2).sum(axis=-1)
-    independent = share * (1 - share) / np.maximum(n, 1)
+    squares = ((hits - share[..., None] * sizes) ** 2).sum(axis=-1)
+    binomial_variance = share * (1 - share) / np.maximum(n, 1)
+    # where no observation is a hit, or all are, there is no variance to compare with
     with np.errstate(invalid="ignore", divide="ignore"):
-        effect = b / (b - 1) * spread / n**2 / independent
-    return np.asarray(np.where(independent > 0, np.maximum(effect, 1), 1.0))
+        effect = blocks / (blocks - 1) * squares / n**2 / binomial_variance
+    return np.asarray(np.where(binomial_variance > 0, np.maximum(effect, 1), 1.0))
 
 
 def sum_groups(counts: Floats | Ints | NDArray[np.bool_], groups: int) -> Floats:
@@ -174,25 +181,41 @@ def student_p_value(p: Floats, df: Floats | Ints | int) -> Floats:
 
 def incomplete_beta(a: Floats, b: Floats | float, x: Floats | float) -> Floats:
     """Regularized incomplete beta function I_x(a, b), by Lentz's continued fraction; a, b >= 0."""
-    a, b, x = (np.array(v, np.float64) for v in np.broadcast_arrays(a, b, x))
     # The fraction converges faster for I_{1-x}(b, a) = 1 - I_x(a, b) beyond this x.
-    turn = x > (a + 1) / (a + b + 2)
-    a, b, x = np.where(turn, b, a), np.where(turn, a, b), np.where(turn, 1 - x, x)
-    some = (a > 0) & (b > 0) & (x > 0)
-    u, v, y = np.where(some, a, 1.0), np.where(some, b, 1.0), np.where(some, x, 0.5)
-    c = np.ones(y.shape)
-    d = 1 / (1 - (u + v) * y / (u + 1))
-    whole = d.copy()
+    mirrored = np.asarray(x > (a + 1) / (a + b + 2))
+    first = np.where(mirrored, b, a)
+    second = np.where(mirrored, a, b)
+    point = np.where(mirrored, 1 - x, x)
+    # At the edges the value is 0 or 1: the fraction is computed at another point, and not used.
+    inside = (first > 0) & (second > 0) & (point > 0)
+    safe_first = np.where(inside, first, 1.0)
+    safe_second = np.where(inside, second, 1.0)
+    safe_point = np.where(inside, point, 0.5)
+    by_fraction = _beta_by_fraction(safe_first, safe_second, safe_point)
+    at_edge = np.where(first <= 0, 1.0, 0.0)
+    value = np.where(inside, by_fraction, at_edge)
+    return np.where(mirrored, 1 - value, value)
+
+
+def _beta_by_fraction(a: Floats, b: Floats, x: Floats) -> Floats:
+    """I_x(a, b) for a, b > 0 and 0 < x < 1: x^a (1 - x)^b / (a B(a, b)) times the fraction."""
+    log_scale = _log_gamma(a + b) - _log_gamma(a) - _log_gamma(b)
+    scale = np.exp(log_scale + a * np.log(x) + b * np.log1p(-x)) / a
+    return np.asarray(scale * _beta_fraction(a, b, x))
+
+
+def _beta_fraction(a: Floats, b: Floats, x: Floats) -> Floats:
+    """Lentz's method: a product of c d, the ratios of numerators and of denominators so far."""
+    c = np.ones(x.shape)
+    d = 1 / (1 - (a + b) * x / (a + 1))
+    fraction = d.copy()
     for m in range(1, MAX_TERMS):
-        for term in (
-            m * (v - m) * y / ((u + 2 * m - 1) * (u + 2 * m)),
-            -(u + m) * (u + v + m) * y / ((u + 2 * m) * (u + 2 * m + 1)),
-        ):
-            d, c = 1 / (1 + term * d), 1 + term / c
-            whole *= c * d
+        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        for term in (even, odd):
+            d = 1 / (1 + term * d)
+            c = 1 + term / c
+            fraction *= c * d
         if (np.abs(c * d - 1) < CONVERGED).all():
             break
-    size = _log_gamma(u + v) - _log_gamma(u) - _log_gamma(v)
-    value = np.exp(size + u * np.log(y) + v * np.log1p(-y)) / u * whole
-    value = np.where(some, value, np.where(a <= 0, 1.0, 0.0))
-    return np.where(turn, 1 - value, value)
+    return np.asarray(fraction)

@@ -26,12 +26,17 @@ if TYPE_CHECKING:
 class GapCounter(LatencyFigures):
     def __init__(self, lost: Ints) -> None:
         """`lost`: tokens that never arrived, per block; each is an infinite gap."""
-        self.lost, self.n_failed = lost, int(lost.sum())
-        self.sum_ns, self.finite, self.max_ns = 0, 0, -1
+        self.lost = lost
+        self.n_failed = int(lost.sum())
+        self.sum_ns = 0
+        self.finite = 0
+        self.max_ns = -1
         self.histograms = {column: LogHistogram() for column in BOUND_COLUMNS}
 
     def value_at(self, rank: int, column: str = "ns") -> float:
-        return self.histograms[column].at(rank) if rank < self.finite else math.inf
+        if rank >= self.finite:
+            return math.inf
+        return self.histograms[column].at(rank)
 
     @property
     def block_sizes(self) -> Floats:
@@ -42,16 +47,19 @@ class GapCounter(LatencyFigures):
         # The share of each bin that lies above the quantile, assumed equal in all blocks: 1 for the
         # higher bins, a part of the bin that holds the quantile. All infinite gaps lie above.
         _, counts, _ = self.histograms["ns"].totals
-        above = np.cumsum(counts[::-1])[::-1] - counts
-        share = np.clip((tail_size(self.n, q) - self.n_failed - above) / counts, 0, 1)
+        in_higher_bins = np.cumsum(counts[::-1])[::-1] - counts
+        finite_tail = tail_size(self.n, q) - self.n_failed
+        share = np.clip((finite_tail - in_higher_bins) / counts, 0, 1)
         hits = self._per_block(share)
         return design_effect(self.block_sizes, hits[self._per_block(1.0) > 0])
 
     def _per_block(self, share: Floats | float) -> Floats:
         """Gaps per block, each bin weighted by its share, plus all infinite ones."""
         block, place, counts = self.histograms["ns"].cells
-        part = np.broadcast_to(share, len(self.histograms["ns"].totals[0]))[place]
-        return np.asarray(np.bincount(block, counts * part, len(self.lost)) + self.lost)
+        bins, _, _ = self.histograms["ns"].totals
+        share_of_cell = np.broadcast_to(share, len(bins))[place]
+        finite = np.bincount(block, counts * share_of_cell, len(self.lost))
+        return np.asarray(finite + self.lost)
 
 
 class WindowGapCounter(GapCounter):
@@ -64,27 +72,34 @@ class WindowGapCounter(GapCounter):
 
         `key`: of metrics.GAPS. `mix_row`: of requests of this row of a mix alone.
         """
-        self.span, self.key, self.mix_row = span, key, mix_row
-        self.start_ns, self.end_ns = span.start_ns, span.end_ns
-        rows, owed = lost_gaps(table)
-        at = table.done_ns[rows]
-        here = (at >= span.start_ns) & (at <= span.end_ns)
-        block = (at[here] - span.start_ns) // span.block_ns
-        super().__init__(np.bincount(block, owed[here], span.blocks).astype(np.int64))
+        self.span = span
+        self.key = key
+        self.mix_row = mix_row
+        self.start_ns = span.start_ns
+        self.end_ns = span.end_ns
+        rows, lost = lost_gaps(table)
+        failed_ns = table.done_ns[rows]
+        here = (failed_ns >= span.start_ns) & (failed_ns <= span.end_ns)
+        block = (failed_ns[here] - span.start_ns) // span.block_ns
+        super().__init__(np.bincount(block, lost[here], span.blocks).astype(np.int64))
 
     def add(self, piece: EventChunk) -> None:
         piece = piece.of(self.key)
         here = within_window(piece.end_ns, self.start_ns, self.end_ns)
         if self.mix_row >= 0:
-            rows = piece.chunk.mix_row[piece.chunk.request_of_event[piece.ends]]
-            here = (rows == self.mix_row) & (True if isinstance(here, slice) else here)
-        blocks = (piece.end_ns[here] - self.start_ns) // self.span.block_ns
+            mix_rows = piece.chunk.mix_row[piece.chunk.request_of_event[piece.ends]]
+            of_row = mix_rows == self.mix_row
+            here = of_row if isinstance(here, slice) else of_row & here
         for name, (ns, bins) in piece.columns.items():
-            self.histograms[name].add(ns[here], bins[here], blocks if name == "ns" else 0)
-        gaps = piece.gap_ns[here]
-        self.finite += len(gaps)
-        self.sum_ns += int(gaps.sum())
-        self.max_ns = max(self.max_ns, int(gaps.max(initial=-1)))
+            # blocks are of the values; a stamp's bounds need only their quantiles
+            blocks: Ints | int = 0
+            if name == "ns":
+                blocks = (piece.end_ns[here] - self.start_ns) // self.span.block_ns
+            self.histograms[name].add(ns[here], bins[here], blocks)
+        gap_ns = piece.gap_ns[here]
+        self.finite += len(gap_ns)
+        self.sum_ns += int(gap_ns.sum())
+        self.max_ns = max(self.max_ns, int(gap_ns.max(initial=-1)))
 
 
 WindowGaps = dict[tuple[int, int], WindowGapCounter]  # a window is (settled_ns, end_ns)
@@ -94,13 +109,13 @@ def pool_gaps(parts: Sequence[GapCounter]) -> GapCounter:
     """Several windows of one level as one, their blocks side by side."""
     if len(parts) == 1:
         return parts[0]
-    whole = GapCounter(np.concatenate([np.zeros(0, np.int64), *(part.lost for part in parts)]))
-    whole.sum_ns = sum(part.sum_ns for part in parts)
-    whole.finite = sum(part.finite for part in parts)
-    whole.max_ns = max((part.max_ns for part in parts), default=-1)
+    no_blocks = np.zeros(0, np.int64)
+    pooled = GapCounter(np.concatenate([no_blocks, *(part.lost for part in parts)]))
+    pooled.sum_ns = sum(part.sum_ns for part in parts)
+    pooled.finite = sum(part.finite for part in parts)
+    pooled.max_ns = max((part.max_ns for part in parts), default=-1)
     blocks = [len(part.lost) for part in parts]
-    whole.histograms = {
-        name: LogHistogram.concat_blocks([part.histograms[name] for part in parts], blocks)
-        for name in BOUND_COLUMNS
-    }
-    return whole
+    for name in BOUND_COLUMNS:
+        histograms = [part.histograms[name] for part in parts]
+        pooled.histograms[name] = LogHistogram.concat_blocks(histograms, blocks)
+    return pooled

@@ -21,6 +21,7 @@ from harness.units import MS
 
 if TYPE_CHECKING:
     from harness.core.arrays import Floats, Ints
+    from harness.records.record_table import RecordTable
 
 POSITIONS: Final = (10, 100, 500, 1000)
 REACH: Final = 0.1  # of a position, to either side
@@ -29,9 +30,8 @@ FARTHEST: Final = 1_000_000  # tokens
 LEAST_GAPS: Final = 20  # a p95 of fewer is their largest
 LEAST_REQUESTS: Final = 5  # whose differences have an interval that is of use
 
-EDGES: Final = np.unique(
-    np.round(10 ** np.arange(np.log10(2), np.log10(FARTHEST), 1 / PER_DECADE)).astype(np.int64)
-)
+_EXPONENTS: Final = np.arange(np.log10(2), np.log10(FARTHEST), 1 / PER_DECADE)
+EDGES: Final = np.unique(np.round(10**_EXPONENTS).astype(np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,46 +84,52 @@ class PositionCounter:
     """An EventVisitor: the gaps of a window by position."""
 
     def __init__(self, start_ns: int, end_ns: int) -> None:
-        self.start_ns, self.end_ns = start_ns, end_ns
+        self.start_ns = start_ns
+        self.end_ns = end_ns
         self.curve = LogHistogram()
         self.around = LogHistogram()
         # of each position but the first: requests, sum and sum of squares of the differences, ns
         self.differences: Floats = np.zeros((len(POSITIONS), 3))
 
     def add(self, piece: EventChunk) -> None:
-        chunk, here = piece.chunk, within_window(piece.end_ns, self.start_ns, self.end_ns)
-        all_gaps_ns, all_bins = piece.columns["ns"]
-        end, gap_ns, bins = piece.ends[here], all_gaps_ns[here], all_bins[here]
+        chunk = piece.chunk
+        here = within_window(piece.end_ns, self.start_ns, self.end_ns)
+        end = piece.ends[here]
         if not len(end):
             return
+        all_gaps_ns, all_bins = piece.columns["ns"]
+        gap_ns = all_gaps_ns[here]
+        bins = all_bins[here]
         row = chunk.request_of_event[end]
-        counted = np.cumsum(chunk.tokens)
-        before_request = counted[chunk.offsets[row]] - chunk.tokens[chunk.offsets[row]]
-        position = counted[end] - before_request
-        place = np.searchsorted(EDGES, position, "right") - 1
-        self.curve.add(gap_ns, bins, place)
-        means = []
-        for number, wanted in enumerate(POSITIONS):
-            near = np.abs(position - wanted) <= REACH * wanted
+        position = _positions(chunk, end, row)
+        self.curve.add(gap_ns, bins, np.searchsorted(EDGES, position, "right") - 1)
+        means_ns = []
+        for number, middle in enumerate(POSITIONS):
+            near = np.abs(position - middle) <= REACH * middle
             self.around.add(gap_ns[near], bins[near], np.full(near.sum(), number))
-            means.append(_means(row[near], gap_ns[near], len(chunk.offsets) - 1))
-        for number, mean_ns in enumerate(means):
-            difference = (mean_ns - means[0])[np.isfinite(mean_ns) & np.isfinite(means[0])]
-            moments = (len(difference), difference.sum(), (difference**2).sum())
-            self.differences[number] += moments
+            means_ns.append(_means(row[near], gap_ns[near], len(chunk.offsets) - 1))
+        self._count_differences(means_ns)
+
+    def _count_differences(self, means_ns: list[Floats]) -> None:
+        """Of each request's mean gap at each position; a chunk has whole requests."""
+        first_ns = means_ns[0]
+        for number, mean_ns in enumerate(means_ns):
+            has_both = np.isfinite(mean_ns) & np.isfinite(first_ns)
+            difference_ns = (mean_ns - first_ns)[has_both]
+            squares = (difference_ns**2).sum()
+            self.differences[number] += (len(difference_ns), difference_ns.sum(), squares)
 
     def figures(self) -> PositionFigures:
         """What was counted; positions with fewer than LEAST_GAPS gaps are left out."""
-        around, curve = _quantiles(self.around), _quantiles(self.curve)
-        rows = [
-            PositionRow(POSITIONS[number], *figures, *self._later(number))
-            for number, figures in around.items()
-        ]
-        points = [
-            PositionPoint(int(EDGES[place]), int(EDGES[place + 1]) - 1, *figures)
-            for place, figures in curve.items()
-            if place + 1 < len(EDGES)
-        ]
+        rows = []
+        for number, figures in _quantiles(self.around).items():
+            rows.append(PositionRow(POSITIONS[number], *figures, *self._later(number)))
+        points = []
+        for place, figures in _quantiles(self.curve).items():
+            if place + 1 < len(EDGES):
+                first = int(EDGES[place])
+                last = int(EDGES[place + 1]) - 1
+                points.append(PositionPoint(first, last, *figures))
         return PositionFigures(tuple(rows), tuple(points))
 
     def _later(self, number: int) -> tuple[int, float, tuple[float, float]]:
@@ -133,10 +139,19 @@ class PositionCounter:
             return (0, nan, (nan, nan))
         if n < LEAST_REQUESTS:
             return (int(n), nan, (nan, nan))
-        mean = total / n
-        deviation = sqrt(max(squares / n - mean**2, 0.0) * n / (n - 1))
-        half = t_quantile(0.975, n - 1) * deviation / sqrt(n)
-        return (int(n), mean / MS, ((mean - half) / MS, (mean + half) / MS))
+        mean_ns = total / n
+        deviation_ns = sqrt(max(squares / n - mean_ns**2, 0.0) * n / (n - 1))
+        half_ns = t_quantile(0.975, n - 1) * deviation_ns / sqrt(n)
+        ci95_ms = ((mean_ns - half_ns) / MS, (mean_ns + half_ns) / MS)
+        return (int(n), mean_ns / MS, ci95_ms)
+
+
+def _positions(chunk: RecordTable, end: Ints, row: Ints) -> Ints:
+    """The position, in the answer, of the token that ends each gap; `row`: its request."""
+    tokens_until = np.cumsum(chunk.tokens)
+    first_event = chunk.offsets[row]
+    before_request = tokens_until[first_event] - chunk.tokens[first_event]
+    return np.asarray(tokens_until[end] - before_request)
 
 
 def _means(row: Ints, gap_ns: Ints, requests: int) -> Floats:
@@ -151,14 +166,15 @@ def _means(row: Ints, gap_ns: Ints, requests: int) -> Floats:
 def _quantiles(histogram: LogHistogram) -> dict[int, tuple[int, float, float]]:
     """(n, p50 in ms, p95 in ms) of each block with LEAST_GAPS or more."""
     block, place, counts = histogram.cells
-    means = histogram.totals[2]
-    found = {}
+    _, _, means_ns = histogram.totals
+    figures = {}
     for number in np.unique(block):
         own = block == number
-        below = np.cumsum(counts[own])
-        n = int(below[-1])
+        upto_bin = np.cumsum(counts[own])
+        n = int(upto_bin[-1])
         if n >= LEAST_GAPS:
-            values = means[place[own]]
-            p50, p95 = (float(values[np.searchsorted(below, q * n)]) for q in (0.5, 0.95))
-            found[int(number)] = (n, p50 / MS, p95 / MS)
-    return found
+            values_ns = means_ns[place[own]]
+            p50_ns = float(values_ns[np.searchsorted(upto_bin, 0.5 * n)])
+            p95_ns = float(values_ns[np.searchsorted(upto_bin, 0.95 * n)])
+            figures[int(number)] = (n, p50_ns / MS, p95_ns / MS)
+    return figures

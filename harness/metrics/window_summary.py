@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from harness.records.record_table import DROPPED, OK, OPEN, OUTCOMES, RecordTabl
 from harness.units import SECOND
 
 if TYPE_CHECKING:
+    from harness.core.arrays import Bools
     from harness.metrics.record_source import RecordSource
     from harness.metrics.slo import Slo
 
@@ -46,9 +47,9 @@ class WindowTokens:
     @classmethod
     def of(cls, recorded: RecordSource, window: tuple[int, int]) -> WindowTokens:
         """The counted tokens of a single window."""
-        made = cls(recorded.table, window)
-        scan(recorded, [*made.gaps.values(), made.arrived])
-        return made
+        tokens = cls(recorded.table, window)
+        scan(recorded, [*tokens.gaps.values(), tokens.arrived])
+        return tokens
 
 
 def window_summary(
@@ -64,37 +65,88 @@ def window_summary(
     it. `tokens`: these, if they have been counted already.
     """
     table = recorded.table
-    tokens = tokens or WindowTokens.of(recorded, (start_ns, end_ns))
+    window = (start_ns, end_ns)
+    if tokens is None:
+        tokens = WindowTokens.of(recorded, window)
     seconds = max(end_ns - start_ns, 1) / SECOND
-    spans = blocked_windows(table, [(start_ns, end_ns)])
-    out: Json = {}
+    return {
+        **_latencies(table, window, tokens.gaps),
+        "in_flight": round(mean_in_flight(table, start_ns, end_ns), 3),
+        "output_tokens_per_s": round(tokens.arrived.tokens / seconds, 3),
+        **_request_rates(table, window, slos),
+        **_outcomes(table, window),
+        **_events(tokens.arrived),
+    }
+
+
+def _latencies(
+    table: RecordTable, window: tuple[int, int], gaps: Mapping[str, WindowGapCounter]
+) -> Json:
+    """Each latency in ms, each speed in tokens/s, and in an open loop those of the schedule."""
+    spans = blocked_windows(table, [window])
+    figures: Json = {}
     for key, metric in LATENCIES.items():
-        seen = tokens.gaps[key] if key in tokens.gaps else sample_figures(table, key, spans)
-        out[metric.field] = latency_json(seen)
+        if key in gaps:
+            figures[metric.field] = latency_json(gaps[key])
+        else:
+            figures[metric.field] = latency_json(sample_figures(table, key, spans))
     for key, metric in SPEEDS.items():
-        out[metric.field] = speed_json(sample_figures(table, key, spans))
-    is_open_loop = bool((table.scheduled_ns >= 0).any())
+        figures[metric.field] = speed_json(sample_figures(table, key, spans))
     for key, metric in SCHEDULED.items():
-        shown = is_open_loop and latency_json(sample_figures(table, key, spans))
-        out[metric.field] = shown or None
-    out["in_flight"] = round(mean_in_flight(table, start_ns, end_ns), 3)
+        figures[metric.field] = None
+        if _is_open_loop(table):
+            figures[metric.field] = latency_json(sample_figures(table, key, spans))
+    return figures
+
+
+def _is_open_loop(table: RecordTable) -> bool:
+    return bool((table.scheduled_ns >= 0).any())
+
+
+def _request_rates(table: RecordTable, window: tuple[int, int], slos: Sequence[Slo]) -> Json:
+    """Per second: prompt tokens, requests, and requests that met every SLO."""
+    start_ns, end_ns = window
+    seconds = max(end_ns - start_ns, 1) / SECOND
     ended = (table.done_ns >= start_ns) & (table.done_ns <= end_ns)
-    sent = (table.sent_ns >= start_ns) & (table.sent_ns <= end_ns)
-    out["output_tokens_per_s"] = round(tokens.arrived.tokens / seconds, 3)
-    done = ended & (table.outcome == OK)
-    prompts = table.prompt_tokens[done] / seconds  # below 0: the server did not count
-    out["prompt_tokens_per_s"] = None if (prompts < 0).any() else round(float(prompts.sum()), 3)
-    counted = sent & (table.outcome != DROPPED) if is_open_loop else done
-    out["requests_per_s"] = round(float(counted.sum()) / seconds, 4)
-    good = good_requests(table, slos)
-    out["goodput_per_s"] = round(float((ended & good).sum()) / seconds, 4)
+    succeeded = ended & (table.outcome == OK)
+    prompts_per_s = table.prompt_tokens[succeeded] / seconds  # below 0: the server did not count
+    prompt_tokens_per_s = None
+    if not (prompts_per_s < 0).any():
+        prompt_tokens_per_s = round(float(prompts_per_s.sum()), 3)
+    counted = succeeded
+    if _is_open_loop(table):
+        counted = _sent_in(table, window) & (table.outcome != DROPPED)
+    good = ended & good_requests(table, slos)
+    return {
+        "prompt_tokens_per_s": prompt_tokens_per_s,
+        "requests_per_s": round(float(counted.sum()) / seconds, 4),
+        "goodput_per_s": round(float(good.sum()) / seconds, 4),
+    }
+
+
+def _sent_in(table: RecordTable, window: tuple[int, int]) -> Bools:
+    start_ns, end_ns = window
+    return np.asarray((table.sent_ns >= start_ns) & (table.sent_ns <= end_ns))
+
+
+def _outcomes(table: RecordTable, window: tuple[int, int]) -> Json:
+    """Of the requests sent in the window."""
+    sent = _sent_in(table, window)
     outcome = np.where(table.is_open, OPEN, table.outcome)
     counts = np.bincount(outcome[sent], minlength=len(OUTCOMES))
-    out["outcomes"] = {str(o): int(c) for o, c in zip(OUTCOMES, counts, strict=True) if c}
-    out["n_failed"] = int((failed_requests(table) & sent).sum())
     at_once = came_at_once(table.select(sent))
-    out["came_at_once"] = round(float(at_once.mean()), 4) if len(at_once) else None
-    exact, events = tokens.arrived.exact, tokens.arrived.events
-    out["tokens_per_event"] = round(tokens.arrived.tokens / events, 4) if events else None
-    out["exact_share"] = round(exact / events, 6) if events else None
-    return out
+    return {
+        "outcomes": {str(o): int(n) for o, n in zip(OUTCOMES, counts, strict=True) if n},
+        "n_failed": int((failed_requests(table) & sent).sum()),
+        "came_at_once": round(float(at_once.mean()), 4) if len(at_once) else None,
+    }
+
+
+def _events(arrived: ArrivalCounter) -> Json:
+    """Of the events that arrived in the window."""
+    if not arrived.events:
+        return {"tokens_per_event": None, "exact_share": None}
+    return {
+        "tokens_per_event": round(arrived.tokens / arrived.events, 4),
+        "exact_share": round(arrived.exact / arrived.events, 6),
+    }

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isnan, nan
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from harness.diagnosis.ttft_split import FIRST_TOKEN_SLOS
 
 if TYPE_CHECKING:
-    from harness.metrics.level_figures import GpuFigures, MaxNumSeqs
+    from harness.metrics.level_figures import GapFigures, GpuFigures, MaxNumSeqs, ServerFigures
     from harness.metrics.result import Level
 
 # Prompt tokens of a step that has any. H200 with a budget of 16,384: 5,900, and a budget of 2,048
@@ -24,7 +24,10 @@ PERHAPS_LATE: Final = (0.25, 0.01)
 API_BUSY: Final = 0.5  # cores of an API server; with less, nothing waits for it
 API_FULL: Final = 0.85  # no CPU left: it accepts requests late, whatever the network
 # Where requests wait for a first token; no place: anywhere.
-WAIT_OF: Final = {"network": "api", "front end": "api", "KV cache capacity": "queue"} | {
+WAIT_OF: Final = {
+    "network": "api",
+    "front end": "api",
+    "KV cache capacity": "queue",
     "batch slots": "queue",
     "engine process": "engine",
     "prefill compute": "engine",
@@ -116,63 +119,29 @@ class VerdictInputs:
         max_num_seqs: MaxNumSeqs,
     ) -> VerdictInputs:
         """Facts of `level`; `levels` has all of them, for comparison."""
-        server, gpu, client, gaps = level.server, level.gpu, level.client, level.gaps
-        threads = server.api_server_threads
-        lowest = min(levels, key=lambda one: one.load, default=level)
-        queue, outside = _where_users_wait(level)
-        kv = server.kv_usage_fullest_max  # of the engine that has least left, where that is known
+        lowest = min(levels, key=lambda other: other.load, default=level)
+        queue_share, outside_share = _where_users_wait(level)
         return cls(
-            level.concurrency,
-            level.seconds,
-            broken,
-            limit_ms,
-            max_num_seqs.slots,
-            max_num_seqs.source,
-            samples=server.samples,
-            running=server.running_mean,
-            running_max=server.running_max,
-            running_flat=server.running_flat_share,
-            waiting=server.waiting_mean,
-            waiting_max=server.waiting_max,
-            capacity=server.waiting_capacity_mean,
-            kv_max=server.kv_usage_max if isnan(kv) else kv,
-            preemptions=server.preemptions,
-            ttft_ms=1e3 * server.ttft_mean_s,
-            queue_ms=1e3 * server.queue_mean_s,
-            prefill_ms=1e3 * server.prefill_mean_s,
-            decode_ms=1e3 * server.decode_mean_s,
-            # of one thread: a Rust front end has no CPU left when all of its threads are busy
-            api_cores=server.api_server_cores / (1 if isnan(threads) else threads),
-            api_threads=threads,
-            engine_cores=server.engine_cores,
-            gpu_util=gpu.util_pct_mean / 100,
-            memory_kept=_over(_memory_share(gpu), _memory_share(lowest.gpu)),
-            throttle=gpu.throttled_share,
-            throttled=gpu.throttled,
-            clock_share=_over(gpu.sm_clock_mhz_mean, _fastest_clock(level, levels)),
-            client_ttft_ms=level.ttft_ms.mean,
-            client_cores=max(client.cpu.values(), default=nan),
-            instrument_share=max(client.instrument_share.values(), default=nan),
-            turnaround_ms=client.turnaround_ms.p99,
-            gap_p50_ms=gaps.p50_ms,
-            gap_p95_ms=gaps.p95_ms,
-            gap_mean_ms=gaps.mean_ms,
-            alone_p95_ms=gaps.alone_p95_ms,
-            beside_p50_ms=gaps.beside_p50_ms,
-            beside_share=gaps.prompt_share,
-            longest_beside_share=gaps.longest_prompt_share,
-            late_share=gaps.late_share,
-            low_late_share=lowest.gaps.late_share,
-            base_ms=gaps.base_ms,
-            slope_ms=gaps.slope_ms,
-            prompt_tokens=gaps.prompt_tokens_mean,
-            queue_share=queue,
-            outside_share=outside,
+            users=level.concurrency,
+            seconds=level.seconds,
+            broken=broken,
+            limit_ms=limit_ms,
+            slots=max_num_seqs.slots,
+            slots_source=max_num_seqs.source,
+            queue_share=queue_share,
+            outside_share=outside_share,
             dispersion=level.arrivals.dispersion,
             scheduled=level.arrivals.scheduled,
             low_users=lowest.concurrency,
             low_gap_ms=lowest.gaps.p50_ms,
             low_ttft_ms=lowest.ttft_ms.mean,
+            low_late_share=lowest.gaps.late_share,
+            memory_kept=_over(_memory_share(level.gpu), _memory_share(lowest.gpu)),
+            clock_share=_over(level.gpu.sm_clock_mhz_mean, _fastest_clock(level, levels)),
+            **_server_inputs(level.server),
+            **_gpu_inputs(level.gpu),
+            **_client_inputs(level),
+            **_gap_inputs(level.gaps),
         )
 
     @property
@@ -183,8 +152,10 @@ class VerdictInputs:
     @property
     def breaks(self) -> float:
         """1 if the SLO is broken, or nobody knows; else how near its latency is to the limit."""
-        near = (self.client_ttft_ms if self.first else self.gap_p95_ms) / self.limit_ms
-        return 1.0 if isnan(self.missed) else min(max(self.missed, near), 1.0)
+        if isnan(self.missed):
+            return 1.0
+        latency_ms = self.client_ttft_ms if self.first else self.gap_p95_ms
+        return min(max(self.missed, latency_ms / self.limit_ms), 1.0)
 
     def part_in_wait(self, cause: str) -> float:
         """Share of the time that late requests wait for a first token where a cause makes them.
@@ -192,11 +163,15 @@ class VerdictInputs:
         1: not known. A request that arrives during a step is outside of the engine until the step
         ends, so only an API server that is busy counts as another place.
         """
-        queue, api = self.queue_share, self.outside_share
-        shares = {"queue": queue, "api": api, "engine": 1 - api}
-        share = shares.get(WAIT_OF.get(cause, ""), nan)
-        known = self.first and self.api_cores >= API_BUSY and not isnan(share)
-        return share if known else 1.0
+        if not self.first or not self.api_cores >= API_BUSY:
+            return 1.0
+        share_of_place = {
+            "queue": self.queue_share,
+            "api": self.outside_share,
+            "engine": 1 - self.outside_share,
+        }
+        share = share_of_place.get(WAIT_OF.get(cause, ""), nan)
+        return 1.0 if isnan(share) else share
 
     @property
     def no_prompt_ms(self) -> float:
@@ -206,13 +181,11 @@ class VerdictInputs:
     @property
     def prompt_cost_ms(self) -> float:
         """What prompts add to the p95 gap, or to a gap with a prompt if these are just below 5%."""
-        longest = self.gap_p95_ms
-        if (
-            self.beside_share >= MIN_BESIDE_SHARE
-            and self.beside_p50_ms > self.limit_ms > self.no_prompt_ms
-        ):
-            longest = max(longest, self.beside_p50_ms)
-        return max(longest - self.no_prompt_ms, 0.0)
+        longest_ms = self.gap_p95_ms
+        nearly_longest = self.beside_share >= MIN_BESIDE_SHARE
+        if nearly_longest and self.beside_p50_ms > self.limit_ms > self.no_prompt_ms:
+            longest_ms = max(longest_ms, self.beside_p50_ms)
+        return max(longest_ms - self.no_prompt_ms, 0.0)
 
     @property
     def prompt_step_ms(self) -> float:
@@ -233,13 +206,12 @@ class VerdictInputs:
         # stood at 63 for this, as 128 tokens of an answer are two steps for each prompt's two.
         if self.beside_share >= EVERY_STEP and self.prefill_ms >= SPLIT_STEPS * self.gap_mean_ms:
             return True
-        alike = self.gap_p95_ms <= P95_LIKE_MEDIAN * self.gap_p50_ms
-        longer = _over(self.gap_p50_ms, self.low_gap_ms)
-        fuller = longer >= LONGER_STEPS or self.compute_bound
-        stands_still = (
-            self.running_flat >= MIN_FLAT_SHARE and self.waiting >= MIN_QUEUE_SHARE * self.running
-        )
-        return (alike and fuller) or (longer >= FAR_LONGER_STEPS and not stands_still)
+        steps_alike = self.gap_p95_ms <= P95_LIKE_MEDIAN * self.gap_p50_ms
+        times_longer = _over(self.gap_p50_ms, self.low_gap_ms)
+        fuller = times_longer >= LONGER_STEPS or self.compute_bound
+        has_queue = self.waiting >= MIN_QUEUE_SHARE * self.running
+        short_of_slots = self.running_flat >= MIN_FLAT_SHARE and has_queue
+        return (steps_alike and fuller) or (times_longer >= FAR_LONGER_STEPS and not short_of_slots)
 
     @property
     def memory_bound(self) -> bool:
@@ -271,8 +243,8 @@ class VerdictInputs:
         return self._late(*PERHAPS_LATE)
 
     def _late(self, cores: float, share: float) -> bool:
-        late = self.late_share >= share and not self.low_late_share >= share
-        return late and self.api_cores >= cores
+        later_than_at_lowest = self.late_share >= share and not self.low_late_share >= share
+        return later_than_at_lowest and self.api_cores >= cores
 
     @property
     def decode_limits(self) -> float:
@@ -292,6 +264,67 @@ class VerdictInputs:
         return min(max(1 - self.base_ms / self.gap_mean_ms, 0.0), 1.0)
 
 
+def _server_inputs(server: ServerFigures) -> dict[str, Any]:
+    kv_max = server.kv_usage_fullest_max  # of the engine that has least left, where that is known
+    if isnan(kv_max):
+        kv_max = server.kv_usage_max
+    # of one thread: a Rust front end has no CPU left when all of its threads are busy
+    threads = server.api_server_threads
+    api_cores = server.api_server_cores / (1 if isnan(threads) else threads)
+    return {
+        "samples": server.samples,
+        "running": server.running_mean,
+        "running_max": server.running_max,
+        "running_flat": server.running_flat_share,
+        "waiting": server.waiting_mean,
+        "waiting_max": server.waiting_max,
+        "capacity": server.waiting_capacity_mean,
+        "kv_max": kv_max,
+        "preemptions": server.preemptions,
+        "ttft_ms": 1e3 * server.ttft_mean_s,
+        "queue_ms": 1e3 * server.queue_mean_s,
+        "prefill_ms": 1e3 * server.prefill_mean_s,
+        "decode_ms": 1e3 * server.decode_mean_s,
+        "api_cores": api_cores,
+        "api_threads": threads,
+        "engine_cores": server.engine_cores,
+    }
+
+
+def _gpu_inputs(gpu: GpuFigures) -> dict[str, Any]:
+    return {
+        "gpu_util": gpu.util_pct_mean / 100,
+        "throttle": gpu.throttled_share,
+        "throttled": gpu.throttled,
+    }
+
+
+def _client_inputs(level: Level) -> dict[str, Any]:
+    client = level.client
+    return {
+        "client_ttft_ms": level.ttft_ms.mean,
+        "client_cores": max(client.cpu.values(), default=nan),
+        "instrument_share": max(client.instrument_share.values(), default=nan),
+        "turnaround_ms": client.turnaround_ms.p99,
+    }
+
+
+def _gap_inputs(gaps: GapFigures) -> dict[str, Any]:
+    return {
+        "gap_p50_ms": gaps.p50_ms,
+        "gap_p95_ms": gaps.p95_ms,
+        "gap_mean_ms": gaps.mean_ms,
+        "alone_p95_ms": gaps.alone_p95_ms,
+        "beside_p50_ms": gaps.beside_p50_ms,
+        "beside_share": gaps.prompt_share,
+        "longest_beside_share": gaps.longest_prompt_share,
+        "late_share": gaps.late_share,
+        "base_ms": gaps.base_ms,
+        "slope_ms": gaps.slope_ms,
+        "prompt_tokens": gaps.prompt_tokens_mean,
+    }
+
+
 def _memory_share(gpu: GpuFigures) -> float:
     """Share of the GPU's busy time in which it reads or writes memory."""
     return _over(gpu.memory_util_pct_mean, gpu.util_pct_mean)
@@ -302,18 +335,18 @@ def _where_users_wait(level: Level) -> tuple[float, float]:
     if not isnan(level.late.outside):
         return level.late.queue, level.late.outside
     # Without the requests themselves: users are running, waiting, or outside the engine.
-    idle = max(level.concurrency - level.server.running_mean, 0.0)
-    queue = min(_over(level.server.waiting_mean, idle), 1.0)
-    return queue, 1 - queue
+    not_running = max(level.concurrency - level.server.running_mean, 0.0)
+    queue_share = min(_over(level.server.waiting_mean, not_running), 1.0)
+    return queue_share, 1 - queue_share
 
 
 def _fastest_clock(level: Level, levels: Sequence[Level]) -> float:
     """The fastest mean clock of the lower levels at which the GPUs were as busy, MHz."""
-    least_util = AS_BUSY * level.gpu.util_pct_mean
-    lower = [one for one in levels if one.load < level.load]
-    clocks = [one.gpu.sm_clock_mhz_mean for one in lower if one.gpu.util_pct_mean >= least_util]
-    return max((clock for clock in clocks if not isnan(clock)), default=nan)
+    min_util_pct = AS_BUSY * level.gpu.util_pct_mean
+    lower = [other.gpu for other in levels if other.load < level.load]
+    clocks_mhz = [gpu.sm_clock_mhz_mean for gpu in lower if gpu.util_pct_mean >= min_util_pct]
+    return max((clock for clock in clocks_mhz if not isnan(clock)), default=nan)
 
 
-def _over(value: float, whole: float) -> float:
-    return value / whole if whole > 0 else nan
+def _over(value: float, reference: float) -> float:
+    return value / reference if reference > 0 else nan

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import isnan, log
+from math import isnan, log, nan
 from typing import Final
 
 from harness.diagnosis.rules.inputs import API_FULL, VerdictInputs
@@ -32,17 +32,24 @@ def throttled(f: VerdictInputs) -> RuleResult:
     if not f.throttle >= MIN_THROTTLED_SHARE:
         return RuleResult.no(f"clocks were slowed in {fmt(f.throttle, '.0%')} of the readings")
     # A GPU under full load sits at its power cap: that costs speed only if the clocks fell.
-    if not f.clock_share <= SLOW_CLOCK_SHARE:
-        clocks = f"the clocks ran at {fmt(f.clock_share, '.0%')} of those at lower, as busy levels"
-        return RuleResult.no("no lower level is as busy" if isnan(f.clock_share) else clocks)
+    if isnan(f.clock_share):
+        return RuleResult.no("no lower level is as busy")
+    if f.clock_share > SLOW_CLOCK_SHARE:
+        clock = fmt(f.clock_share, ".0%")
+        return RuleResult.no(f"the clocks ran at {clock} of those at lower, as busy levels")
     # Slower clocks make everything 1 / clock times as long: how much of what it is?
-    part = min(-log(f.clock_share) / log(f.times_longer), 1.0) if f.times_longer > 1 else 0.0
+    part = 0.0
+    if f.times_longer > 1:
+        part = min(-log(f.clock_share) / log(f.times_longer), 1.0)
     what = "first tokens" if f.first else "gaps"
     if part < MIN_CLOCK_PART:
         return RuleResult.no(f"slower clocks do not explain why {what} take longer")
-    heat = "heat" in f.throttled or "hardware" in f.throttled
+    confidence = 0.5
+    if part >= MAJOR_CLOCK_PART:
+        too_hot = "heat" in f.throttled or "hardware" in f.throttled
+        confidence = 0.98 if too_hot else 0.96
     return RuleResult(
-        (0.98 if heat else 0.96) if part >= MAJOR_CLOCK_PART else 0.5,
+        confidence,
         f"the GPU is throttled: {f.throttled}",
         [
             f"what slowed the clocks, share of the readings: {f.throttled}",
@@ -58,15 +65,13 @@ def throttled(f: VerdictInputs) -> RuleResult:
 
 def bursts(f: VerdictInputs) -> RuleResult:
     """Requests arrive in bursts: they wait although the server is not full on average."""
-    if not f.dispersion >= MIN_BURST_DISPERSION:
-        return RuleResult.no(
-            "too few arrivals to tell how evenly they come"
-            if isnan(f.dispersion)
-            else f"arrivals are even: variance over mean {fmt(f.dispersion)}"
-        )
-    queue = f.waiting_max >= MIN_QUEUE_PEAK_RATIO * max(f.waiting, 1.0)
-    room = f.running <= MAX_RUNNING_SHARE * f.running_max
-    if not (queue and room):
+    if isnan(f.dispersion):
+        return RuleResult.no("too few arrivals to tell how evenly they come")
+    if f.dispersion < MIN_BURST_DISPERSION:
+        return RuleResult.no(f"arrivals are even: variance over mean {fmt(f.dispersion)}")
+    queue_peaks = f.waiting_max >= MIN_QUEUE_PEAK_RATIO * max(f.waiting, 1.0)
+    room_between = f.running <= MAX_RUNNING_SHARE * f.running_max
+    if not (queue_peaks and room_between):
         return RuleResult.no("arrivals come in bursts, but the server is full between them too")
     # In a closed loop a request is sent when an answer ends: such bursts are the server's own.
     return RuleResult(
@@ -93,11 +98,10 @@ def client(f: VerdictInputs) -> RuleResult:
     # work the network was named, 0.85: users paused for 253 ms, and tokens came 202 ms late.
     starved = f.first and f.turnaround_ms >= f.client_ttft_ms - f.ttft_ms
     if not (blurred or (slow and (at_limit or starved))):
-        return RuleResult.no(
-            "the client did not report its CPU"
-            if isnan(f.client_cores)
-            else f"the client's busiest process uses {fmt(f.client_cores, '.2f')} cores"
-        )
+        if isnan(f.client_cores):
+            return RuleResult.no("the client did not report its CPU")
+        cores = fmt(f.client_cores, ".2f")
+        return RuleResult.no(f"the client's busiest process uses {cores} cores")
     return RuleResult(
         0.99 if blurred or at_limit else 0.9,
         "the load generator is the bottleneck: it reads or sends too late",
@@ -112,31 +116,34 @@ def client(f: VerdictInputs) -> RuleResult:
 
 def network(f: VerdictInputs) -> RuleResult:
     """First tokens leave a server on another machine in time and arrive late."""
-    outside = f.client_ttft_ms - f.ttft_ms
-    share = outside / f.client_ttft_ms if f.client_ttft_ms > 0 else float("nan")
     if not f.first:
         return RuleResult.no("network delay does not lengthen gaps")
-    if not (share >= MIN_OUTSIDE_SHARE and outside >= MIN_OUTSIDE_LIMITS * f.limit_ms):
-        return RuleResult.no(
-            "the server's own mean TTFT is not known"
-            if isnan(share)
-            else f"{max(share, 0):.0%} of the client's mean TTFT is outside the server"
-        )
-    if f.instrument_share > MAX_INSTRUMENT_SHARE or f.turnaround_ms >= outside:
-        return RuleResult.no("the client itself is late: the time outside the server is its own")
-    if f.api_cores >= API_FULL:
-        return RuleResult.no("the API server is busy: it accepts requests late itself")
-    # A CPU vLLM whose API server got little of two shared cores was called a slow network, 0.62.
-    if not isnan(f.engine_cores):
-        return RuleResult.no("the server's processes are on this machine: no network is between")
+    if against := _why_not_on_the_way(f):
+        return RuleResult.no(against)
     return RuleResult(
         0.85,
         "first tokens are late on the way, not in the server: the network, or a proxy",
-        [
-            f"the mean TTFT is {fmt_ms(f.client_ttft_ms)}, the server's own {fmt_ms(f.ttft_ms)}",
-        ],
+        [f"the mean TTFT is {fmt_ms(f.client_ttft_ms)}, the server's own {fmt_ms(f.ttft_ms)}"],
         [
             "a shorter path: the load generator or the users nearer to the server",
             "a proxy that does not hold back streamed events (buffering off)",
         ],
     )
+
+
+def _why_not_on_the_way(f: VerdictInputs) -> str:
+    """Why it is not the network or a proxy that makes first tokens late; "" if it may be."""
+    outside_ms = f.client_ttft_ms - f.ttft_ms
+    share = outside_ms / f.client_ttft_ms if f.client_ttft_ms > 0 else nan
+    if isnan(share):
+        return "the server's own mean TTFT is not known"
+    if not (share >= MIN_OUTSIDE_SHARE and outside_ms >= MIN_OUTSIDE_LIMITS * f.limit_ms):
+        return f"{max(share, 0):.0%} of the client's mean TTFT is outside the server"
+    if f.instrument_share > MAX_INSTRUMENT_SHARE or f.turnaround_ms >= outside_ms:
+        return "the client itself is late: the time outside the server is its own"
+    if f.api_cores >= API_FULL:
+        return "the API server is busy: it accepts requests late itself"
+    # A CPU vLLM whose API server got little of two shared cores was called a slow network, 0.62.
+    if not isnan(f.engine_cores):
+        return "the server's processes are on this machine: no network is between"
+    return ""

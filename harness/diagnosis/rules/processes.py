@@ -15,6 +15,7 @@ from harness.diagnosis.rules.rule_result import (
     fmt_ms,
     gpu_evidence,
     kv_evidence,
+    kv_is_short,
     late_evidence,
     or_missing,
     slot_confidence,
@@ -31,14 +32,14 @@ def slots(f: VerdictInputs) -> RuleResult:
     confidence, against = slot_confidence(f)
     if against:
         return RuleResult.no(against)
-    taken = f.running_max if isnan(f.slots) else f.slots
+    taken = fmt(f.running_max if isnan(f.slots) else f.slots, ".0f")
     how = SOURCE_WORDS.get(f.slots_source, "inferred: running stays the same while requests wait")
     return RuleResult(
         confidence,
-        f"all {fmt(taken, '.0f')} batch slots are taken and requests wait for one",
+        f"all {taken} batch slots are taken and requests wait for one",
         [
             f"{fmt(f.running)} requests run on average, {fmt(f.running_max, '.0f')} at most",
-            f"max_num_seqs {fmt(taken, '.0f')}, {how}",
+            f"max_num_seqs {taken}, {how}",
             waiting_evidence(waiting_for_capacity(f)),
             *late_evidence(f),
             *kv_evidence(f),
@@ -52,25 +53,23 @@ def slots(f: VerdictInputs) -> RuleResult:
 
 def kv_capacity(f: VerdictInputs) -> RuleResult:
     """The KV cache is full: requests wait for blocks or lose them."""
-    full = f.kv_max >= KV_FULL_SHARE
-    lost = f.preemptions > 0
-    if not full and not lost:
-        return RuleResult.no(
-            or_missing(f.kv_max, f"KV cache at most {fmt(f.kv_max, '.0%')} full", "KV usage is")
-        )
-    waits = waiting_for_capacity(f) >= MIN_WAITING
-    if not (lost or waits):
+    if not kv_is_short(f):
+        usage = f"KV cache at most {fmt(f.kv_max, '.0%')} full"
+        return RuleResult.no(or_missing(f.kv_max, usage, "KV usage is"))
+    loses_blocks = f.preemptions > 0
+    waiting = waiting_for_capacity(f)
+    if not loses_blocks and not waiting >= MIN_WAITING:
         return RuleResult.no("the KV cache is full, but no request waits for blocks or loses them")
-    confidence = 0.9 if full else 0.7
+    confidence = 0.9 if f.kv_max >= KV_FULL_SHARE else 0.7
     if not f.memory_bound:
         confidence = SLOT_CONFIDENCE  # prompts take the GPU's time too: more blocks may not help
     if f.broken and not f.first:
-        confidence = 0.7 if lost else 0.3  # a full cache keeps the batch small, and gaps short
+        confidence = 0.7 if loses_blocks else 0.3  # a full cache keeps the batch and gaps short
     share = "" if isnan(f.kv_max) else f" ({fmt(f.kv_max, '.0%')})"
     return RuleResult(
         confidence,
         f"the KV cache is full{share} and requests wait for or lose their blocks",
-        [*kv_evidence(f), waiting_evidence(waiting_for_capacity(f)), *late_evidence(f)],
+        [*kv_evidence(f), waiting_evidence(waiting), *late_evidence(f)],
         [
             "--gpu-memory-utilization higher (more blocks, less room for peaks of activations)",
             "--kv-cache-dtype fp8 (half the bytes a token, some accuracy)",
@@ -99,31 +98,40 @@ OWN_OVER_PROMPTS: Final = 1.5  # half of the process's part of a gap, over what 
 
 def front_end(f: VerdictInputs) -> RuleResult:
     """The API server's process has no CPU left: first tokens, or events, wait for it."""
-    share, at_limit = f.outside_share, f.api_cores >= API_FULL
-    if f.first and not share >= (MIN_OUTSIDE_ENGINE_NO_CPU if at_limit else MIN_OUTSIDE_ENGINE):
-        waits = f"{fmt(share, '.0%')} of the wait of late requests is outside the engine"
-        return RuleResult.no(or_missing(share, waits, "waiting requests are"))
-    if not f.first and not (at_limit or f.sent_late):
-        return RuleResult.no(f"API server CPU: {_cores(f.api_cores)}")
+    at_limit = f.api_cores >= API_FULL
+    cores = f"API server CPU: {_cores(f.api_cores)}"
+    if f.first:
+        min_share = MIN_OUTSIDE_ENGINE_NO_CPU if at_limit else MIN_OUTSIDE_ENGINE
+        if not f.outside_share >= min_share:
+            share = fmt(f.outside_share, ".0%")
+            outside = f"{share} of the wait of late requests is outside the engine"
+            return RuleResult.no(or_missing(f.outside_share, outside, "waiting requests are"))
+    elif not (at_limit or f.sent_late):
+        return RuleResult.no(cores)
     if f.api_cores < API_BUSY and not f.sent_late:
-        return RuleResult.no(f"API server CPU: {_cores(f.api_cores)}, it has time")
-    behind = f.api_cores >= CORE_BUSY and f.late_share >= MIN_LATE_SHARE
+        return RuleResult.no(f"{cores}, it has time")
+    confidence = 0.5
+    if at_limit or (f.sent_late and not f.first):
+        confidence = 0.9
+    elif f.api_cores >= CORE_BUSY and f.late_share >= MIN_LATE_SHARE:
+        confidence = 0.7
+    more_cpu = "--api-server-count higher (one more process and its memory each)"
+    if f.api_threads > 0:
+        cores += f" of each of the Rust front end's {f.api_threads:.0f}"
+    if not isnan(f.api_threads):  # vLLM refuses --api-server-count beside it
+        more_cpu = "more CPUs for the Rust front end, apart from the engine's and the client's"
     return RuleResult(
-        0.9 if at_limit or (f.sent_late and not f.first) else 0.7 if behind else 0.5,
+        confidence,
         "the API server cannot keep up: first tokens and events wait for its process, not for "
         "the engine",
         [
             *late_evidence(f),
-            f"API server CPU: {_cores(f.api_cores)}"
-            + f" of each of the Rust front end's {f.api_threads:.0f}" * (f.api_threads > 0),
+            cores,
             f"{fmt(f.late_share, '.1%')} of the events were generated on time and sent late",
             *gpu_evidence(f),
         ],
         [
-            # vLLM refuses --api-server-count beside it
-            "--api-server-count higher (one more process and its memory each)"
-            if isnan(f.api_threads)
-            else "more CPUs for the Rust front end, apart from the engine's and the client's",
+            more_cpu,
             "token ids instead of text (no tokenizing)",
             "--stream-interval higher (fewer events, coarser gaps)",
         ],
@@ -140,26 +148,21 @@ def engine_process(f: VerdictInputs) -> RuleResult:
         return RuleResult.no(
             or_missing(f.running, "the engine is idle in between", "running requests are")
         )
-    at_limit = f.engine_cores >= API_FULL or f.engine_cores + f.gpu_util >= ALTERNATING_SHARE
-    if not at_limit:
-        sure = 0.5 if isnan(f.engine_cores) else 0.4
+    alternating = f.engine_cores + f.gpu_util >= ALTERNATING_SHARE
+    if f.engine_cores >= API_FULL or alternating:
+        over_prompts = not f.engine_wait_ms / 2 < OWN_OVER_PROMPTS * f.prompt_cost_ms
+        confidence = 0.9 if f.gpu_util <= GPU_MOSTLY_IDLE and over_prompts else 0.6
     else:
-        mostly = (
-            f.gpu_util <= GPU_MOSTLY_IDLE
-            and not f.engine_wait_ms / 2 < OWN_OVER_PROMPTS * f.prompt_cost_ms
-        )
-        sure = 0.9 if mostly else 0.6
+        confidence = 0.5 if isnan(f.engine_cores) else 0.4
+    its_part = f"its part of a gap is {fmt_ms(f.engine_wait_ms)}"
     return RuleResult(
-        sure,
+        confidence,
         "the engine's own process holds up the GPU: it has no CPU left, the GPU has time",
         [
             f"engine process CPU: {_cores(f.engine_cores)}",
             *gpu_evidence(f),
             f"{fmt(f.running)} requests run together",
-            (
-                f"its part of a gap is {fmt_ms(f.engine_wait_ms)}; "
-                f"prompts add {fmt_ms(f.prompt_cost_ms)} at p95"
-            ),
+            f"{its_part}; prompts add {fmt_ms(f.prompt_cost_ms)} at p95",
         ],
         [
             "--async-scheduling, where it is off (the next step is planned during this one)",

@@ -30,54 +30,68 @@ MAX_PROMPT_STEP: Final = 1.9
 UNCLEAR_BAND: Final = (1.75, 2.1)
 SMALLER: Final = "--max-num-batched-tokens lower"
 GPU_BUSY: Final = 0.85  # utilization at which nothing holds it up
+# What to try, by what it changes.
+STEP_BUDGET: Final = "--max-num-batched-tokens (higher: sooner first token; lower: shorter gaps)"
+CACHE_PREFIXES: Final = "--enable-prefix-caching where prompts share a beginning (less to compute)"
+OTHER_GPUS: Final = "prefill/decode disaggregation (prompts on GPUs of their own)"
+LESS_PROMPT_WORK: Final = (
+    "shorter history (fewer prompt tokens a request)",
+    "--tensor-parallel-size higher (each GPU computes a part; they talk in every layer)",
+    OTHER_GPUS,
+)
+SEPARATE_PROMPTS: Final = (
+    "--enable-chunked-prefill, where it is off (a prompt is cut into steps)",
+    OTHER_GPUS,
+    CACHE_PREFIXES,
+)
 
 
 def prefill(f: VerdictInputs) -> RuleResult:
     """First tokens wait for prompts to be processed; or one prompt makes a gap too long."""
-    if f.first:
-        why = not_waiting_for_prompts(f)
-        if not why and f.decode_limits >= MIN_DECODE_LIMITS:
-            why = (
-                f"requests decode for {fmt(f.decode_limits)} times the limit: the steps are shared"
-            )
-        surely = not f.decode_limits >= MIN_DECODE_LIMITS - CLEAR_DISTANCE and _prompts_at_work(f)
-        what = (
-            f"first tokens wait for prompts to be processed: {fmt_ms(f.prefill_ms)} each, after "
-            f"{fmt_ms(f.queue_ms)} in the queue"
-        )
-    else:
-        why = gaps_not_longer_for_prompts(f)
-        if not why and f.prompt_step_ms > MAX_PROMPT_STEP * f.limit_ms:
-            why = "half the compute for a prompt would not bring gaps in time"
-        surely = f.engine_wait_ms < f.prompt_cost_ms and not f.maybe_late and _clear_of_halving(f)
-        surely = surely and not f.long_steps
-        what = (
-            f"steps that compute prompts are longer than a gap may be: {fmt_ms(f.prompt_step_ms)} "
-            f"against {fmt_ms(f.limit_ms)}"
-        )
-    if why:
-        return RuleResult.no(why)
-    knobs = (
-        "--enable-prefix-caching where prompts share a beginning (less to compute)",
-        "--max-num-batched-tokens (higher: sooner first token; lower: shorter gaps)",
-    )
+    return _prompts_delay_first_tokens(f) if f.first else _prompts_lengthen_gaps(f)
+
+
+def _prompts_delay_first_tokens(f: VerdictInputs) -> RuleResult:
+    if against := not_waiting_for_prompts(f):
+        return RuleResult.no(against)
+    if f.decode_limits >= MIN_DECODE_LIMITS:
+        times = fmt(f.decode_limits)
+        return RuleResult.no(f"requests decode for {times} times the limit: the steps are shared")
+    clear = not f.decode_limits >= MIN_DECODE_LIMITS - CLEAR_DISTANCE
     return RuleResult(
-        0.9 if surely else 0.65,
-        what,
+        0.9 if clear and _prompts_at_work(f) else 0.65,
+        f"first tokens wait for prompts to be processed: {fmt_ms(f.prefill_ms)} each, after "
+        f"{fmt_ms(f.queue_ms)} in the queue",
         _evidence(f),
-        [
-            *(knobs if f.first else knobs[::-1]),
-            "shorter history (fewer prompt tokens a request)",
-            "--tensor-parallel-size higher (each GPU computes a part; they talk in every layer)",
-            "prefill/decode disaggregation (prompts on GPUs of their own)",
-        ],
+        [CACHE_PREFIXES, STEP_BUDGET, *LESS_PROMPT_WORK],
+    )
+
+
+def _prompts_lengthen_gaps(f: VerdictInputs) -> RuleResult:
+    if against := gaps_not_longer_for_prompts(f):
+        return RuleResult.no(against)
+    if f.prompt_step_ms > MAX_PROMPT_STEP * f.limit_ms:
+        return RuleResult.no("half the compute for a prompt would not bring gaps in time")
+    by_prompts = f.engine_wait_ms < f.prompt_cost_ms and not f.maybe_late
+    clear = by_prompts and _clear_of_halving(f) and not f.long_steps
+    return RuleResult(
+        0.9 if clear else 0.65,
+        f"steps that compute prompts are longer than a gap may be: {fmt_ms(f.prompt_step_ms)} "
+        f"against {fmt_ms(f.limit_ms)}",
+        _evidence(f),
+        [STEP_BUDGET, CACHE_PREFIXES, *LESS_PROMPT_WORK],
     )
 
 
 def _evidence(f: VerdictInputs) -> list[str]:
-    shares, gaps = _prompt_share_evidence(f), _gap_evidence(f)
-    waits = [waiting_evidence(f.waiting), *_ttft_evidence(f), *gpu_evidence(f)]
-    return [*shares, *gaps, *_prompt_evidence(f), *waits]
+    return [
+        *_prompt_share_evidence(f),
+        *_gap_evidence(f),
+        *_prompt_evidence(f),
+        waiting_evidence(f.waiting),
+        *_ttft_evidence(f),
+        *gpu_evidence(f),
+    ]
 
 
 def _clear_of_halving(f: VerdictInputs) -> bool:
@@ -87,43 +101,47 @@ def _clear_of_halving(f: VerdictInputs) -> bool:
 
 def _prompts_at_work(f: VerdictInputs) -> bool:
     """Whether the GPU is clearly busy with prompts, and the API server is not late."""
-    return (
-        f.prompts_fill_steps or f.compute_bound or f.prompt_part >= MAJOR_SHARE
-    ) and not f.maybe_late
+    if f.maybe_late:
+        return False
+    return f.prompts_fill_steps or f.compute_bound or f.prompt_part >= MAJOR_SHARE
 
 
 def interference(f: VerdictInputs) -> RuleResult:
     """Prompts and decoding in the same steps hold each other up."""
-    why = not_waiting_for_prompts(f) if f.first else gaps_not_longer_for_prompts(f)
-    if why:
-        return RuleResult.no(why)
-    if f.first:
-        if not f.decode_limits >= MIN_DECODE_LIMITS:
-            return RuleResult.no("requests decode for less time than first tokens may take")
-        clear = f.decode_limits >= MIN_DECODE_LIMITS + CLEAR_DISTANCE
-        sure = 0.9 if clear and _prompts_at_work(f) else 0.6
-        what = "first tokens wait behind the steps that prompts and decoding share"
-        # One H200, 64 users: p95 TTFT 1,452 ms with 16,384 tokens a step, 144 with 2,048; and no
-        # sooner with more where prompts fill steps that short.
-        smaller_steps = [f"{SMALLER} (a request that arrives waits for a shorter step's end)"]
-        smaller_steps *= f.long_steps
-    else:
-        if f.prompt_step_ms <= MAX_PROMPT_STEP * f.limit_ms and not f.long_steps:
-            return RuleResult.no("half the compute for a prompt would bring gaps in time")
-        clear = f.prompt_cost_ms >= f.engine_wait_ms and (f.long_steps or _clear_of_halving(f))
-        sure = 0.9 if clear and not f.maybe_late else 0.65
-        what = "prompts in the same engine step hold up the tokens of the requests that decode"
-        smaller_steps = [f"{SMALLER} (shorter gaps, more steps for a prompt)"]
+    return _shared_steps_delay_first_tokens(f) if f.first else _shared_steps_lengthen_gaps(f)
+
+
+def _shared_steps_delay_first_tokens(f: VerdictInputs) -> RuleResult:
+    if against := not_waiting_for_prompts(f):
+        return RuleResult.no(against)
+    if not f.decode_limits >= MIN_DECODE_LIMITS:
+        return RuleResult.no("requests decode for less time than first tokens may take")
+    clear = f.decode_limits >= MIN_DECODE_LIMITS + CLEAR_DISTANCE
+    try_next = [*SEPARATE_PROMPTS]
+    # One H200, 64 users: p95 TTFT 1,452 ms with 16,384 tokens a step, 144 with 2,048; and no
+    # sooner with more where prompts fill steps that short.
+    if f.long_steps:
+        try_next.insert(0, f"{SMALLER} (a request that arrives waits for a shorter step's end)")
     return RuleResult(
-        sure,
-        what,
+        0.9 if clear and _prompts_at_work(f) else 0.6,
+        "first tokens wait behind the steps that prompts and decoding share",
         _evidence(f),
-        [
-            *smaller_steps,
-            "--enable-chunked-prefill, where it is off (a prompt is cut into steps)",
-            "prefill/decode disaggregation (prompts on GPUs of their own)",
-            "--enable-prefix-caching where prompts share a beginning (less to compute)",
-        ],
+        try_next,
+    )
+
+
+def _shared_steps_lengthen_gaps(f: VerdictInputs) -> RuleResult:
+    if against := gaps_not_longer_for_prompts(f):
+        return RuleResult.no(against)
+    if f.prompt_step_ms <= MAX_PROMPT_STEP * f.limit_ms and not f.long_steps:
+        return RuleResult.no("half the compute for a prompt would bring gaps in time")
+    by_prompts = f.prompt_cost_ms >= f.engine_wait_ms and not f.maybe_late
+    clear = by_prompts and (f.long_steps or _clear_of_halving(f))
+    return RuleResult(
+        0.9 if clear else 0.65,
+        "prompts in the same engine step hold up the tokens of the requests that decode",
+        _evidence(f),
+        [f"{SMALLER} (shorter gaps, more steps for a prompt)", *SEPARATE_PROMPTS],
     )
 
 
@@ -141,9 +159,13 @@ def decode(f: VerdictInputs) -> RuleResult:
         return RuleResult.no(f"the GPU is busy {fmt(f.gpu_util, '.0%')} of the time only")
     # neither by prompts nor by the API server
     undisturbed = not f.compute_bound and not f.maybe_late
-    steady = f.gpu_util >= GPU_BUSY and f.no_prompt_ms >= 0.9 * f.limit_ms and undisturbed
+    confidence = 0.6
+    if f.preemptions > 0 or f.sent_late:
+        confidence = 0.4
+    elif f.gpu_util >= GPU_BUSY and f.no_prompt_ms >= 0.9 * f.limit_ms and undisturbed:
+        confidence = 0.9
     return RuleResult(
-        0.4 if f.preemptions > 0 or f.sent_late else 0.9 if steady else 0.6,
+        confidence,
         f"each engine step takes too long with {fmt(f.running, '.0f')} requests in the batch",
         [
             f"{fmt(f.running)} requests run together",
@@ -166,17 +188,19 @@ def decode(f: VerdictInputs) -> RuleResult:
 def _prompt_evidence(f: VerdictInputs) -> list[str]:
     if isnan(f.slope_ms):
         return []
-    known = not isnan(f.prompt_part)
-    part = f"; they take {fmt(f.prompt_part, '.0%')} of the engine's time" if known else ""
     tokens = f"{fmt(f.prompt_tokens, ',.0f')} prompt tokens in a step on average"
-    return [f"{tokens}, 1,000 cost {fmt_ms(f.slope_ms)}{part}"]
+    line = f"{tokens}, 1,000 cost {fmt_ms(f.slope_ms)}"
+    if not isnan(f.prompt_part):
+        line += f"; they take {fmt(f.prompt_part, '.0%')} of the engine's time"
+    return [line]
 
 
 def _prompt_share_evidence(f: VerdictInputs) -> list[str]:
     if isnan(f.longest_beside_share):
         return []
-    longest, every = fmt(f.longest_beside_share, ".0%"), fmt(f.beside_share, ".0%")
-    return [f"{longest} of the longest gaps had a prompt in their step, {every} of all"]
+    of_longest = fmt(f.longest_beside_share, ".0%")
+    of_all = fmt(f.beside_share, ".0%")
+    return [f"{of_longest} of the longest gaps had a prompt in their step, {of_all} of all"]
 
 
 def _ttft_evidence(f: VerdictInputs) -> list[str]:
@@ -190,8 +214,9 @@ def _ttft_evidence(f: VerdictInputs) -> list[str]:
 def _gap_evidence(f: VerdictInputs) -> list[str]:
     if isnan(f.gap_p95_ms):
         return []
-    free = f.alone_p95_ms
-    without = "no gap was without a prompt" if isnan(free) else f"{fmt_ms(free)} without prompts"
+    without = "no gap was without a prompt"
+    if not isnan(f.alone_p95_ms):
+        without = f"{fmt_ms(f.alone_p95_ms)} without prompts"
     return [f"gaps are {fmt_ms(f.gap_p50_ms)} at p50, {fmt_ms(f.gap_p95_ms)} at p95; {without}"]
 
 

@@ -43,7 +43,9 @@ def fmt_ms(value: float) -> str:
     """`12.3 ms`, `1,240 ms`."""
     if isnan(value):
         return "an unknown time"
-    return f"{value:,.0f} ms" if value >= 100 else f"{value:.3g} ms"  # noqa: PLR2004 - digits
+    if value >= 100:  # noqa: PLR2004 - digits
+        return f"{value:,.0f} ms"
+    return f"{value:.3g} ms"
 
 
 def or_missing(value: float, known: str, what: str) -> str:
@@ -66,15 +68,17 @@ def kv_evidence(f: VerdictInputs) -> list[str]:
 
 def gpu_evidence(f: VerdictInputs) -> list[str]:
     """How busy the GPU is, if known."""
-    return [] if isnan(f.gpu_util) else [f"the GPU is busy {fmt(f.gpu_util, '.0%')} of the time"]
+    if isnan(f.gpu_util):
+        return []
+    return [f"the GPU is busy {fmt(f.gpu_util, '.0%')} of the time"]
 
 
 def late_evidence(f: VerdictInputs) -> list[str]:
     """Where requests over their limit wait for a first token."""
     if not f.first or isnan(f.queue_share + f.outside_share):
         return []
-    inside = max(1 - f.queue_share - f.outside_share, 0.0)
-    rest = f"{inside:.0%} for their prompt, {f.outside_share:.0%} outside the engine"
+    prompt_share = max(1 - f.queue_share - f.outside_share, 0.0)
+    rest = f"{prompt_share:.0%} for their prompt, {f.outside_share:.0%} outside the engine"
     return [f"of the wait of late requests {f.queue_share:.0%} is in the queue, {rest}"]
 
 
@@ -108,65 +112,94 @@ def waiting_for_capacity(f: VerdictInputs) -> float:
 
 def slot_confidence(f: VerdictInputs) -> tuple[float, str]:
     """(confidence that requests wait for a slot, the reason against it if that is 0)."""
-    line = waiting_for_capacity(f)
     if f.broken and not f.first:
         return 0.0, "first tokens are in time; more slots would lengthen the gaps"
-    if not line >= MIN_WAITING:
+    if not waiting_for_capacity(f) >= MIN_WAITING:
         return 0.0, or_missing(f.waiting, "no request waits for a slot", "waiting requests are")
-    if f.kv_max >= KV_FULL_SHARE or f.preemptions > 0:
+    if kv_is_short(f):
         return 0.0, "the KV cache is full before the slots are"
-    known = not isnan(f.slots)
-    min_flat = (
-        MIN_FLAT_SHARE
-        if f.prompts_fill_steps or isnan(f.beside_share)
-        else MIN_FLAT_SHARE_WITH_ROOM
-    )
-    if not (f.running >= SLOTS_TAKEN * f.slots if known else f.running_flat >= min_flat):
-        free = "what runs changes while requests wait, so slots are free"
-        if isnan(f.running_flat):
-            free = "requests wait at one reading of the server at most"
-        return 0.0, f"{fmt(f.running)} of {fmt(f.slots, '.0f')} slots are taken" if known else free
+    if against := _why_slots_are_free(f):
+        return 0.0, against
     confidence = 0.9 if f.memory_bound else SLOT_PROBABLE
     if f.queue_share < MAJOR_SHARE:
         confidence = SLOT_CONFIDENCE  # late requests wait for something else, too
-    if f.prompts_fill_steps:  # prompts fill the steps: `running` is flat for that reason
-        confidence = SLOT_CONFIDENCE if known and f.slots_source != "inferred" else 0.3
+    if f.prompts_fill_steps:  # then `running` is flat for that reason
+        told_slots = not isnan(f.slots) and f.slots_source != "inferred"
+        confidence = SLOT_CONFIDENCE if told_slots else 0.3
     return confidence, ""
+
+
+def _why_slots_are_free(f: VerdictInputs) -> str:
+    """By their number, or, where that is not known, by how `running` varies; "": all are taken."""
+    if not isnan(f.slots):
+        if f.running >= SLOTS_TAKEN * f.slots:
+            return ""
+        return f"{fmt(f.running)} of {fmt(f.slots, '.0f')} slots are taken"
+    if isnan(f.running_flat):
+        return "requests wait at one reading of the server at most"
+    min_flat = MIN_FLAT_SHARE_WITH_ROOM
+    if f.prompts_fill_steps or isnan(f.beside_share):
+        min_flat = MIN_FLAT_SHARE
+    if f.running_flat >= min_flat:
+        return ""
+    return "what runs changes while requests wait, so slots are free"
+
+
+def kv_is_short(f: VerdictInputs) -> bool:
+    """Whether the KV cache is full, or requests lost their blocks."""
+    return f.kv_max >= KV_FULL_SHARE or f.preemptions > 0
 
 
 def not_waiting_for_prompts(f: VerdictInputs) -> str:
     """Why first tokens do not wait for prompts; "" if they do."""
+    if not f.first:
+        return "first tokens are in time"
+    if kv_is_short(f):
+        return "requests wait for KV blocks"
+    if f.gpu_util < GPU_IDLE_UTIL:
+        return f"the GPU is busy {fmt(f.gpu_util, '.0%')} of the time only"
+    if slot_confidence(f)[0] >= SLOT_CONFIDENCE:
+        return "requests wait for a slot"
     # If slots and blocks are free and requests still wait, only the token budget is left.
-    unseen = isnan(f.beside_share) and f.waiting >= MIN_WAITING
-    fills = unseen or f.prompts_fill_steps or f.compute_bound or f.prompt_part >= MIN_PROMPT_SHARE
-    reasons = {
-        "first tokens are in time": not f.first,
-        "requests wait for KV blocks": f.kv_max >= KV_FULL_SHARE or f.preemptions > 0,
-        f"the GPU is busy {fmt(f.gpu_util, '.0%')} of the time only": f.gpu_util < GPU_IDLE_UTIL,
-        "requests wait for a slot": slot_confidence(f)[0] >= SLOT_CONFIDENCE,
-        f"prompts take {fmt(f.prompt_part, '.0%')} of the engine's time": not fills,
-    }
-    return next((why for why, holds in reasons.items() if holds), "")
+    only_budget_left = isnan(f.beside_share) and f.waiting >= MIN_WAITING
+    much_for_prompts = f.compute_bound or f.prompt_part >= MIN_PROMPT_SHARE
+    if only_budget_left or f.prompts_fill_steps or much_for_prompts:
+        return ""
+    return f"prompts take {fmt(f.prompt_part, '.0%')} of the engine's time"
 
 
 def gaps_not_longer_for_prompts(f: VerdictInputs) -> str:
     """Why it is not prompts that lengthen gaps; "" if it is."""
-    longer = f.prompt_cost_ms >= MIN_PROMPT_COST * f.gap_p95_ms
+    if not f.broken:
+        return "no SLO is broken"
+    if isnan(f.longest_beside_share) or isnan(f.no_prompt_ms):
+        return "too few gaps to compare those with and without prompts"
+    if not _longer_beside_prompts(f):
+        return (
+            f"gaps with a prompt beside them are hardly longer: {fmt_ms(f.gap_p95_ms)} at p95, "
+            f"{fmt_ms(f.no_prompt_ms)} without"
+        )
+    return _longer_for_another_reason(f)
+
+
+def _longer_beside_prompts(f: VerdictInputs) -> bool:
     mostly = f.longest_beside_share >= MIN_LONGEST_SHARE
-    nearly_all = max(NEARLY_ALL_LONGEST, LONGEST_OVER_ALL * f.beside_share)
-    a_little = f.prompt_cost_ms >= MIN_SMALL_PROMPT_COST * f.gap_p95_ms
-    by_prompts = (longer and mostly) or (a_little and f.longest_beside_share >= nearly_all)
-    unseen = isnan(f.longest_beside_share) or isnan(f.no_prompt_ms)
-    reasons = {
-        "no SLO is broken": not f.broken,
-        "too few gaps to compare those with and without prompts": unseen,
-        f"gaps with a prompt beside them are hardly longer: {fmt_ms(f.gap_p95_ms)} at p95, "
-        f"{fmt_ms(f.no_prompt_ms)} without": not by_prompts,
-        # TPOT is a mean over gaps: the longest of them count little
-        f"prompts take {fmt(f.prompt_part, '.0%')} of the engine's time": f.broken == "tpot"
-        and f.prompt_part < MIN_PROMPT_SHARE,
-        "the API server sends late what the engine generated on time": f.sent_late,
-        f"the engine's process takes {fmt_ms(f.engine_wait_ms)} of a gap, prompts "
-        f"{fmt_ms(f.prompt_cost_ms)}": f.engine_wait_ms / 2 > f.prompt_cost_ms,
-    }
-    return next((why for why, holds in reasons.items() if holds), "")
+    if mostly and f.prompt_cost_ms >= MIN_PROMPT_COST * f.gap_p95_ms:
+        return True
+    nearly_all_share = max(NEARLY_ALL_LONGEST, LONGEST_OVER_ALL * f.beside_share)
+    a_little_longer = f.prompt_cost_ms >= MIN_SMALL_PROMPT_COST * f.gap_p95_ms
+    return a_little_longer and f.longest_beside_share >= nearly_all_share
+
+
+def _longer_for_another_reason(f: VerdictInputs) -> str:
+    # TPOT is a mean over gaps: the longest of them count little
+    if f.broken == "tpot" and f.prompt_part < MIN_PROMPT_SHARE:
+        return f"prompts take {fmt(f.prompt_part, '.0%')} of the engine's time"
+    if f.sent_late:
+        return "the API server sends late what the engine generated on time"
+    if f.engine_wait_ms / 2 > f.prompt_cost_ms:
+        return (
+            f"the engine's process takes {fmt_ms(f.engine_wait_ms)} of a gap, prompts "
+            f"{fmt_ms(f.prompt_cost_ms)}"
+        )
+    return ""
