@@ -269,7 +269,7 @@ class DataSource:
             )
         self.n_messages += int("messages" in row)
         self.n_traces += int("input_length" in row)
-        self.n_hashed += int("hash_ids" in row)
+        self.n_hashed += int("input_length" in row and "hash_ids" in row)
         self._unsized.append(is_unsized(row))
         self.at_ms.append(at)
         self.outputs.append(row.get("output_tokens") or row.get("output_length", 0))
@@ -450,13 +450,14 @@ class DataSource:
         for index in range(len(self)):
             tokens, _ = self.planned(index)
             row = self.row(index)
-            if "hash_ids" in row:
-                shared = _look_up(cached, row["hash_ids"], TRACE_BLOCK, tokens)
-            elif "input_length" in row:
-                shared = 0
-            else:
+            if "input_length" not in row:
+                # Its text is what is sent, whatever hashes a trace gave it.
                 blocks = self._text_blocks(text_of(row), tokens)
                 shared = _look_up(cached, blocks, CACHE_BLOCK, tokens)
+            elif "hash_ids" in row:
+                shared = _look_up(cached, row["hash_ids"], TRACE_BLOCK, tokens)
+            else:
+                shared = 0
             yield min(shared, tokens - 1) // CACHE_BLOCK * CACHE_BLOCK
 
     def _text_blocks(self, text: bytes, tokens: int) -> list[bytes]:
