@@ -106,6 +106,7 @@ def test_spans(where: str, events: str, want: tuple[int, int, int]) -> None:
         ((SERVERS, PHASES, EVENT.replace("replica = 1", "replica = 3"), EXPECT), "one of 2 rep"),
         ((SERVERS, PHASES, EVENT.replace("35s", "75s"), EXPECT), "within the 70s"),
         ((SERVERS, PHASES, EVENT + "factor = 2", EXPECT), "has 'factor'"),
+        ((SERVERS, PHASES, EVENT + '"" = 2', EXPECT), "has ''"),
         ((SERVERS, PHASES, EVENT.replace("kill", "pause"), EXPECT), "for is ''"),
         (
             ("[servers]\nurls = ['http://a', 'http://b']\n", PHASES, EVENT, EXPECT),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import threading
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from gateway import Gateway
 
-from harness.drill.balancer import WELL, BalancerProcess, Fault
+from harness.drill.balancer import WELL, Balancer, BalancerProcess, Fault
 from harness.server.address import Address, free_port
 
 if TYPE_CHECKING:
@@ -98,6 +99,27 @@ def test_all_bytes_and_a_half_closed_connection() -> None:
         sock.close()
     assert got == sent
     assert list(balancer.connections.values()) == [0]
+
+
+def test_nothing_is_kept_of_a_connection_that_has_ended() -> None:
+    """A drill may have a million of them."""
+
+    async def connect_once(url: str) -> list[int]:
+        balancer = Balancer([url])
+        server = await asyncio.start_server(balancer.serve, "127.0.0.1", 0)
+        async with server:
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            assert await reader.read(1) == b"a"
+            kept = [len(balancer.serving)]
+            writer.close()
+            while balancer.serving and len(kept) < 500:
+                await asyncio.sleep(0.02)
+                kept.append(len(balancer.serving))
+        return kept
+
+    with named(b"a") as urls:
+        kept = asyncio.run(connect_once(urls[0]))
+    assert (kept[0], kept[-1]) == (1, 0)
 
 
 def test_a_server_that_refuses_is_passed_over() -> None:

@@ -37,7 +37,8 @@ COUNTERS: Final = (
 
 def counter_that_fell(before: ServerSample, after: ServerSample) -> str:
     """Which counter decreased between two readings, in words; "": none (NaN is ignored)."""
-    for name in before.replicas.keys() & after.replicas.keys():  # their sum may still have risen
+    # The sum over replicas may have risen although one of them began anew.
+    for name in sorted(before.replicas.keys() & after.replicas.keys()):
         if fell := counter_that_fell(before.replicas[name], after.replicas[name]):
             return f"{fell} ({name})"
     for name in COUNTERS:

@@ -41,7 +41,7 @@ class Balancer:
         self.faults: defaultdict[str, Fault] = defaultdict(lambda: WELL)
         self._turns = 0
         # asyncio itself refers to tasks weakly, and two closed ends refer to each other alone
-        self._serving: set[asyncio.Task[None] | None] = set()
+        self.serving: set[asyncio.Task[None] | None] = set()
 
     def in_turn(self) -> list[str]:
         """The servers, beginning with another one each time."""
@@ -56,18 +56,24 @@ class Balancer:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection, to its end."""
         task = asyncio.current_task()
-        self._serving.add(task)
-        # the task of a connection has nobody to tell what ended it
-        with suppress(OSError, asyncio.CancelledError), closing(writer):
-            for url in self.order():
-                self.connections[url] += 1  # before the first await: the next one must see it
-                try:
-                    with suppress(ConnectionRefusedError):
-                        await self._connect(url, reader, writer)
-                        return
-                finally:
-                    self.connections[url] -= 1
-        self._serving.discard(task)
+        self.serving.add(task)
+        try:
+            # the task of a connection has nobody to tell what ended it
+            with suppress(OSError, asyncio.CancelledError), closing(writer):
+                await self._serve(reader, writer)
+        finally:
+            self.serving.discard(task)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """By the first server that accepts the connection."""
+        for url in self.order():
+            self.connections[url] += 1  # before the first await: the next one must see it
+            try:
+                with suppress(ConnectionRefusedError):
+                    await self._connect(url, reader, writer)
+                    return
+            finally:
+                self.connections[url] -= 1
 
     async def _connect(
         self, url: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

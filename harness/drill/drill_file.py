@@ -86,8 +86,8 @@ class _Table(NamedTuple):
     def read(self, needs: Mapping[str, Kind], may: Mapping[str, Kind]) -> dict[str, Any]:
         """What its keys mean; those that it may have and lacks are left out."""
         known = {**needs, **may}
-        unknown = next((key for key in self.values if key not in known), "")
-        if unknown:
+        unknown = next((key for key in self.values if key not in known), None)
+        if unknown is not None:
             meant = closest(unknown, known, next(iter(known)))
             raise ConfigError(
                 f"{self.where} has {unknown!r}: expected {', '.join(known)}; try {meant}."
