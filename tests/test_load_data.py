@@ -317,7 +317,10 @@ def test_a_schedule_is_striped(processes: int, timed: bool, repeat: bool) -> Non
         ([{"prompt": "a" * 640}, {"prompt": "a" * 640}], [0, 144]),
         ([{"prompt": "a" * 63}, {"prompt": "a" * 63}], [0, 0]),
         # the text is sent, so its hashes mean nothing
-        ([{"prompt": "a" * 6400, "hash_ids": [1]}, {"prompt": "b" * 6400, "hash_ids": [1]}], [0, 0]),
+        (
+            [{"prompt": "a" * 6400, "hash_ids": [1]}, {"prompt": "b" * 6400, "hash_ids": [1]}],
+            [0, 0],
+        ),
     ],
 )
 def test_expected_prefix_hits(
