@@ -137,9 +137,8 @@ def measure(
     """
     running: tuple[str, ...] | None = None  # arguments of the server that runs
     url: list[str] = []
-    for kind in (signal.SIGTERM, signal.SIGHUP):  # SIGHUP: the terminal is closed
-        if signal.getsignal(kind) is signal.SIG_DFL:
-            signal.signal(kind, signal.default_int_handler)
+    _interrupt_on(signal.SIGTERM)
+    _interrupt_on(signal.SIGHUP)  # the terminal is closed
     os.environ.setdefault("VLLM_SERVER_DEV_MODE", "1")  # its /server_info shows flags
     with ExitStack() as stack, suppress(KeyboardInterrupt):
         for number, (setting, folder) in enumerate(runs, start=1):
@@ -158,6 +157,12 @@ def measure(
             setting.runs[str(folder)] = _run(words, stream)
         return True
     return False
+
+
+def _interrupt_on(kind: signal.Signals) -> None:
+    """As Ctrl-C does, unless somebody decided otherwise (`nohup` ignores a hangup)."""
+    if signal.getsignal(kind) is signal.SIG_DFL:
+        signal.signal(kind, signal.default_int_handler)
 
 
 def _replace_server(

@@ -77,6 +77,37 @@ class _FailurePause:
             self._ends_s = time.monotonic() + FAILED_PAUSE_S
 
 
+class _Stagger:
+    """How long new users wait before their first request.
+
+    Locust starts a second's users at once; without this they would stay in lockstep and each
+    level would begin with a wave. Spread over about one service time they come as they will,
+    and never so many at once that starting them keeps this process from its reads.
+    """
+
+    def __init__(self, options: DriveOptions) -> None:
+        self._options = options
+        self._service_s = 0.0  # smoothed
+        self._next_start_s = 0.0
+
+    def note_service_time(self, e2e_s: float) -> None:
+        """Of a request that has ended well."""
+        weight = SMOOTHING if self._service_s else 1.0
+        self._service_s += weight * (e2e_s - self._service_s)
+
+    def wait_s(self, user: int) -> float:
+        window_s = min(max(self._service_s, LEAST_STAGGER_S), MOST_STAGGER_S)
+        think = self._options.workload.think_ms
+        if think:  # a user may begin with what is left of a pause
+            window_s += think.mean * MS / SECOND
+        if self._options.batch:  # its users start together
+            window_s = 0.0
+        drawn_s = window_s * seeded_random(self._options.seed, "stagger", user).random()
+        now_s = time.monotonic()
+        self._next_start_s = max(self._next_start_s, now_s) + START_S
+        return max(drawn_s, self._next_start_s - now_s)
+
+
 class Driver:
     """Sends requests for any number of users. Numbers count from 0 without gaps."""
 
@@ -103,13 +134,12 @@ class Driver:
         self.has_new_schedule = Event()
         self._batch_end = 0  # `issued` when all requests of this batch are begun
         self._failure_pause = _FailurePause(options.most_failures)
-        self.mean_s = 0.0  # service time, smoothed
+        self._stagger = _Stagger(options)
         self.on_trouble: Callable[[str], None] = lambda _: None
         self._put = put
         self._master = master
         self._talks: dict[int, Talk] = {}  # by user, if they think or have sessions
         self._ended_before = 0  # by readers before this one
-        self._next_start_s = 0.0
         self._access = options.access()
         conversation = options.workload.conversation
         self._has_real_replies = conversation is not None and conversation.replies == "real"
@@ -160,22 +190,8 @@ class Driver:
         return self._failure_pause.is_on
 
     def stagger_s(self, user: int) -> float:
-        """How long a new user waits before its first request.
-
-        Locust starts a second's users at once; without this they would stay in lockstep and each
-        level would begin with a wave. Spread over about one service time they come as they will,
-        and never so many at once that starting them keeps this process from its reads.
-        """
-        window_s = min(max(self.mean_s, LEAST_STAGGER_S), MOST_STAGGER_S)
-        think = self.options.workload.think_ms
-        if think:  # a user may begin with what is left of a pause
-            window_s += think.mean * MS / SECOND
-        if self.options.batch:  # its users start together
-            window_s = 0.0
-        drawn_s = window_s * seeded_random(self.options.seed, "stagger", user).random()
-        now_s = time.monotonic()
-        self._next_start_s = max(self._next_start_s, now_s) + START_S
-        return max(drawn_s, self._next_start_s - now_s)
+        """How long a new user waits before its first request."""
+        return self._stagger.wait_s(user)
 
     def next_spec(self, user: int) -> RequestSpec | None:
         """What the user's next request asks for; None when the run's requests are all begun."""
@@ -255,12 +271,8 @@ class Driver:
             self._talks[user].ended(sent.text if needs_reply else "", ok=is_ok)
         self._failure_pause.count(is_ok=is_ok)
         if is_ok:
-            self._note_service_time(sent.e2e_ns / SECOND)
+            self._stagger.note_service_time(sent.e2e_ns / SECOND)
         return sent
-
-    def _note_service_time(self, e2e_s: float) -> None:
-        weight = SMOOTHING if self.mean_s else 1.0
-        self.mean_s += weight * (e2e_s - self.mean_s)
 
     def _recorded_plan(self, spec: RequestSpec) -> tuple[int, ...]:
         """What the record says of the plan, in the order that the reader expects."""
