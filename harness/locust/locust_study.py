@@ -117,7 +117,8 @@ class LocustStudy:
         key_source = ""
         if arguments.is_named(fixed["host"], url):
             key_source = str(fixed["api_key_env"] or "")
-        else:  # no secret goes there: neither the key nor a header that the environment fills in
+        else:
+            # No secret goes there: neither the key nor a header that the environment fills in.
             headers = [(name, text) for name, text in headers if not names_in(text)[0]]
         has_own_key = any(name.lower() == "authorization" for name, _ in headers)
         api_key = ""

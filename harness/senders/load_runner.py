@@ -293,7 +293,9 @@ class LoadRunner:
         """The newest figures of each load process about itself."""
         if self.master is not None:
             return self.master.inbox.figures
-        return {self.driver.worker: self.driver.figures()} if self.driver is not None else {}
+        if self.driver is None:
+            return {}
+        return {self.driver.worker: self.driver.figures()}
 
     def figures(self) -> dict[str, Any]:
         """The same of all processes together."""
@@ -304,8 +306,10 @@ class LoadRunner:
         """All that happened before this instant is in the sinks; 0: nothing is known yet."""
         if self.master is None:
             return self.driver.known_ns if self.driver is not None else 0
-        known = self.master.inbox.known_ns  # the worker that is furthest behind counts
-        return min(known.values()) if known and len(known) >= len(self._clients) else 0
+        known_ns = self.master.inbox.known_ns
+        if not known_ns or len(known_ns) < len(self._clients):
+            return 0
+        return min(known_ns.values())  # the worker that is furthest behind counts
 
     # What Locust's events do.
 

@@ -163,7 +163,8 @@ class GpuSampler:
         samples: list[GpuSample]
         if self._thread is None:
             samples = self._source.read(now_ns)
-        else:  # only this greenlet waits for the thread; the samples are handed on here, not there
+        else:
+            # Only this greenlet waits for the thread; the samples are handed on here, not there.
             samples = self._thread.apply(self._source.read, (now_ns,))
         for sample in samples:
             self._on_sample(sample)
