@@ -70,7 +70,7 @@ class LivePage:
         prefix = app.blueprints["locust"].url_prefix or ""
         blueprint = Blueprint("harness_live", __name__, url_prefix=f"{prefix}/harness")
         parts = ",".join(f'"{name}"' for name in PARTS)
-        shown: dict[str, Callable[..., Response]] = {
+        views: dict[str, Callable[..., Response]] = {
             "": self._page,
             f"/<any({parts}):name>": _part,
             "/live.json": self._news,
@@ -78,9 +78,9 @@ class LivePage:
             "/metrics": self._metrics,
             "/files/<name>": self._file,
         }
-        done: dict[str, Callable[..., Response]] = {"/start": self._start, "/stop": self._stop}
-        for method, views in (("GET", shown), ("POST", done)):
-            for rule, view in views.items():
+        actions: dict[str, Callable[..., Response]] = {"/start": self._start, "/stop": self._stop}
+        for method, by_rule in (("GET", views), ("POST", actions)):
+            for rule, view in by_rule.items():
                 guarded = web_ui.auth_required_if_enabled(view)
                 blueprint.add_url_rule(rule, view.__name__, guarded, methods=[method])
         app.register_blueprint(blueprint)
