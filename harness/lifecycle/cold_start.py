@@ -61,43 +61,25 @@ def measure_cold_start(
     options: StartOptions, log: Path, key: str, tokens: tuple[int, int]
 ) -> Figures:
     """Start, send requests of `tokens` in prompt and answer, end. Raises HarnessError."""
-    random, cached = Random(1), psutil.virtual_memory().cached  # noqa: S311 - text of prompts
-    gpus, before_start = local_gpus(), counters(NO_SESSION)
+    prompt_tokens, output_tokens = tokens
+    cached_bytes = psutil.virtual_memory().cached
+    gpus = local_gpus()
+    before_start = counters(NO_SESSION)
     gpu_memory_mib = {"before the start": memory_used_mib(gpus)}
     with (
         started(options, log=log) as server,
         closing(HttpConnection(TargetAccess(Address.parse(server.url), key))) as line,
     ):
-        by_start, first_token_s = increase(before_start, counters(server.pid)), 0.0
-        by_start["growth of the page cache, MB"] = (psutil.virtual_memory().cached - cached) / 1e6
-        model: Any = line.fetch("/v1/models").json()
-        body = {
-            "model": model["data"][0]["id"],
-            "max_tokens": tokens[1],
-            "temperature": 0,
-            "ignore_eos": True,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-        requests: list[Figures] = []
+        by_start = increase(before_start, counters(server.pid))
+        newly_cached_bytes = psutil.virtual_memory().cached - cached_bytes
+        by_start["growth of the page cache, MB"] = newly_cached_bytes / 1e6
+        models: Any = line.fetch("/v1/models").json()
+        body = stream_body(models["data"][0]["id"], output_tokens)
         gpu_memory_mib["before the requests"] = memory_used_mib(gpus)
-        for name in NAMES:
-            # Each prompt is another one, so that none is in the prefix cache.
-            body["prompt"] = random.choices(TOKEN_IDS, k=tokens[0])
-            before, sent_s = counters(server.pid), time.monotonic()
-            request = {"name": name, **timed_stream(line, body)}
-            first_token_s = first_token_s or sent_s + request["ttft_s"] - server.began_s
-            meanwhile = increase(before, counters(server.pid))
-            cpu_pct = 100 * meanwhile[SERVER_CPU] / request["wall_s"]
-            request |= {"server_cpu_pct": cpu_pct, "gpu_util_pct": None}
-            if gpus.source:
-                seen = gpus.source.read(0)
-                meanwhile["GPUs throttled"] = sum(bool(gpu.throttled) for gpu in seen)
-                request["gpu_util_pct"] = fmean(gpu.util_pct for gpu in seen)
-            requests.append({**request, "meanwhile": meanwhile})
+        requests, first_token_at_s = _send_requests(line, body, prompt_tokens, server.pid, gpus)
         gpu_memory_mib["after the requests"] = memory_used_mib(gpus)
     return {
-        **figures(requests, server.start_log.phases_s, first_token_s),
+        **figures(requests, server.start_log.phases_s, first_token_at_s - server.began_s),
         "ready_s": server.wall_s,
         "notes": server.notes,
         "start_log": server.start_log,
@@ -109,20 +91,58 @@ def measure_cold_start(
     }
 
 
+def stream_body(model: str, output_tokens: int) -> Figures:
+    """A streamed completion of exactly that length; its prompt is added."""
+    return {
+        "model": model,
+        "max_tokens": output_tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+def _send_requests(
+    line: HttpConnection, body: Figures, prompt_tokens: int, pid: int, gpus: GpuReadings
+) -> tuple[list[Figures], float]:
+    """One for each of NAMES, and when the first token of all came, by time.monotonic."""
+    random = Random(1)  # noqa: S311 - text of prompts
+    requests: list[Figures] = []
+    first_token_at_s = 0.0
+    for name in NAMES:
+        # Each prompt is another one, so that none is in the prefix cache.
+        body["prompt"] = random.choices(TOKEN_IDS, k=prompt_tokens)
+        before = counters(pid)
+        sent_s = time.monotonic()
+        request = {"name": name, **timed_stream(line, body)}
+        if not requests:
+            first_token_at_s = sent_s + request["ttft_s"]
+        meanwhile = increase(before, counters(pid))
+        requests.append(request | _machine_use(meanwhile, request["wall_s"], gpus))
+    return requests, first_token_at_s
+
+
+def _machine_use(meanwhile: dict[str, float], wall_s: float, gpus: GpuReadings) -> Figures:
+    """What a request that took `wall_s` adds to its figures: CPU, GPUs, and all of `meanwhile`."""
+    gpu_util_pct = None
+    if gpus.source:
+        readings = gpus.source.read(0)
+        meanwhile["GPUs throttled"] = sum(bool(gpu.throttled) for gpu in readings)
+        gpu_util_pct = fmean(gpu.util_pct for gpu in readings)
+    return {
+        "server_cpu_pct": 100 * meanwhile[SERVER_CPU] / wall_s,
+        "gpu_util_pct": gpu_util_pct,
+        "meanwhile": meanwhile,
+    }
+
+
 def figures(
     requests: Sequence[Figures], phases_s: Mapping[str, float], first_token_s: float
 ) -> Figures:
     """What follows from the requests, in NAMES' order."""
     cold, warm, *runs = requests
     usual_s = median(run["ttft_s"] for run in runs)
-    at_once = sum(request["came_at_once"] for request in requests)
-    outliers = {}
-    for run in runs:
-        if abs(run["ttft_s"] / usual_s - 1) > STABLE:
-            rest = [other["meanwhile"] for other in runs if other is not run]
-            is_slower = run["ttft_s"] > usual_s  # nothing that was more makes a run faster
-            most = {k: v for k, v in run["meanwhile"].items() if v > max(r[k] for r in rest)}
-            outliers[run["name"]] = most if is_slower else {}
     parts_s = {
         **phases_s,
         "first request: beyond a warm one": max(cold["ttft_s"] - usual_s, 0.0),
@@ -138,20 +158,45 @@ def figures(
         "warm_ttft_s": usual_s,
         "cold_factor": cold["ttft_s"] / usual_s,
         "parts_s": parts_s,
-        "came_at_once": at_once,  # so many answers had all tokens in one read: no TTFT is told
+        # so many answers had all tokens in one read: no TTFT is told
+        "came_at_once": sum(request["came_at_once"] for request in requests),
         "warm_runs": spread_of(runs),
-        "outliers": outliers,  # -> of a slow one: what was more than in every other run
+        "outliers": _outliers(runs, usual_s),
         "others_cores": others_cores(requests),
-        "sanity": {
-            "all requests have as many tokens": len({r["total_tokens"] for r in requests}) == 1,
-            "TTFT is below e2e": all(0 < r["ttft_s"] <= r["wall_s"] for r in requests),
-            "the first token came before the last": not at_once,
-            "the first request is the slowest": cold["ttft_s"]
-            == max(r["ttft_s"] for r in requests),
-            "the parts add up within 10%": abs(sum(parts_s.values()) / first_token_s - 1)
-            <= ADDS_UP,
-        },
+        "sanity": _sanity(requests, sum(parts_s.values()), first_token_s),
         "requests": requests,
+    }
+
+
+def _outliers(runs: Sequence[Figures], usual_s: float) -> dict[str, Figures]:
+    """The runs far from the median, by name: of a slow one, what was more than in every other."""
+    outliers: dict[str, Figures] = {}
+    for run in runs:
+        is_outlier = abs(run["ttft_s"] / usual_s - 1) > STABLE
+        if not is_outlier:
+            continue
+        more: Figures = {}
+        if run["ttft_s"] > usual_s:  # nothing that was more makes a run faster
+            others = [other["meanwhile"] for other in runs if other is not run]
+            for what, count in run["meanwhile"].items():
+                if count > max(other[what] for other in others):
+                    more[what] = count
+        outliers[run["name"]] = more
+    return outliers
+
+
+def _sanity(
+    requests: Sequence[Figures], parts_sum_s: float, first_token_s: float
+) -> dict[str, bool]:
+    """What must hold of figures that are to be believed, in words, and whether it does."""
+    ttfts_s = [request["ttft_s"] for request in requests]
+    lengths = {request["total_tokens"] for request in requests}
+    return {
+        "all requests have as many tokens": len(lengths) == 1,
+        "TTFT is below e2e": all(0 < r["ttft_s"] <= r["wall_s"] for r in requests),
+        "the first token came before the last": not any(r["came_at_once"] for r in requests),
+        "the first request is the slowest": ttfts_s[0] == max(ttfts_s),
+        "the parts add up within 10%": abs(parts_sum_s / first_token_s - 1) <= ADDS_UP,
     }
 
 
@@ -171,18 +216,19 @@ def spread_of(runs: Sequence[Figures]) -> dict[str, Figures]:
 
 def run_rows(start: Figures) -> list[Figures]:
     """The table of runs, by RUN_COLUMNS."""
-    return [
-        {
-            "run": request["name"],
-            "ttft_s": round(request["ttft_s"], 4),
-            "e2e_s": round(request["wall_s"], 4),
-            "tokens": request["total_tokens"],
-            "gpu_util_pct": request["gpu_util_pct"],
-            "server_cpu_pct": round(request["server_cpu_pct"]),
-            "notes": "; ".join(_notes(start, request)),
-        }
-        for request in start["requests"]
-    ]
+    return [_run_row(start, request) for request in start["requests"]]
+
+
+def _run_row(start: Figures, request: Figures) -> Figures:
+    return {
+        "run": request["name"],
+        "ttft_s": round(request["ttft_s"], 4),
+        "e2e_s": round(request["wall_s"], 4),
+        "tokens": request["total_tokens"],
+        "gpu_util_pct": request["gpu_util_pct"],
+        "server_cpu_pct": round(request["server_cpu_pct"]),
+        "notes": "; ".join(_notes(start, request)),
+    }
 
 
 def _notes(start: Figures, request: Figures) -> Iterator[str]:
@@ -191,9 +237,11 @@ def _notes(start: Figures, request: Figures) -> Iterator[str]:
     if request["came_at_once"]:
         yield "all tokens came at once: TTFT cannot be told"
     if request["name"] in start["outliers"]:
-        off = request["ttft_s"] / start["warm_ttft_s"] - 1
-        yield f"outlier: TTFT {abs(off):.0%} {'above' if off > 0 else 'below'} the median"
-        if more := ", ".join(start["outliers"][request["name"]]):
+        deviation = request["ttft_s"] / start["warm_ttft_s"] - 1
+        side = "above" if deviation > 0 else "below"
+        yield f"outlier: TTFT {abs(deviation):.0%} {side} the median"
+        more = ", ".join(start["outliers"][request["name"]])
+        if more:
             yield f"higher than in every other run: {more}"
 
 
@@ -210,31 +258,33 @@ def system_text() -> str:
         name = platform.freedesktop_os_release().get("PRETTY_NAME", "")
     except OSError:
         name = ""
-    return ", ".join(filter(None, [name, f"{platform.system()} {platform.release()}"]))
+    kernel = f"{platform.system()} {platform.release()}"
+    return f"{name}, {kernel}" if name else kernel
 
 
 def timed_stream(line: HttpConnection, body: Figures) -> Figures:
     """One streamed request on an open connection. Raises ServerUnreachable."""
     answer = line.fetch("/v1/completions", body)
     try:
-        seen = _read_stream(answer)
+        stream = _read_stream(answer)
     except (NotACompletion, EventTooLong) as error:
         raise ServerUnreachable(
             f"a stream of /v1/completions cannot be read ({error}): expected OpenAI's chunks; see "
             "the server's log."
         ) from error
-    if not seen.first_ns:
-        said = one_line(answer.body.decode(errors="replace"), MAX_QUOTED_CHARS)
+    if not stream.first_ns:
+        text = one_line(answer.body.decode(errors="replace"), MAX_QUOTED_CHARS)
         raise ServerUnreachable(
-            f"a request brought no token, but status {answer.status} ({said}): expected some; try "
+            f"a request brought no token, but status {answer.status} ({text}): expected some; try "
             "other --prompt-tokens."
         )
+    last_byte_ns, _ = answer.pieces[-1]
     return {
-        "ttft_s": (seen.first_ns - answer.sent_ns) / SECOND,
-        "came_at_once": seen.first_ns == seen.last_ns and body["max_tokens"] > 1,
-        "wall_s": (answer.pieces[-1][0] - answer.sent_ns) / SECOND,  # until its last byte
-        "total_tokens": seen.tokens,
-        "output_preview": seen.text[:PREVIEW_CHARS],
+        "ttft_s": (stream.first_ns - answer.sent_ns) / SECOND,
+        "came_at_once": stream.first_ns == stream.last_ns and body["max_tokens"] > 1,
+        "wall_s": (last_byte_ns - answer.sent_ns) / SECOND,
+        "total_tokens": stream.tokens,
+        "output_preview": stream.text[:PREVIEW_CHARS],
     }
 
 
@@ -250,13 +300,18 @@ class _Stream(NamedTuple):
 def _read_stream(answer: HttpAnswer) -> _Stream:
     """Raises NotACompletion, EventTooLong."""
     decoder = SseDecoder()
-    text, tokens, first_ns, last_ns = "", 0, 0, 0
+    text = ""
+    tokens = 0
+    first_ns = 0
+    last_ns = 0
     for at_ns, piece in answer.pieces:
         for event in decoder.feed(piece):
             chunk = read_event(event)
             tokens = max(tokens, chunk.prompt_tokens + chunk.completion_tokens)
             if chunk.carries_token:
-                first_ns, last_ns = first_ns or at_ns, at_ns
+                if not first_ns:
+                    first_ns = at_ns
+                last_ns = at_ns
                 text += read_json(event)["choices"][0].get("text") or ""
     return _Stream(text, tokens, first_ns, last_ns)
 
@@ -266,21 +321,23 @@ def counters(session: int) -> dict[str, float]:
 
     Two readings and `increase` say what happened in between.
     """
-    faults, read, server_cpu_s = 0, 0, 0.0
+    faults = 0
+    read_bytes = 0
+    server_cpu_s = 0.0
     machine = psutil.cpu_times()
     for pid in session_pids(session):
         with suppress(psutil.Error, OSError):
             process = psutil.Process(pid)
             stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             faults += int(stat[MAJOR_FAULTS])
-            read += process.io_counters().read_bytes
+            read_bytes += process.io_counters().read_bytes
             own = process.cpu_times()
             # its children that have ended, compilers for example, are nobody else's either
             server_cpu_s += own.user + own.system + own.children_user + own.children_system
     others_s = machine.user + machine.nice + machine.system - server_cpu_s
     return {
         "major faults": faults,
-        "disk reads, MB": read / 1e6,
+        "disk reads, MB": read_bytes / 1e6,
         SERVER_CPU: server_cpu_s,
         OTHERS_CPU: others_s,
     }

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import reduce
+from collections.abc import Mapping, Sequence
 from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -22,7 +21,8 @@ from harness.units import MS
 if TYPE_CHECKING:
     from harness.core.arrays import Floats
     from harness.metrics.result import Level
-
+    from harness.records.folder_reader import Run
+    from harness.records.record_table import RecordTable
 
 THOUSAND: Final = 1e3  # tokens: the unit of lengths here; and ns of a microsecond
 TTFT_TERMS: Final = {
@@ -41,49 +41,108 @@ class GapsByPosition:
     """A visitor: the gaps of a level by the tokens before them in their context."""
 
     def __init__(self, level: Level) -> None:
-        self.start_ns, self.end_ns = level.settled_ns, level.end_ns
+        self.start_ns = level.settled_ns
+        self.end_ns = level.end_ns
         self.sums: Floats = np.zeros((2, 3))
 
     def add(self, piece: EventChunk) -> None:
-        chunk, end = piece.chunk, piece.ends
-        row, before = chunk.request_of_event[end], np.cumsum(chunk.tokens) - chunk.tokens
-        prompt = chunk.prompt_tokens[row]
-        at = prompt + before[end] - before[chunk.offsets[row]]
-        here = (piece.end_ns >= self.start_ns) & (piece.end_ns <= self.end_ns) & (prompt >= 0)
-        self.sums += sums_of(at[here] / THOUSAND, piece.gap_ns[here] / THOUSAND, 2)
+        chunk = piece.chunk
+        request = chunk.request_of_event[piece.ends]
+        prompt_tokens = chunk.prompt_tokens[request]
+        tokens_before = np.cumsum(chunk.tokens) - chunk.tokens
+        # The sum runs on over the requests of a chunk: each begins at what those before it had.
+        output_tokens = tokens_before[piece.ends] - tokens_before[chunk.offsets[request]]
+        context_tokens = prompt_tokens + output_tokens
+        is_in_window = (piece.end_ns >= self.start_ns) & (piece.end_ns <= self.end_ns)
+        counts = is_in_window & (prompt_tokens >= 0)
+        gap_us = piece.gap_ns[counts] / THOUSAND
+        self.sums += sums_of(context_tokens[counts] / THOUSAND, gap_us, 2)
 
 
 def context_costs(settings: Sequence[Setting]) -> list[Coefficient]:
     """At the lowest load that all held, if only `prompt-tokens` differs; [] without such a load."""
-    shown = [one for one in settings if one.figures]
-    if any(
-        one.server or not "".join(one.client).startswith("--prompt-tokens=") or one.client[1:]
-        for one in settings
-    ):
+    if not all(_sets_only_prompt_tokens(setting) for setting in settings):
         return []
-    results = {folder: read_result(Path(folder)) for one in shown for folder in one.runs}
-    levels = {folder: found.used for folder, found in results.items() if found and found.used}
-    loads = [{level.load for level in of} for of in levels.values()]
-    if not (common := reduce(set.__and__, loads) if loads else set()):
+    measured = [setting for setting in settings if setting.figures]
+    levels = _used_levels(measured)
+    load = _lowest_common_load(levels)
+    if load is None:
         return []
-    load, prompts, gaps = min(common), [], []
+    ttft_sums: list[Floats] = []
+    gap_sums: list[Floats] = []
     for folder, used in levels.items():
-        run, windows = read_run(folder), [level for level in used if level.load == load]
-        table, seen = run.table, ttft(run.table)
-        each = [in_window(seen, table, "ttft", w.settled_ns, w.end_ns) for w in windows]
-        row, ns = (np.concatenate([getattr(one, x) for one in each]) for x in ("row", "ns"))
-        row, ns = (x[np.isfinite(ns) & (table.prompt_tokens[row] >= 0)] for x in (row, ns))
-        terms = min(len(shown), len(TTFT_TERMS))
-        prompts.append(sums_of(table.prompt_tokens[row] / THOUSAND, ns / MS, terms))
-        scan(run, walkers := [GapsByPosition(level) for level in windows])
-        gaps.append(np.sum([one.sums for one in walkers], axis=0))
-    again = all(sum(folder in levels for folder in one.runs) > 1 for one in shown)
+        run = read_run(folder)
+        windows = [level for level in used if level.load == load]
+        # There are as many lengths as settings: they determine no polynomial of more terms.
+        n_terms = min(len(measured), len(TTFT_TERMS))
+        ttft_sums.append(_sums_of_ttft(run.table, windows, n_terms))
+        gap_sums.append(_sums_of_gaps(run, windows))
+    again = all(
+        sum(folder in levels for folder in setting.runs) > 1  # or there is no spread
+        for setting in measured
+    )
     return [
-        Coefficient(name, *found, meaning, float(load))
-        for sums, terms_of in ((prompts, TTFT_TERMS), (gaps, ITL_TERMS))
-        for (name, meaning), found in zip(
-            terms_of.items(), fit(np.array(sums), again=again), strict=False
-        )
+        *_coefficients(TTFT_TERMS, ttft_sums, load, again=again),
+        *_coefficients(ITL_TERMS, gap_sums, load, again=again),
+    ]
+
+
+def _sets_only_prompt_tokens(setting: Setting) -> bool:
+    if setting.server or len(setting.client) != 1:
+        return False
+    return setting.client[0].startswith("--prompt-tokens=")
+
+
+def _used_levels(settings: Sequence[Setting]) -> dict[str, Sequence[Level]]:
+    """By run folder, the levels that its result used; a folder without any is left out."""
+    levels: dict[str, Sequence[Level]] = {}
+    for setting in settings:
+        for folder in setting.runs:
+            result = read_result(Path(folder))
+            used = result.used if result else []
+            if used:
+                levels[folder] = used
+    return levels
+
+
+def _lowest_common_load(levels: Mapping[str, Sequence[Level]]) -> float | None:
+    """None where no load was held in every folder."""
+    loads = [{level.load for level in used} for used in levels.values()]
+    if not loads:
+        return None
+    return min(set.intersection(*loads), default=None)
+
+
+def _sums_of_ttft(table: RecordTable, windows: Sequence[Level], n_terms: int) -> Floats:
+    """One run's normal equations of TTFT over prompt length."""
+    all_ttfts = ttft(table)
+    of_windows = [
+        in_window(all_ttfts, table, "ttft", level.settled_ns, level.end_ns) for level in windows
+    ]
+    row = np.concatenate([ttfts.row for ttfts in of_windows])
+    ttft_ns = np.concatenate([ttfts.ns for ttfts in of_windows])
+    prompt_tokens = table.prompt_tokens[row]
+    counts = np.isfinite(ttft_ns) & (prompt_tokens >= 0)
+    return sums_of(prompt_tokens[counts] / THOUSAND, ttft_ns[counts] / MS, n_terms)
+
+
+def _sums_of_gaps(run: Run, windows: Sequence[Level]) -> Floats:
+    """One run's normal equations of ITL over the length of the context."""
+    walkers = [GapsByPosition(level) for level in windows]
+    scan(run, walkers)
+    total: Floats = np.sum([walker.sums for walker in walkers], axis=0)
+    return total
+
+
+def _coefficients(
+    terms: Mapping[str, str], sums_by_run: Sequence[Floats], load: float, *, again: bool
+) -> list[Coefficient]:
+    """As many of the terms as the fit has."""
+    fitted = fit(np.array(sums_by_run), again=again)
+    by_term = zip(terms.items(), fitted, strict=False)
+    return [
+        Coefficient(name, value, ci95, meaning, float(load))
+        for (name, meaning), (value, ci95) in by_term
     ]
 
 
@@ -95,14 +154,19 @@ def sums_of(x: Floats, y: Floats, terms: int) -> Floats:
 
 def fit(runs: Floats, *, again: bool) -> list[tuple[float, tuple[float, float]]]:
     """Each coefficient with its interval: a jackknife over the runs, if each setting has two."""
-    whole = runs.sum(axis=0)
-    each = [whole, *(whole - runs if again else [])]
-    if any(np.linalg.matrix_rank(sums[:, :-1]) < len(whole) for sums in each):
+    total = runs.sum(axis=0)
+    systems = [total]
+    if again:
+        systems += list(total - runs)  # all but one run, each left out in turn
+    if any(np.linalg.matrix_rank(sums[:, :-1]) < len(total) for sums in systems):
         return []  # all of one length
-    found = np.array([np.linalg.solve(sums[:, :-1], sums[:, -1]) for sums in each])
-    out = []
-    for value, *without in found.T.tolist():
-        parts = [len(runs) * value - (len(runs) - 1) * one for one in without]
-        low, high = mean_interval(parts) if again else (nan, nan)
-        out.append((value, (value - (high - low) / 2, value + (high - low) / 2)))
-    return out
+    solutions = np.array([np.linalg.solve(sums[:, :-1], sums[:, -1]) for sums in systems])
+    n = len(runs)
+    coefficients = []
+    for value, *without_a_run in solutions.T.tolist():
+        half_width = nan
+        if again:
+            low, high = mean_interval([n * value - (n - 1) * less for less in without_a_run])
+            half_width = (high - low) / 2
+        coefficients.append((value, (value - half_width, value + half_width)))
+    return coefficients

@@ -19,10 +19,10 @@ from http import HTTPStatus
 from math import isnan, nan, sqrt
 from random import Random
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from harness.errors import ConfigError
-from harness.lifecycle.cold_start import timed_stream
+from harness.lifecycle.cold_start import stream_body, timed_stream
 from harness.load.tokens import TOKEN_IDS
 from harness.metrics.result import Target
 from harness.server.api_versions import is_simulator
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from harness.server.access import TargetAccess
+    from harness.server.probe import Capabilities
 
 RESET: Final = "/reset_prefix_cache"
 NO_RESET: Final = (
@@ -77,7 +78,8 @@ class Returns:
 
     def is_faster_than(self, other: Returns) -> bool:
         """Whether it is shown at 5%, by the ranks of all first tokens (Mann and Whitney)."""
-        n, m = len(self.ttft_s), len(other.ttft_s)
+        n = len(self.ttft_s)
+        m = len(other.ttft_s)
         faster_pairs = sum(mine < theirs for mine in self.ttft_s for theirs in other.ttft_s)
         deviation = sqrt(n * m * (n + m + 1) / 12)
         return faster_pairs - n * m / 2 > Z95 * deviation
@@ -130,14 +132,7 @@ class Asker:
         self.access = access
         self.line = HttpConnection(access)
         self.random = Random(time.time_ns())  # noqa: S311 - text that no earlier run has cached
-        self.body: dict[str, Any] = {
-            "model": model,
-            "max_tokens": output_tokens,
-            "temperature": 0,
-            "ignore_eos": True,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
+        self.body = stream_body(model, output_tokens)
 
     def tokens(self, n: int) -> list[int]:
         """A text that nobody has sent yet."""
@@ -145,13 +140,17 @@ class Asker:
 
     def ask(self, prompts: Sequence[list[int]]) -> Returns:
         """Each in turn. Raises ServerUnreachable."""
-        before = self.figure("prefix_hits_total")
-        seen = tuple(
-            timed_stream(self.line, self.body | {"prompt": prompt})["ttft_s"] for prompt in prompts
+        hits_before = self.figure("prefix_hits_total")
+        ttfts_s = []
+        for prompt in prompts:
+            answer = timed_stream(self.line, self.body | {"prompt": prompt})
+            ttfts_s.append(answer["ttft_s"])
+        cached_tokens = self.figure("prefix_hits_total") - hits_before
+        return Returns(
+            ttft_s=tuple(ttfts_s),
+            prompt_tokens=len(prompts[0]),
+            cached_tokens=None if isnan(cached_tokens) else cached_tokens,
         )
-        after = self.figure("prefix_hits_total")
-        cached = after - before
-        return Returns(seen, len(prompts[0]), None if isnan(cached) else cached)
 
     def figure(self, name: str) -> float:
         """One of the model's metrics; NaN where the page lacks it. Raises ServerUnreachable."""
@@ -168,29 +167,25 @@ class Asker:
 
 def measure_idle_cost(access: TargetAccess, plan: IdlePlan, model: str | None) -> IdleCost:
     """All of it, some 3 requests a session. Raises ConfigError, ServerUnreachable."""
-    found = probe(access, "completions", model)
-    check_length(plan, found.max_model_len)
-    simulated = is_simulator(found.version)
-    gpu = str(found.flags.get("gpu") or "") if simulated else ""
-    target = Target(model=found.model, simulated=simulated, gpu=gpu)
-    asker = Asker(access, found.model, plan.output_tokens)
+    server = probe(access, "completions", model)
+    check_length(plan, server.max_model_len)
+    asker = Asker(access, server.model, plan.output_tokens)
     with closing(asker.line):
         asker.ask([asker.tokens(plan.history_tokens) for _ in range(WARM_UP)])
         histories = [asker.tokens(plan.history_tokens) for _ in range(plan.sessions)]
         first = asker.ask(histories)
         time.sleep(plan.idle_s)
         kv_usage = asker.figure("kv_usage")
-        newcomer_beside = asker.ask(_messages(asker, plan))
-        kept = asker.ask(_returns(asker, histories, plan))
-        cleared = newcomer_after = None
-        if can_clear := asker.clear():
-            newcomer_after = asker.ask(_messages(asker, plan))
-            cleared = asker.ask(_returns(asker, histories, plan))
+        newcomer_beside, kept = _newcomers_then_returns(asker, histories, plan)
+        newcomer_after = cleared = None
+        can_clear = asker.clear()
+        if can_clear:
+            newcomer_after, cleared = _newcomers_then_returns(asker, histories, plan)
     return IdleCost(
         plan=plan,
-        model=found.model,
-        simulated=target.label.removeprefix("simulated "),
-        kv_tokens=found.cache.get("kv_tokens"),
+        model=server.model,
+        simulated=_what_is_simulated(server),
+        kv_tokens=server.cache.get("kv_tokens"),
         kv_usage_idle=None if isnan(kv_usage) else kv_usage,
         first=first,
         kept=kept,
@@ -213,11 +208,19 @@ def check_length(plan: IdlePlan, limit: int | None) -> None:
         )
 
 
-def _messages(asker: Asker, plan: IdlePlan) -> list[list[int]]:
-    """First messages of newcomers."""
-    return [asker.tokens(plan.message_tokens) for _ in range(NEWCOMERS)]
+def _what_is_simulated(server: Capabilities) -> str:
+    """For `IdleCost.simulated`."""
+    simulated = is_simulator(server.version)
+    gpu = str(server.flags.get("gpu") or "") if simulated else ""
+    target = Target(model=server.model, simulated=simulated, gpu=gpu)
+    return target.label.removeprefix("simulated ")
 
 
-def _returns(asker: Asker, histories: Sequence[list[int]], plan: IdlePlan) -> list[list[int]]:
-    """The next message of each session behind its history."""
-    return [history + asker.tokens(plan.message_tokens) for history in histories]
+def _newcomers_then_returns(
+    asker: Asker, histories: Sequence[list[int]], plan: IdlePlan
+) -> tuple[Returns, Returns]:
+    """First messages of newcomers; then the next message of each session behind its history."""
+    messages = [asker.tokens(plan.message_tokens) for _ in range(NEWCOMERS)]
+    newcomers = asker.ask(messages)
+    next_turns = [history + asker.tokens(plan.message_tokens) for history in histories]
+    return newcomers, asker.ask(next_turns)

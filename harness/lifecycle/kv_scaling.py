@@ -42,29 +42,32 @@ def measure_lengths(
         )
     rows: list[Row] = []
     for length in sorted(set(lengths)):
-        rows.append(dict.fromkeys(COLUMNS) | {"max_model_len": length})
+        row: Row = dict.fromkeys(COLUMNS) | {"max_model_len": length}
+        rows.append(row)
         if own and length > own:
-            rows[-1]["notes"] = f"above the model's own limit of {own:,} tokens: vLLM refuses it"
+            row["notes"] = f"above the model's own limit of {own:,} tokens: vLLM refuses it"
         else:
             try:
-                rows[-1] |= _measured(options, length, folder / f"vllm-{length}.log")
+                row |= _measured(options, length, folder / f"vllm-{length}.log")
             except ServerUnreachable as error:  # for example: the KV cache holds no such request
-                rows[-1]["notes"] = str(error).partition(": expected")[0]
+                row["notes"] = str(error).partition(": expected")[0]
         yield with_slopes(rows)
 
 
 def _measured(options: StartOptions, length: int, log: Path) -> Row:
     with started(options, ("--max-model-len", str(length)), log=log) as server:
         page = fetch(TargetAccess(Address.parse(server.url)), "/metrics").body
-    cache, found = cache_summary(cache_config(page)), server.start_log
-    used = list(found.gpu_mib.values())[-1]
+    cache = cache_summary(cache_config(page))
+    start_log = server.start_log
+    used_mib = list(start_log.gpu_mib.values())[-1]
+    config = model_config(options.model_dir)
     return {
-        "gpu_mem_used_mb": used if used > 0 else None,  # NaN: hidden
-        "kv_tokens": found.kv_tokens or cache.get("kv_tokens"),
+        "gpu_mem_used_mb": used_mib if used_mib > 0 else None,  # NaN: hidden
+        "kv_tokens": start_log.kv_tokens or cache.get("kv_tokens"),
         "kv_blocks": cache.get("kv_blocks"),
         "block_size": cache.get("block_size"),
-        "max_concurrency": found.max_concurrency,
-        "bytes_per_token_model": bytes_per_token(model_config(options.model_dir), found.flags),
+        "max_concurrency": start_log.max_concurrency,
+        "bytes_per_token_model": bytes_per_token(config, start_log.flags),
     }
 
 
@@ -76,9 +79,10 @@ def with_slopes(rows: list[Row]) -> list[Row]:
             row["notes"] = row["notes"] or "no GPU: its columns are empty"
             continue
         if before:
-            delta = row["gpu_mem_used_mb"] - before["gpu_mem_used_mb"]
-            tokens = row["max_model_len"] - before["max_model_len"]
-            row["delta_mb_from_prev"], row["bytes_per_token_est"] = delta, delta * MIB / tokens
+            more_mib = row["gpu_mem_used_mb"] - before["gpu_mem_used_mb"]
+            more_tokens = row["max_model_len"] - before["max_model_len"]
+            row["delta_mb_from_prev"] = more_mib
+            row["bytes_per_token_est"] = more_mib * MIB / more_tokens
             row["notes"] = "the slope is not the cost of a token: vLLM fills its memory share"
         before = row
     return rows

@@ -79,49 +79,63 @@ class StartLog:
 def read_start_log(lines: Sequence[SeenLine], before_mib: float = 0.0) -> StartLog:
     """Read the lines of a start; the last one was seen when the server was ready."""
     text = COLOR.sub("", "\n".join(line.text for line in lines))
-    phases, memory, before_s = {}, {}, 0.0
+    phases_s = {}
+    gpu_mib = {}
+    phase_began_s = 0.0
     for name, pattern in PHASES.items():
         ends = [line for line in lines if re.search(pattern, line.text)]
         end = max(ends, default=SeenLine(0.0, ""))
-        if end.at_s > before_s:
-            phases[name], memory[name] = end.at_s - before_s, end.gpu_mib - before_mib
-            before_s = end.at_s
-    flags = {}
-    with suppress(ValueError, SyntaxError):  # a value that is no literal
-        flags = redact(ast.literal_eval(_last(r"non-default args: (\{.*\})$", text)))
-    reported = {name: _number(pattern, text) for name, pattern in REPORTED.items()}
+        if end.at_s > phase_began_s:
+            phases_s[name] = end.at_s - phase_began_s
+            gpu_mib[name] = end.gpu_mib - before_mib
+            phase_began_s = end.at_s
+    reported = {}
+    for name, pattern in REPORTED.items():
+        number = _number(pattern, text)
+        if number is not None:
+            reported[name] = number
     return StartLog(
-        _last(r"engine \(v([^)]+)\)", text) or _last(r" version (\S+)$", text),
-        flags,
-        _last(r"device_config=(\w+)", text),
-        phases,
-        memory,
-        _number(KV_TOKENS, text),
-        _number(CONCURRENCY, text),
-        {name: number for name, number in reported.items() if number is not None},
+        version=_last(r"engine \(v([^)]+)\)", text) or _last(r" version (\S+)$", text),
+        flags=_flags(text),
+        device=_last(r"device_config=(\w+)", text),
+        phases_s=phases_s,
+        gpu_mib=gpu_mib,
+        kv_tokens=_number(KV_TOKENS, text),
+        max_concurrency=_number(CONCURRENCY, text),
+        reported=reported,
     )
+
+
+def _flags(text: str) -> Mapping[str, Any]:
+    with suppress(ValueError, SyntaxError):  # a value that is no literal
+        given = ast.literal_eval(_last(r"non-default args: (\{.*\})$", text))
+        flags: Mapping[str, Any] = redact(given)
+        return flags
+    return {}
 
 
 def why_it_failed(text: str) -> str:
     """Return the first error of a log, with what pydantic says of it; "" for none."""
     text = COLOR.sub("", text)
-    found = CAUSE.search(text)
-    if found is None:
+    match = CAUSE.search(text)
+    if match is None:
         return ""
-    if not COUNT_OF_ERRORS.search(found[1]):
-        return found[1]
-    return ": ".join([found[1], *_details(text[found.end() + 1 :].split("\n"))])
+    error = match[1]
+    if not COUNT_OF_ERRORS.search(error):
+        return error
+    lines_after = text[match.end() + 1 :].split("\n")
+    return ": ".join([error, *_details(lines_after)])
 
 
 def _details(lines: Sequence[str]) -> list[str]:
     """The first of a list of errors: the field, if it has one, and what is wrong with it."""
     details = []
     for line in lines[:MAX_DETAIL_LINES]:
-        if said := DETAIL.match(line):
-            details.append(said[1].strip())
+        if detail := DETAIL.match(line):
+            details.append(detail[1].strip())
         if " [type=" in line:
             break
-    return [detail for detail in details if detail]
+    return [text for text in details if text]
 
 
 def _last(pattern: str, text: str) -> str:
@@ -129,5 +143,7 @@ def _last(pattern: str, text: str) -> str:
 
 
 def _number(pattern: str, text: str) -> float | None:
-    found = _last(pattern, text).replace(",", "")
-    return (int if found.isdigit() else float)(found) if found else None
+    digits = _last(pattern, text).replace(",", "")
+    if not digits:
+        return None
+    return int(digits) if digits.isdigit() else float(digits)

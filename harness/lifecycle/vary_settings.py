@@ -13,13 +13,13 @@ import subprocess
 import sys
 from contextlib import ExitStack, suppress
 from itertools import chain, product
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from harness.compare.compare_folders import compare_settings
 from harness.compare.proof import AS_STARTED, PROOF_TOLERANCE, prove, turns
 from harness.diagnosis.bottleneck import RULES
 from harness.errors import ConfigError, HarnessError, ServerUnreachable
-from harness.lifecycle.vllm_start import StartOptions, started
+from harness.lifecycle.vllm_start import StartedServer, StartOptions, started
 from harness.metrics.result import read_result
 from harness.records import names
 from harness.records.folder_writer import RunFolder
@@ -31,52 +31,77 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from harness.metrics.result import Bottleneck, Result
 
 MAX_SETTINGS: Final = 16  # each takes a start of the server and a run
+MAX_FOLDER_NAME: Final = 80  # characters
 UNSET: Final = "default"
 
 
 def parse_variable(text: str) -> tuple[Setting, ...]:
     """The settings of `server.max-num-seqs=8,16`. Raises ConfigError."""
-    name, _, values = text.partition("=")
-    server, flag = name.startswith("server."), name.removeprefix("server.").strip("-")
-    flag = flag.replace("_", "-")
-    each: list[str] = []
-    for piece in values.split(","):  # a comma within the braces or brackets of JSON separates none
-        if each and sum(map(each[-1].count, "{[")) > sum(map(each[-1].count, "}]")):
-            each[-1] += f",{piece}"
-        else:
-            each.append(piece)
-    if not re.fullmatch(r"[a-z][a-z0-9.-]*", flag) or len(each) != len({*each}) or "" in each:
+    name, _, listed = text.partition("=")
+    flag = name.removeprefix("server.").strip("-").replace("_", "-")
+    is_flag = re.fullmatch(r"[a-z][a-z0-9.-]*", flag)
+    values = _split_values(listed)
+    if not is_flag or "" in values or len(values) != len(set(values)):
         raise ConfigError(
             f"the setting is {text!r}: expected server.FLAG=VALUE,VALUE, or OPTION=VALUE,VALUE for "
             "an option of the inner command, each value once; try server.max-num-seqs=8,16."
         )
-    switch = {"true": f"--{flag}", "false": f"--no-{flag}"}
-    words = [(switch.get(v, f"--{flag}={v}"),) * (v != UNSET) for v in each]
-    return tuple(
-        Setting(f"{name}={v}", word * server, word * (not server))
-        for v, word in zip(each, words, strict=True)
-    )
+    return tuple(_setting(name, flag, value) for value in values)
+
+
+def _split_values(listed: str) -> list[str]:
+    """Split at commas, but not at those within the braces or brackets of JSON."""
+    values: list[str] = []
+    for piece in listed.split(","):
+        if values and _is_open(values[-1]):
+            values[-1] += f",{piece}"
+        else:
+            values.append(piece)
+    return values
+
+
+def _is_open(json_start: str) -> bool:
+    """Whether braces or brackets are open at its end."""
+    opened = sum(map(json_start.count, "{["))
+    closed = sum(map(json_start.count, "}]"))
+    return opened > closed
+
+
+def _setting(name: str, flag: str, value: str) -> Setting:
+    words: tuple[str, ...] = (f"--{flag}={value}",)
+    if value == UNSET:
+        words = ()
+    elif value == "true":
+        words = (f"--{flag}",)
+    elif value == "false":
+        words = (f"--no-{flag}",)
+    if name.startswith("server."):
+        return Setting(f"{name}={value}", server=words)
+    return Setting(f"{name}={value}", client=words)
 
 
 def all_settings(variables: Sequence[Sequence[Setting]]) -> list[Setting]:
     """All combinations, those with the same server next to each other. Raises ConfigError."""
-    ordered = sorted(variables, key=lambda each: not any(one.server for one in each))
-    found = [
-        Setting(
-            " ".join(one.name for one in each),
-            tuple(chain.from_iterable(one.server for one in each)),
-            tuple(chain.from_iterable(one.client for one in each)),
-        )
-        for each in product(*ordered)
-    ]
-    if not 1 < len(found) <= MAX_SETTINGS:
+    # The last variable changes fastest: the server's come first, and change the least.
+    ordered = sorted(variables, key=lambda settings: not any(one.server for one in settings))
+    combinations = [_combined(parts) for parts in product(*ordered)]
+    if not 1 < len(combinations) <= MAX_SETTINGS:
         raise ConfigError(
-            f"the settings have {len(found)} combinations: expected 2 to {MAX_SETTINGS}, each of "
-            "which is measured by itself; try server.max-num-seqs=8,16."
+            f"the settings have {len(combinations)} combinations: expected 2 to {MAX_SETTINGS}, "
+            "each of which is measured by itself; try server.max-num-seqs=8,16."
         )
-    return found
+    return combinations
+
+
+def _combined(parts: Sequence[Setting]) -> Setting:
+    return Setting(
+        name=" ".join(part.name for part in parts),
+        server=tuple(chain.from_iterable(part.server for part in parts)),
+        client=tuple(chain.from_iterable(part.client for part in parts)),
+    )
 
 
 def in_order(settings: Sequence[Setting], out: Path, *, once: bool) -> list[tuple[Setting, Path]]:
@@ -85,12 +110,19 @@ def in_order(settings: Sequence[Setting], out: Path, *, once: bool) -> list[tupl
     The two Bs are on the same server, which saves a start. More settings: A B C C B A if none of
     them needs a server of its own, which would double the starts; else, or with `once`, each once.
     """
-    twice = len(settings) == 2 or all(one.server == settings[0].server for one in settings)  # noqa: PLR2004 - a pair
-    runs = [*settings, *(settings[::-1] if twice and not once else [])]
+    is_pair = len(settings) == 2  # noqa: PLR2004 - a pair
+    has_one_server = all(setting.server == settings[0].server for setting in settings)
+    runs = list(settings)
+    if (is_pair or has_one_server) and not once:
+        runs += settings[::-1]
     return [
-        (one, out / re.sub(r"[^A-Za-z0-9.=_-]+", "_", f"{number}-{one.name}")[:80])
-        for number, one in enumerate(runs, start=1)
+        (setting, out / _folder_name(f"{number}-{setting.name}"))
+        for number, setting in enumerate(runs, start=1)
     ]
+
+
+def _folder_name(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.=_-]+", "_", text)[:MAX_FOLDER_NAME]
 
 
 def measure(
@@ -103,26 +135,20 @@ def measure(
 
     `start` None: the inner command names its target. A server that does not start is left out.
     """
-    flags, url = None, []
-    for kind in (signal.SIGTERM, signal.SIGHUP):  # the terminal is closed
-        if signal.getsignal(kind) is signal.SIG_DFL:
-            signal.signal(kind, signal.default_int_handler)
+    running: tuple[str, ...] | None = None  # arguments of the server that runs
+    url: list[str] = []
+    _interrupt_on(signal.SIGTERM)
+    _interrupt_on(signal.SIGHUP)  # the terminal is closed
     os.environ.setdefault("VLLM_SERVER_DEV_MODE", "1")  # its /server_info shows flags
     with ExitStack() as stack, suppress(KeyboardInterrupt):
         for number, (setting, folder) in enumerate(runs, start=1):
-            if start is not None and flags != setting.server and not setting.failure:
+            if start is not None and running != setting.server and not setting.failure:
                 log = folder.with_name(f"{folder.name}.server.log")
-                try:
-                    stack.close()
-                    server = stack.enter_context(started(start, setting.server, log=log))
-                except HarnessError as error:
-                    stream.write(f"{setting.name} is left out: {error}\n")
-                    said = str(error).splitlines()  # the last one is the server's own
-                    flags, setting.failure = None, " ".join(dict.fromkeys((said[0], said[-1])))
-                else:
-                    flags, url = setting.server, [server.url]
-                    setting.starts_s.append(server.wall_s)
-                    setting.flags = dict(server.start_log.flags)
+                running = None
+                server = _replace_server(stack, start, setting, log, stream)
+                if server is not None:
+                    running = setting.server
+                    url = [server.url]
             if setting.failure:
                 continue
             stream.write(f"\nRun {number} of {len(runs)}: {setting.name}\n")
@@ -131,6 +157,36 @@ def measure(
             setting.runs[str(folder)] = _run(words, stream)
         return True
     return False
+
+
+def _interrupt_on(kind: signal.Signals) -> None:
+    """As Ctrl-C does, unless somebody decided otherwise (`nohup` ignores a hangup)."""
+    if signal.getsignal(kind) is signal.SIG_DFL:
+        signal.signal(kind, signal.default_int_handler)
+
+
+def _replace_server(
+    stack: ExitStack, start: StartOptions, setting: Setting, log: Path, stream: TextIO
+) -> StartedServer | None:
+    """End the server that runs in `stack`, start the setting's; None, and why, if it does not."""
+    try:
+        stack.close()
+        server = stack.enter_context(started(start, setting.server, log=log))
+    except HarnessError as error:
+        stream.write(f"{setting.name} is left out: {error}\n")
+        setting.failure = _first_and_last_line(str(error))
+        return None
+    setting.starts_s.append(server.wall_s)
+    setting.flags = dict(server.start_log.flags)
+    return server
+
+
+def _first_and_last_line(text: str) -> str:
+    """Of an error: what failed, and the server's own last word, once where they are the same."""
+    lines = text.splitlines()
+    if lines[0] == lines[-1]:
+        return lines[0]
+    return f"{lines[0]} {lines[-1]}"
 
 
 def _run(words: Sequence[str], stream: TextIO) -> int:
@@ -153,24 +209,42 @@ def _run(words: Sequence[str], stream: TextIO) -> int:
 
 def prove_knee(words: Sequence[str], start: StartOptions, out: Path, stream: TextIO) -> bool:
     """Find the knee in `out`, turn two knobs into folders below; False after Ctrl-C."""
-    base, inner, tried = Setting(AS_STARTED), ["knee", *words], {}
-    whole = measure([(base, out)], inner, start, stream)
+    base = Setting(AS_STARTED)
+    inner = ["knee", *words]
+    is_complete = measure([(base, out)], inner, start, stream)
     if base.failure:
         raise ServerUnreachable(base.failure)
     result = read_result(out)
-    if not whole or not result or not result.bottleneck:
-        return whole
-    server = (read_json(out / names.RUN) or {}).get("server") or {}
-    blocks = (server.get("cache_config") or {}).get("num_gpu_blocks")
-    inferred = {MAX_NUM_SEQS: result.target.max_num_seqs.value, "num_gpu_blocks_override": blocks}
-    flags = {**inferred, **base.flags, **result.target.flags}
-    decided = result.bottleneck.bound_by in RULES
-    for cause in [one.name for one in result.bottleneck.causes if one.name in RULES][: 2 * decided]:
-        tried[cause] = [one for text in turns(cause, flags) for one in parse_variable(text)]
-        for one in tried[cause]:
-            if whole and not any(other.runs for other in tried[cause]):
-                whole = measure([(one, out / one.name)], inner, start, stream)
+    if not is_complete or not result or not result.bottleneck:
+        return is_complete
+    flags = _present_flags(out, base, result)
+    tried: dict[str, list[Setting]] = {}
+    for cause in _causes_to_prove(result.bottleneck):
+        settings = [setting for text in turns(cause, flags) for setting in parse_variable(text)]
+        tried[cause] = settings
+        for setting in settings:
+            # One run proves a cause: the next setting is for a server that did not start.
+            if is_complete and not any(other.runs for other in settings):
+                is_complete = measure([(setting, out / setting.name)], inner, start, stream)
     measured = [base, *chain.from_iterable(tried.values())]
     proof = prove(tried, compare_settings(measured, PROOF_TOLERANCE))
     RunFolder(out).write_json(names.PROOF, proof)
-    return whole
+    return is_complete
+
+
+def _present_flags(out: Path, base: Setting, result: Result) -> dict[str, Any]:
+    """The server's flags as far as they are known: what was inferred counts least."""
+    server = (read_json(out / names.RUN) or {}).get("server") or {}
+    cache_config = server.get("cache_config") or {}
+    inferred = {
+        MAX_NUM_SEQS: result.target.max_num_seqs.value,
+        "num_gpu_blocks_override": cache_config.get("num_gpu_blocks"),
+    }
+    return {**inferred, **base.flags, **result.target.flags}
+
+
+def _causes_to_prove(bottleneck: Bottleneck) -> list[str]:
+    """The named cause and its runner-up; none where the diagnosis has not decided."""
+    if bottleneck.bound_by not in RULES:
+        return []
+    return [cause.name for cause in bottleneck.causes if cause.name in RULES][:2]

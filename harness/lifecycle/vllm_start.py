@@ -18,9 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
-from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import psutil
 
@@ -82,16 +81,10 @@ def started(
         check_port("--port", LOOPBACK, port)
     port = port or free_port()
     command, notes = command_line(options, more_args, port)
-    gpus, process = local_gpus().source, None
-
-    def used_mib() -> float:
-        return sum(gpu.memory_used_mib for gpu in gpus.read(0)) if gpus else 0.0
-
-    def held_mib() -> float:
-        return used_mib() - before
-
-    before = used_mib()
-    if ours := signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+    memory = _GpuMemory()
+    process = None
+    is_sigterm_ours = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if is_sigterm_ours:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with log.open("wb") as out, _uninterrupted():
@@ -99,63 +92,119 @@ def started(
             process = subprocess.Popen(  # noqa: S603 - the user's own command
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
             )
-        lines = _until_ready(process, began_s, port, log, used_mib)
+        lines = _until_ready(process, began_s, port, log, memory.used_mib)
         yield StartedServer(
-            f"http://{LOOPBACK}:{port}",
-            process.pid,
-            port,
-            notes,
-            log,
-            began_s,
-            lines[-1].at_s,
-            read_start_log(lines, before),
+            url=f"http://{LOOPBACK}:{port}",
+            pid=process.pid,
+            port=port,
+            notes=notes,
+            log=log,
+            began_s=began_s,
+            wall_s=lines[-1].at_s,
+            start_log=read_start_log(lines, memory.before_mib),
         )
     finally:
         with _uninterrupted():
             if process is not None:
                 _end(process, port)
-            # What is free on a GPU is what the next server gets.
-            _until(lambda: not held_mib() >= GPU_SLACK_MIB, MEMORY_BACK_S)  # or unknown, NaN
-            if (held := held_mib()) >= GPU_SLACK_MIB:
-                sys.stderr.write(f"GPUs have {held:,.0f} MiB less than before: see nvidia-smi\n")
-            if gpus:
-                gpus.close()
-        if ours:
+            memory.wait_until_back()
+            memory.close()
+        if is_sigterm_ours:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+class _GpuMemory:
+    """Of all GPUs of this machine together, compared with what was in use when this was made."""
+
+    def __init__(self) -> None:
+        self._gpus = local_gpus().source
+        self.before_mib = self.used_mib()
+
+    def used_mib(self) -> float:
+        """NaN where it is hidden, 0 without a GPU."""
+        if not self._gpus:
+            return 0.0
+        return sum(gpu.memory_used_mib for gpu in self._gpus.read(0))
+
+    def wait_until_back(self) -> None:
+        """What is free on a GPU is what the next server gets: wait for it, or say that it lacks."""
+        _until(self._is_back, MEMORY_BACK_S)
+        held_mib = self.used_mib() - self.before_mib
+        if held_mib >= GPU_SLACK_MIB:
+            sys.stderr.write(f"GPUs have {held_mib:,.0f} MiB less than before: see nvidia-smi\n")
+
+    def _is_back(self) -> bool:
+        held_mib = self.used_mib() - self.before_mib
+        return not held_mib >= GPU_SLACK_MIB  # NaN, unknown, is not waited for
+
+    def close(self) -> None:
+        if self._gpus:
+            self._gpus.close()
 
 
 def command_line(
     options: StartOptions, more_args: Sequence[str], port: int
 ) -> tuple[list[str], tuple[str, ...]]:
     """Return the whole command, and notes on what was added to it. Raises ConfigError."""
-    given, model = [*options.start_args, *more_args], options.model_dir
+    given = [*options.start_args, *more_args]
     command = _command(options)
-    if not (model / "config.json").is_file() if model else not options.start_command:
-        raise ConfigError(
-            f"{f'--model-dir is {model}' if model else 'no --model-dir was given'}: expected a "
-            "model's folder, with its config.json; try --start-command 'vllm serve NAME' for one "
-            "that is downloaded."
-        )
-    added, because = {"--host": LOOPBACK}, {}
-    if model is not None:
-        command.append(str(model))
-        added["--served-model-name"] = model.resolve().name
-        if not any(file for pattern in WEIGHTS for file in model.glob(pattern)):
-            because["--load-format"] = "random weights, for the model folder has no weight files"
-            added["--load-format"] = "dummy"
-    # vLLM tells a CPU build in the same way.
-    if "cpu" in installed_version(command) or os.environ.get("VLLM_TARGET_DEVICE") == "cpu":
-        because |= dict.fromkeys(CPU_FLAGS, "a CPU build of vLLM")
-        added |= CPU_FLAGS
+    _check_model(options)
+    if options.model_dir is not None:
+        command.append(str(options.model_dir))
     names = {arg.partition("=")[0].replace("_", "-").replace("--no-", "--") for arg in given}
-    new = {flag: f"{flag} {value}".split() for flag, value in added.items() if flag not in names}
-    command += [*chain(*new.values()), *given, "--port", str(port)]
+    added = [new for new in _flags_of_ours(options.model_dir, command) if new.flag not in names]
+    for new in added:
+        command += new.words
+    command += [*given, "--port", str(port)]
     if list(redact(command)) != command:
         raise ConfigError(
             "the command that starts vLLM holds a secret: expected it in the environment, which no "
             "file and no list of processes shows; try `export VLLM_API_KEY=...` or HF_TOKEN."
         )
-    return command, tuple(f"{' '.join(new[f])}: {why}" for f, why in because.items() if f in new)
+    return command, tuple(f"{' '.join(new.words)}: {new.why}" for new in added if new.why)
+
+
+def _check_model(options: StartOptions) -> None:
+    """Raises ConfigError if it is not said which model, or its folder holds none."""
+    model = options.model_dir
+    if model is None:
+        is_missing = not options.start_command
+        was_given = "no --model-dir was given"
+    else:
+        is_missing = not (model / "config.json").is_file()
+        was_given = f"--model-dir is {model}"
+    if is_missing:
+        raise ConfigError(
+            f"{was_given}: expected a model's folder, with its config.json; try --start-command "
+            "'vllm serve NAME' for one that is downloaded."
+        )
+
+
+class _Flag(NamedTuple):
+    """One that the user did not ask for."""
+
+    flag: str
+    value: str
+    why: str = ""  # "": not worth a note
+
+    @property
+    def words(self) -> list[str]:
+        return f"{self.flag} {self.value}".split()
+
+
+def _flags_of_ours(model: Path | None, command: Sequence[str]) -> Iterator[_Flag]:
+    """What a command begins with, unless its user says otherwise."""
+    yield _Flag("--host", LOOPBACK)
+    if model is not None:
+        yield _Flag("--served-model-name", model.resolve().name)
+        has_weights = any(file for pattern in WEIGHTS for file in model.glob(pattern))
+        if not has_weights:
+            why = "random weights, for the model folder has no weight files"
+            yield _Flag("--load-format", "dummy", why)
+    # vLLM tells a CPU build in the same way.
+    if "cpu" in installed_version(command) or os.environ.get("VLLM_TARGET_DEVICE") == "cpu":
+        for flag, value in CPU_FLAGS.items():
+            yield _Flag(flag, value, "a CPU build of vLLM")
 
 
 def _command(options: StartOptions) -> list[str]:
@@ -176,12 +225,14 @@ def _command(options: StartOptions) -> list[str]:
 
 def installed_version(command: Sequence[str]) -> str:
     """Return the version of the vLLM behind a command, as its own Python has it; "": unknown."""
-    script = shutil.which(next((word for word in command if Path(word).name == "vllm"), command[0]))
-    with suppress(OSError, UnicodeDecodeError), Path(script or "").open("rb") as file:
-        first = file.readline().decode()
-        if first.startswith("#!") and "python" in first:
-            asked = [*first[2:].split(), "-c", ASK_VERSION]
-            return subprocess.run(asked, capture_output=True, text=True, check=False).stdout  # noqa: S603 - as above
+    program = next((word for word in command if Path(word).name == "vllm"), command[0])
+    script = shutil.which(program) or ""
+    with suppress(OSError, UnicodeDecodeError), Path(script).open("rb") as file:
+        first_line = file.readline().decode()
+        if first_line.startswith("#!") and "python" in first_line:
+            python = first_line.removeprefix("#!").split()
+            question = [*python, "-c", ASK_VERSION]
+            return subprocess.run(question, capture_output=True, text=True, check=False).stdout  # noqa: S603 - as above
     return ""
 
 
@@ -194,24 +245,28 @@ def _until_ready(
 ) -> list[SeenLine]:
     """Return the log's lines, each with when it was seen. Raises ServerUnreachable."""
     access = TargetAccess(Address("http", LOOPBACK, port), answer_ns=5 * SECOND)
-    now_s, seen = 0.0, []
+    now_s = 0.0
+    lines_so_far: list[SeenLine] = []
     with log.open(errors="replace") as lines:
         while process.poll() is None and now_s < READY_S:
             ready = False
             with suppress(ServerUnreachable):
                 ready = fetch(access, "/health").status == HTTPStatus.OK
-            now_s, used = time.monotonic() - began_s, used_mib()
-            seen += [SeenLine(now_s, line.rstrip("\n"), used) for line in lines]
+            now_s = time.monotonic() - began_s
+            gpu_mib = used_mib()
+            lines_so_far += [SeenLine(now_s, line.rstrip("\n"), gpu_mib) for line in lines]
             if ready:
-                return [*seen, SeenLine(now_s, "ready", used)]
+                return [*lines_so_far, SeenLine(now_s, "ready", gpu_mib)]
             with suppress(subprocess.TimeoutExpired):
                 process.wait(POLL_S)
-    code, said = process.poll(), redact_text(log.read_text(errors="replace"))
+    code = process.poll()
     what = f"is not ready after {READY_S} s" if code is None else f"ended with exit code {code}"
-    end = "\n".join(said.splitlines()[-LOG_LINES:])
+    text = redact_text(log.read_text(errors="replace"))
+    why = one_line(why_it_failed(text)) or "see its log"
+    end = "\n".join(text.splitlines()[-LOG_LINES:])
     raise ServerUnreachable(
-        f"vLLM {what} ({one_line(why_it_failed(said)) or 'see its log'}): expected it to serve; "
-        f"try its command by itself. The end of {log}:\n{end}"
+        f"vLLM {what} ({why}): expected it to serve; try its command by itself. The end of {log}:\n"
+        f"{end}"
     )
 
 
@@ -223,7 +278,7 @@ def _end(process: subprocess.Popen[bytes], port: int) -> None:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
-    def left() -> str:
+    def remains() -> str:
         if running := session_pids(process.pid):
             return f"processes {running}: expected none; try `kill -9`"
         try:
@@ -235,11 +290,11 @@ def _end(process: subprocess.Popen[bytes], port: int) -> None:
     send(signal.SIGTERM)
     _until(lambda: process.pid not in session_pids(process.pid))  # vLLM ends its own ones first
     send(signal.SIGKILL)
-    _until(lambda: not left())
+    _until(lambda: not remains())
     with suppress(subprocess.TimeoutExpired):
         process.wait(END_S)  # it may be about to end: no zombie stays
-    if found := left():
-        raise HarnessError(f"vLLM was killed, but something of it is left: {found}")
+    if left := remains():
+        raise HarnessError(f"vLLM was killed, but something of it is left: {left}")
 
 
 @contextmanager
@@ -265,9 +320,9 @@ def _until(done: Callable[[], bool], seconds: float = END_S) -> None:
 
 def session_pids(session: int) -> list[int]:
     """Return what runs in the session of that process; a zombie does not run."""
-    found = []
+    pids = []
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):  # it ended meanwhile
             if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process.pid)
-    return found
+                pids.append(process.pid)
+    return pids

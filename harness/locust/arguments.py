@@ -50,7 +50,8 @@ def fixed(environment: Environment) -> dict[str, Any]:
 def is_named(host: str, url: str) -> bool:
     """Whether `host`, the command line's, is this server. No secret goes to one of a form's."""
     try:
-        here, named = Address.parse(url), Address.parse(host)
+        here = Address.parse(url)
+        named = Address.parse(host)
     except ConfigError:  # which is said where the URL is used
         return False
     return (here.scheme, here.authority.lower()) == (named.scheme, named.authority.lower())
@@ -67,20 +68,21 @@ def chosen_workload(environment: Environment) -> Workload:
 
 def workload_name(environment: Environment) -> str:
     """The workload asked for, else the users' own, else the one that is called like their API."""
-    asked: str = environment.parsed_options.workload  # type: ignore[union-attr]
-    if asked not in ("", AS_USERS):
-        return asked
-    return _said(environment, "workload") or _api(environment)
+    name: str = environment.parsed_options.workload  # type: ignore[union-attr]
+    if name not in ("", AS_USERS):
+        return name
+    return _of_user_classes(environment, "workload") or _api(environment)
 
 
 def _api(environment: Environment) -> str:
-    return _said(environment, "api") or "chat"
+    return _of_user_classes(environment, "api") or "chat"
 
 
-def _said(environment: Environment, name: str) -> str:
+def _of_user_classes(environment: Environment, attribute: str) -> str:
     """What all user classes that say it agree on; "" if they do not."""
-    said = {getattr(user_class, name, "") for user_class in environment.user_classes} - {""}
-    return said.pop() if len(said) == 1 else ""
+    values = {getattr(user_class, attribute, "") for user_class in environment.user_classes}
+    values.discard("")
+    return values.pop() if len(values) == 1 else ""
 
 
 def plan(environment: Environment) -> SearchPlan:
@@ -88,5 +90,5 @@ def plan(environment: Environment) -> SearchPlan:
     from harness.search.next_level import SearchPlan  # noqa: PLC0415 - numpy: the CLI asks us too
 
     given: Any = environment.parsed_options
-    slos = tuple(Slo.parse(text) for one in given.slo for text in slo_texts(one))
+    slos = tuple(Slo.parse(text) for option in given.slo for text in slo_texts(option))
     return SearchPlan(slos, max_errors=percent(given.max_errors, "--max-errors"), seed=given.seed)

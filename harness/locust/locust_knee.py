@@ -44,7 +44,8 @@ class LocustKneeStudy(LocustStudy):
             for name, f in forms.FIELDS.items()
         }
         view = RunPage(KNEE, fields=fields, form=self.given())
-        view.page.start, view.page.stop = host.start, host.stop
+        view.page.start = host.start
+        view.page.stop = host.stop
         super().__init__(host, view, FORM)
 
     @staticmethod
@@ -56,10 +57,12 @@ class LocustKneeStudy(LocustStudy):
         return forms.form_values(self.host.options, self.host.environment.host or "")
 
     def check(self, form: Mapping[str, str]) -> dict[str, str]:
-        return forms.read_form(form)[1]
+        _, wrong = forms.read_form(form)
+        return wrong
 
     def _begin(self, form: Mapping[str, str]) -> None:
-        filled = {name: field.default for name, field in forms.FIELDS.items()} | dict(form)
+        defaults = {name: field.default for name, field in forms.FIELDS.items()}
+        filled = defaults | dict(form)
         self.view.starting(filled["host"], form=filled)
 
     def _wanted(self, form: Mapping[str, str]) -> Wanted:
@@ -71,7 +74,6 @@ class LocustKneeStudy(LocustStudy):
         work = values["workload"].sized(
             values["prompt_tokens"] or None, values["output_tokens"] or None
         )
-        seed = int(self.host.options.seed)
         plan = SearchPlan(
             slos=values["slo"],
             min_users=values["min_users"],
@@ -79,17 +81,28 @@ class LocustKneeStudy(LocustStudy):
             budget_ns=values["budget"],
             precision=values["precision"],
             max_errors=values["max_errors"],
-            seed=seed,
+            seed=self._seed,
         )
         stamp = time.strftime("%Y%m%d-%H%M%S")
-        asked = forms.scenario_of(form, values) | {"seed": seed}
-        asked |= {"server-flag": [f"{name}={value}" for name, value in self.server_flags.items()]}
-        asked |= {name.replace("_", "-"): texts for name, texts in self.texts.items() if texts}
-        output = OutputOptions(self.runs / f"knee-{stamp}", live=False, scenario=asked)
+        scenario = self._scenario(form, values)
+        output = OutputOptions(self.runs / f"knee-{stamp}", live=False, scenario=scenario)
         load = self._requests(work)
         target = self._target(values["host"], values["model"])
         check_slos(plan.slos, work.output.mean)
         return Wanted(KNEE, target, load, output, lambda: (plan, ()), plan.max_users)
+
+    @property
+    def _seed(self) -> int:
+        return int(self.host.options.seed)
+
+    def _scenario(self, form: Mapping[str, str], values: Mapping[str, Any]) -> dict[str, Any]:
+        """What repeats the search: the form's part, and what only the command line says."""
+        scenario = forms.scenario_of(form, values) | {"seed": self._seed}
+        scenario["server-flag"] = [f"{name}={value}" for name, value in self.server_flags.items()]
+        for name, texts in self.texts.items():
+            if texts:
+                scenario[name.replace("_", "-")] = texts
+        return scenario
 
 
 register_study(LocustKneeStudy)

@@ -18,7 +18,7 @@ from harness.run.option_table import DURATION, OPEN_LOOP, RATE
 from harness.run.study_options import Wanted, wanted_levels
 from harness.search.held_levels import in_turn
 
-OPTIONS = RATE, DURATION, *OPEN_LOOP
+OPTIONS = (RATE, DURATION, *OPEN_LOOP)
 
 
 class LocustRateStudy(LocustTestStudy):
@@ -34,26 +34,29 @@ class LocustRateStudy(LocustTestStudy):
 
     def _wanted(self, form: Mapping[str, str]) -> Wanted:
         self.host.require_workers()
-        one, asked = super()._wanted(form), self.host.options
-        value = {o.dest: o.read(str(getattr(asked, o.dest))) for o in OPTIONS if o.read}
-        arrivals, most = value["arrivals"], value["max_in_flight"]
-        if arrivals == FROM_DATA:
+        test = super()._wanted(form)
+        given = self.host.options
+        values = {o.dest: o.read(str(getattr(given, o.dest))) for o in OPTIONS if o.read}
+        if values["arrivals"] == FROM_DATA:
             raise ConfigError("--arrivals is data: expected constant, poisson or gamma:CV here.")
-        if (work := one.load.workload).conversation or work.think_ms:
+        work = test.load.workload
+        if work.conversation or work.think_ms:
             raise ConfigError(
                 f"--rate is given and the workload {work.name} has pauses or sessions: expected "
                 "single requests; try --workload chat, without --think-time."
             )
-        load, length = replace(one.load, arrivals=arrivals, max_in_flight=most), value["duration"]
+        load = replace(
+            test.load, arrivals=values["arrivals"], max_in_flight=values["max_in_flight"]
+        )
         wanted = wanted_levels(
             self.kind,
-            one.target,
+            test.target,
             load,
-            one.output,
-            (value["rate"],),
-            duration_ns=length,
-            slos=one.plan.slos,
-            max_errors=one.plan.max_errors,
+            test.output,
+            (values["rate"],),
+            duration_ns=values["duration"],
+            slos=test.plan.slos,
+            max_errors=test.plan.max_errors,
         )
         self.choose = in_turn(wanted.holds)
         return wanted

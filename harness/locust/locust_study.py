@@ -53,11 +53,14 @@ class LocustStudy:
 
     def __init__(self, host: LocustHost, view: RunPage, idle: str) -> None:
         """Serve the page, which says `idle`; nothing is sent."""
-        self.host, self.view = host, view
+        self.host = host
+        self.view = view
         # now: a form could name any of these later
-        self.texts = {one.dest: list(getattr(host.options, one.dest)) for one in REQUESTS}
-        self._asked = {
-            one.dest: [*map(one.read, self.texts[one.dest])] for one in REQUESTS if one.read
+        self.texts = {option.dest: list(getattr(host.options, option.dest)) for option in REQUESTS}
+        self._values = {
+            option.dest: [option.read(text) for text in self.texts[option.dest]]
+            for option in REQUESTS
+            if option.read
         }
         self._experiment: Experiment | None = None
         self._stopped = False
@@ -89,7 +92,8 @@ class LocustStudy:
 
     def run(self, form: Mapping[str, str]) -> int | None:
         """One run; its exit code. Whatever happens, the page says so."""
-        self._stopped, self._experiment = False, None
+        self._stopped = False
+        self._experiment = None
         self._begin(form)
         try:
             return self._conduct(self._wanted(form))
@@ -108,30 +112,38 @@ class LocustStudy:
 
     def _target(self, url: str, model: str) -> TargetOptions:
         """The server, with what only the command line may say of it."""
-        fixed, named = self.host.fixed, arguments.is_named(self.host.fixed["host"], url)
-        headers = [one for one in self._asked["header"] if named or not names_in(one[1])[0]]
-        own_key = "authorization" in (name.lower() for name, _ in headers)
-        source = str(fixed["api_key_env"] or "") if named and not own_key else ""
-        key = os.environ.get(source, "") if source else ""
+        fixed = self.host.fixed
+        headers = self._values["header"]
+        key_source = ""
+        if arguments.is_named(fixed["host"], url):
+            key_source = str(fixed["api_key_env"] or "")
+        else:
+            # No secret goes there: neither the key nor a header that the environment fills in.
+            headers = [(name, text) for name, text in headers if not names_in(text)[0]]
+        has_own_key = any(name.lower() == "authorization" for name, _ in headers)
+        api_key = ""
+        if key_source and not has_own_key:
+            api_key = os.environ.get(key_source, "")
         return TargetOptions(
             url=url,
             model=model or None,
-            api_key=key,
-            key_source=source if key else "",
+            api_key=api_key,
+            key_source=key_source if api_key else "",
             ca_file=Path(fixed["ca_file"]) if fixed["ca_file"] else None,
             insecure=bool(fixed["insecure"]),
             headers=tuple(headers),
-            metrics_urls=tuple(dict.fromkeys(self._asked["metrics_url"])),
+            metrics_urls=tuple(dict.fromkeys(self._values["metrics_url"])),
             server_flags=self.server_flags,
             gpu_metrics=self.gpu_metrics,
         )
 
     def _requests(self, work: Workload) -> LoadOptions:
         """What is sent of it, and by how many processes."""
-        for think_ms in self._asked["think_time"]:
+        for think_ms in self._values["think_time"]:
             work = replace(work, think_ms=think_ms)
-        body, n = dict(self._asked["body"]), max(self.host.load.n_workers, 1)
-        return LoadOptions(work, int(self.host.options.seed), n, body={**DEFAULT_FIELDS, **body})
+        n_processes = max(self.host.load.n_workers, 1)
+        body = {**DEFAULT_FIELDS, **dict(self._values["body"])}
+        return LoadOptions(work, int(self.host.options.seed), n_processes, body=body)
 
     def _conduct(self, wanted: Wanted) -> int | None:
         if not self._load(wanted):
@@ -168,11 +180,11 @@ class LocustStudy:
         )
         result = read_result(folder)
         if result is None or not done.stdout:
-            told = done.stderr.strip().splitlines()
+            errors = done.stderr.strip().splitlines()
+            why = errors[-1] if errors else "no word why"
             raise RunFolderError(
-                f"the results of {folder.name} cannot be computed "
-                f"({told[-1] if told else 'no word why'}): expected the records to be readable; "
-                f"try `vllm-harness report {folder}`."
+                f"the results of {folder.name} cannot be computed ({why}): expected the records to "
+                f"be readable; try `vllm-harness report {folder}`."
             )
         logger.info("%s", done.stdout.strip())
         self.view.answer(result, done.stdout)

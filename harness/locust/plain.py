@@ -54,24 +54,26 @@ class LocustTestStudy(LocustStudy):
         return {}
 
     def _wanted(self, form: Mapping[str, str]) -> Wanted:
-        host = self.host
-        options, environment, runner = host.options, host.environment, host.load.runner
+        environment = self.host.environment
+        runner = self.host.load.runner
         self.view.page.stop = runner.stop
         url = forms.FIELDS["host"].read(form["host"])
         load = self._requests(arguments.chosen_workload(environment))
         plan = arguments.plan(environment)
         users = int(runner.target_user_count)
-        target = self._target(url, options.model)
+        target = self._target(url, self.host.options.model)
         output = OutputOptions(self._new_folder(), live=False)
         return Wanted(LOCUST, target, load, output, lambda: (plan, ()), users)
 
     def _new_folder(self) -> Path:
         """As --run-folder says, with a number for each test after the first."""
         self._n_tests += 1
-        folder = self._folder or Path(f"reports/locust-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
-        if self._folder is None or self._n_tests == 1:
-            return folder
-        return folder.with_name(f"{folder.name}-{self._n_tests}")
+        if self._folder is None:
+            stamp = time.strftime("%Y%m%d-%H%M%S")
+            return Path(f"reports/locust-{stamp}").absolute()
+        if self._n_tests == 1:
+            return self._folder
+        return self._folder.with_name(f"{self._folder.name}-{self._n_tests}")
 
     def _code(self, result: Result) -> int | None:
         """That of the result; where nothing was to be judged, Locust's own rule holds."""

@@ -174,14 +174,17 @@ class DelegatingShape(LoadTestShape):
 
     def tick(self) -> tuple[int, float] | None:
         """Users and spawn rate; begins a study if none is under way; None once it is over."""
-        host, load = self.host, self.host.load
+        host = self.host
+        load = host.load
         if load.shape is None and not host.busy:
             wrong = host.start(host.study.given())
             if wrong:
                 host.conduct(host.study.given())  # says what is wrong, and sends nothing
         while load.shape is None and host.busy:
             gevent.sleep(POLL_S)
-        return load.shape.tick() if load.shape is not None else None
+        if load.shape is None:
+            return None
+        return load.shape.tick()
 
 
 def _end_worker(load: LoadRunner) -> None:
@@ -225,7 +228,8 @@ def _on_init(environment: Environment, **_: Any) -> None:
     gevent.get_hub().loop.update_now()
     runners.MASTER_HEARTBEAT_TIMEOUT = MASTER_SILENT_S
     environment.stop_timeout = environment.stop_timeout or DRAIN_S
-    load = _loads[environment] = LoadRunner(environment)
+    load = LoadRunner(environment)
+    _loads[environment] = load
     if isinstance(environment.runner, WorkerRunner):
         environment.events.quitting.add_listener(lambda **_: _end_worker(load))
         return
@@ -234,6 +238,7 @@ def _on_init(environment: Environment, **_: Any) -> None:
         LocustHost(load, STUDY[0])
     except HarnessError as error:
         logger.error("%s", error)  # noqa: TRY400 - the sentence is for a person, the trace is not
-        for child in psutil.Process().children():  # workers that --processes forked: Locust forgets
-            child.terminate()  # them, and they would wait for ever
+        # Workers that --processes forked: Locust forgets them, and they would wait for ever.
+        for child in psutil.Process().children():
+            child.terminate()
         sys.exit(error.exit_code)

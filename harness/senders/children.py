@@ -71,7 +71,8 @@ class ChildProcesses(LoadRunner):
         super().__init__(environment)
         self.given = options
         self.children: list[subprocess.Popen[bytes]] = []
-        self._interrupted = self._quit = False
+        self._interrupted = False
+        self._quit = False
 
     def interrupt(self) -> None:
         """As Ctrl-C does; a session that attaches later is interrupted at once."""
@@ -88,38 +89,39 @@ class ChildProcesses(LoadRunner):
         assert self.master is not None  # noqa: S101 - made so
         self.options = self.given  # its records come from now on
         self.master.begin(self.given.run_id)
-        command = [sys.executable, "-m", "harness.senders.worker", str(self.runner.server.port)]
         for _ in range(self.given.processes):
-            child = subprocess.Popen(  # noqa: S603 - our own
-                command,
-                stdin=subprocess.PIPE,
-                start_new_session=True,  # Ctrl-C is for us, from the child's first moment on
-            )
-            self.children.append(child)
-            assert child.stdin is not None  # noqa: S101 - asked for above
-            # Options by pipe, not by argument: other users of the machine can read arguments. It
-            # stays open: its end tells the child that we are gone.
-            child.stdin.write(json.dumps(self.given.to_json()).encode() + b"\n")
-            child.stdin.flush()
-        until = time.monotonic() + START_S
-        known = self.master.inbox.known_ns  # above 0: this worker's decoder runs
-        # A worker whose heartbeats were late while it started its decoder is "missing" until the
-        # next one, and Locust starts no users without a worker that is ready.
-        while (
-            sum(at_ns > 0 for at_ns in known.values()) < self.given.processes
-            or len(self.runner.clients.ready) < self.given.processes
-        ):
-            if self._interrupted:
+            self._start_child()
+        until_s = time.monotonic() + START_S
+        known_ns = self.master.inbox.known_ns
+        while True:
+            n_decoders = sum(at_ns > 0 for at_ns in known_ns.values())  # 0: it does not run yet
+            # A worker whose heartbeats were late while it started its decoder is "missing" until
+            # the next one, and Locust starts no users without a worker that is ready.
+            n_ready = len(self.runner.clients.ready)
+            if min(n_decoders, n_ready) >= self.given.processes or self._interrupted:
                 return
             if trouble := self.trouble():
                 raise MeasurementInvalid(trouble)
-            if time.monotonic() > until:
+            if time.monotonic() > until_s:
                 raise MeasurementInvalid(
-                    f"{sum(at_ns > 0 for at_ns in known.values())} of {self.given.processes} load "
-                    f"processes were ready after {START_S:.0f} s: expected all; try fewer "
-                    "--processes."
+                    f"{n_decoders} of {self.given.processes} load processes were ready after "
+                    f"{START_S:.0f} s: expected all; try fewer --processes."
                 )
             gevent.sleep(POLL_S)
+
+    def _start_child(self) -> None:
+        command = [sys.executable, "-m", "harness.senders.worker", str(self.runner.server.port)]
+        child = subprocess.Popen(  # noqa: S603 - our own
+            command,
+            stdin=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for us, from the child's first moment on
+        )
+        self.children.append(child)
+        assert child.stdin is not None  # noqa: S101 - asked for above
+        # Options by pipe, not by argument: other users of the machine can read arguments. It
+        # stays open: its end tells the child that we are gone.
+        child.stdin.write(json.dumps(self.given.to_json()).encode() + b"\n")
+        child.stdin.flush()
 
     def trouble(self) -> str:
         """Which child died and how, or that one is silent."""
@@ -168,8 +170,9 @@ def _signals(interrupt: Callable[[], None]) -> Iterator[None]:
     Python's own handler would raise inside whichever greenlet happens to run, the reader's perhaps.
     A hangup that is ignored (`nohup`) stays so.
     """
-    hangup = (signal.SIGHUP,) * (signal.getsignal(signal.SIGHUP) is signal.SIG_DFL)
-    kinds = (signal.SIGINT, signal.SIGTERM, *hangup)
+    kinds = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        kinds.append(signal.SIGHUP)
     before = {kind: signal.getsignal(kind) for kind in kinds}
     watchers = [gevent.signal_handler(kind, interrupt) for kind in kinds]
     try:
@@ -184,7 +187,8 @@ def _signals(interrupt: Callable[[], None]) -> Iterator[None]:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """No chatter from Locust."""
-    locust, root = logging.getLogger("locust"), logging.getLogger()
+    locust = logging.getLogger("locust")
+    root = logging.getLogger()
     level = locust.level
     locust.setLevel(logging.ERROR)
     root.addFilter(_not_cpu)

@@ -23,7 +23,7 @@ from harness.wire.http import post
 if TYPE_CHECKING:
     from harness.load.plan import RequestSpec
 
-TIMEOUT_KEYS: Final = tuple(one.name for one in fields(Timeouts))
+TIMEOUT_KEYS: Final = tuple(timeout.name for timeout in fields(Timeouts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,26 +62,27 @@ class DriveOptions:
 
     def access(self) -> TargetAccess:
         """The same target, for single questions to it. Raises ConfigError for a bad URL."""
-        key, ca_file = os.environ.get(self.key_source, ""), self.ca_file
         return TargetAccess(
-            Address.parse(self.url),
-            key,
-            self.key_source,
-            Path(ca_file) if ca_file else None,
-            self.insecure,
-            self.timeouts.connect_ns,
-            self.timeouts.first_token_ns,
-            self.headers,
+            address=Address.parse(self.url),
+            api_key=os.environ.get(self.key_source, ""),
+            key_source=self.key_source,
+            ca_file=Path(self.ca_file) if self.ca_file else None,
+            insecure=self.insecure,
+            connect_ns=self.timeouts.connect_ns,
+            answer_ns=self.timeouts.first_token_ns,
+            headers=self.headers,
         )
 
     def quota(self, worker: int) -> int:
         """How many of `requests` are this worker's; -1: no limit."""
-        return -1 if self.requests < 0 else self.share(self.requests, worker)
+        if self.requests < 0:
+            return -1
+        return self.share(self.requests, worker)
 
     def share(self, total: int, worker: int) -> int:
         """This worker's part of a number that all of them share."""
         share, rest = divmod(total, self.processes)
-        return share + (worker < rest)
+        return share + 1 if worker < rest else share
 
     def to_json(self) -> dict[str, Any]:
         """Flat: the timeouts are keys among the others, as in every run folder so far."""
@@ -107,12 +108,14 @@ def request_bytes(
     session: str = "",
 ) -> bytes:
     """The whole request, head and body. Ids are for the user's headers."""
-    address, body = access.address, request_body(options, api, spec)
+    address = access.address
+    path = address.path + API_PATHS[api]
+    body = request_body(options, api, spec)
     headers: dict[str, str] = {}
     if options.headers:
         names = {"request": request_id, "user": user, "session": f"{options.run_id}-{session}"}
         headers = fill_headers(options.headers, names, os.environ)
-    return post(address.authority, address.path + API_PATHS[api], body, access.api_key, headers)
+    return post(address.authority, path, body, access.api_key, headers)
 
 
 def request_body(options: DriveOptions, api: str, spec: RequestSpec) -> dict[str, Any]:

@@ -44,6 +44,70 @@ FAILED_PAUSE_S: Final = 5.0  # the controller sees meanwhile that everything fai
 SMOOTHING: Final = 0.1  # weight of the latest request in the mean service time
 
 
+def _data_source(options: DriveOptions) -> DataSource | None:
+    """None: the workload is planned."""
+    if not options.data:
+        return None
+    known: dict[str, Any] = {"workload": options.workload, "calibration": options.calibration}
+    return DataSource(**options.data, **known)
+
+
+def _stripe(options: DriveOptions, worker: int, data: DataSource | None) -> Stripe:
+    given = (options.arrivals, options.seed, worker, options.processes)
+    return Stripe(*given, data.due_ns) if data else Stripe(*given)
+
+
+class _FailurePause:
+    """A pause after too many requests that failed one after another."""
+
+    def __init__(self, most_failures: int) -> None:
+        """`most_failures` 0: never."""
+        self._most_failures = most_failures
+        self._n_failed = 0  # one after another
+        self._ends_s = 0.0
+
+    @property
+    def is_on(self) -> bool:
+        return time.monotonic() < self._ends_s
+
+    def count(self, *, is_ok: bool) -> None:
+        self._n_failed = 0 if is_ok else self._n_failed + 1
+        if 0 < self._most_failures <= self._n_failed:
+            self._n_failed = 0
+            self._ends_s = time.monotonic() + FAILED_PAUSE_S
+
+
+class _Stagger:
+    """How long new users wait before their first request.
+
+    Locust starts a second's users at once; without this they would stay in lockstep and each
+    level would begin with a wave. Spread over about one service time they come as they will,
+    and never so many at once that starting them keeps this process from its reads.
+    """
+
+    def __init__(self, options: DriveOptions) -> None:
+        self._options = options
+        self._service_s = 0.0  # smoothed
+        self._next_start_s = 0.0
+
+    def note_service_time(self, e2e_s: float) -> None:
+        """Of a request that has ended well."""
+        weight = SMOOTHING if self._service_s else 1.0
+        self._service_s += weight * (e2e_s - self._service_s)
+
+    def wait_s(self, user: int) -> float:
+        window_s = min(max(self._service_s, LEAST_STAGGER_S), MOST_STAGGER_S)
+        think = self._options.workload.think_ms
+        if think:  # a user may begin with what is left of a pause
+            window_s += think.mean * MS / SECOND
+        if self._options.batch:  # its users start together
+            window_s = 0.0
+        drawn_s = window_s * seeded_random(self._options.seed, "stagger", user).random()
+        now_s = time.monotonic()
+        self._next_start_s = max(self._next_start_s, now_s) + START_S
+        return max(drawn_s, self._next_start_s - now_s)
+
+
 class Driver:
     """Sends requests for any number of users. Numbers count from 0 without gaps."""
 
@@ -64,24 +128,21 @@ class Driver:
         self.issued = 0  # requests begun
         self.users = 0
         self._sent_by: Counter[int] = Counter()  # requests of each user, the next one's number
-        known: dict[str, Any] = {"workload": options.workload, "calibration": options.calibration}
-        self._data = DataSource(**options.data, **known) if options.data else None
-        due = (self._data.due_ns,) if self._data else ()
-        self.stripe = Stripe(options.arrivals, options.seed, worker, options.processes, *due)
+        self._data = _data_source(options)
+        self.stripe = _stripe(options, worker, self._data)
         self._words = options.salt or options.run_id  # what makes prompts new to the server
-        self.told = Event()  # of another schedule
+        self.has_new_schedule = Event()
         self._batch_end = 0  # `issued` when all requests of this batch are begun
-        self._failed = 0  # requests that failed one after another
-        self._resumes_s = 0.0  # when a pause after too many of them is over
-        self.mean_s = 0.0  # service time, smoothed
+        self._failure_pause = _FailurePause(options.most_failures)
+        self._stagger = _Stagger(options)
         self.on_trouble: Callable[[str], None] = lambda _: None
-        self._put, self._master = put, master
+        self._put = put
+        self._master = master
         self._talks: dict[int, Talk] = {}  # by user, if they think or have sessions
         self._ended_before = 0  # by readers before this one
-        self._next_start_s = 0.0
         self._access = options.access()
-        talk = options.workload.conversation
-        self._real = talk is not None and talk.replies == "real"
+        conversation = options.workload.conversation
+        self._has_real_replies = conversation is not None and conversation.replies == "real"
         self._journal: SendJournal | None = None
         self._reader: Reader | None = None
         self._ready = False  # the first reader runs, or ran
@@ -91,22 +152,27 @@ class Driver:
     @property
     def ended(self) -> int:
         """Whole records that are where records go."""
-        return self._ended_before + (self._reader.link.ended if self._reader is not None else 0)
+        if self._reader is None:
+            return self._ended_before
+        return self._ended_before + self._reader.link.ended
 
     @property
     def trouble(self) -> str:
         """Why what was recorded must not be believed; "" as long as it may."""
-        return self._trouble or (self._reader.link.trouble if self._reader is not None else "")
+        if self._trouble or self._reader is None:
+            return self._trouble
+        return self._reader.link.trouble
 
     def new_user(self) -> int:
         """A number for a user, unique in the run. The first after a batch begins the next."""
         if self.batch_sent:
             self._batch_end = self.issued + self.options.batch
+        nth = self.users
         self.users += 1
-        first, step = self.worker, self.options.processes
-        if first >= step:  # a worker of Locust's that joined in the middle: no number is like its
-            first, step = first << 32, 1
-        return first + (self.users - 1) * step
+        if self.worker < self.options.processes:
+            return self.worker + nth * self.options.processes
+        # A worker of Locust's that joined in the middle: nobody else has numbers like its.
+        return (self.worker << 32) + nth
 
     def forget(self, user: int) -> None:
         """It has left: its number is never used again, and the texts of its session are large."""
@@ -121,58 +187,50 @@ class Driver:
     @property
     def pauses(self) -> bool:
         """Whether users wait, as too many requests failed one after another."""
-        return time.monotonic() < self._resumes_s
-
-    def _count_failures(self, outcome: Outcome) -> None:
-        limit = self.options.most_failures
-        self._failed = 0 if outcome is Outcome.ok else self._failed + 1
-        if 0 < limit <= self._failed:
-            self._failed = 0
-            self._resumes_s = time.monotonic() + FAILED_PAUSE_S
+        return self._failure_pause.is_on
 
     def stagger_s(self, user: int) -> float:
-        """How long a new user waits before its first request.
-
-        Locust starts a second's users at once; without this they would stay in lockstep and each
-        level would begin with a wave. Spread over about one service time they come as they will,
-        and never so many at once that starting them keeps this process from its reads.
-        """
-        think = self.options.workload.think_ms
-        pause_s = think.mean * MS / SECOND if think else 0.0  # a user may begin with what is left
-        window = min(max(self.mean_s, LEAST_STAGGER_S), MOST_STAGGER_S) + pause_s
-        window *= not self.options.batch
-        drawn = window * seeded_random(self.options.seed, "stagger", user).random()
-        now = time.monotonic()
-        self._next_start_s = max(self._next_start_s, now) + START_S
-        return max(drawn, self._next_start_s - now)
+        """How long a new user waits before its first request."""
+        return self._stagger.wait_s(user)
 
     def next_spec(self, user: int) -> RequestSpec | None:
         """What the user's next request asks for; None when the run's requests are all begun."""
-        o, number, words = self.options, self._sent_by[user], self._words
-        if self.batch_sent or 0 <= o.quota(self.worker) <= self.issued:
+        options = self.options
+        if self.batch_sent or 0 <= options.quota(self.worker) <= self.issued:
             return None
         if self._data is not None:
-            return self._data.spec(self.issued * o.processes + self.worker)
+            return self._data.spec(self.issued * options.processes + self.worker)
+        sender = user
+        number = self._sent_by[user]
+        words = self._words
         self._sent_by[user] += 1
-        if o.batch:  # the same lengths, so that the times of batches compare, in new words
-            user, words, number = 0, f"{words}/{self.issued // o.batch}", self.issued % o.batch
-        if o.workload.conversation or o.workload.think_ms:
-            if user not in self._talks:
-                self._talks[user] = Talk(o.workload, o.seed, user, o.calibration, words)
-            return self._talks[user].next_spec(CLOCK.now_ns())
-        return plan(o.workload, o.seed, user, number, o.calibration, run_id=words)
+        if options.batch:  # the same lengths, so that the times of batches compare, in new words
+            batch, number = divmod(self.issued, options.batch)
+            sender = 0
+            words = f"{words}/{batch}"
+        if options.workload.conversation or options.workload.think_ms:
+            return self._talk(sender, words).next_spec(CLOCK.now_ns())
+        return self._plan(sender, number, words)
+
+    def _talk(self, sender: int, words: str) -> Talk:
+        if sender not in self._talks:
+            o = self.options
+            self._talks[sender] = Talk(o.workload, o.seed, sender, o.calibration, words)
+        return self._talks[sender]
+
+    def _plan(self, sender: int | str, number: int, words: str) -> RequestSpec:
+        o = self.options
+        return plan(o.workload, o.seed, sender, number, o.calibration, run_id=words)
 
     def due_spec(self, due: Due) -> RequestSpec:
         """What a request of the schedule asks for, whichever process sends it."""
-        o = self.options
         if self._data is not None:  # each level begins with row 0, in a pass with a salt of its own
             return self._data.spec(due.number + due.level * MOST_PASSES * len(self._data))
-        sender = f"schedule {due.level}"
-        return plan(o.workload, o.seed, sender, due.number, o.calibration, run_id=self._words)
+        return self._plan(f"schedule {due.level}", due.number, self._words)
 
     def tell(self, schedule: Schedule) -> None:
         self.stripe.tell(schedule)
-        self.told.set()
+        self.has_new_schedule.set()
 
     def drop(self, due: Due, spec: RequestSpec) -> None:
         """Record a request that was due while too many were in flight, and send nothing."""
@@ -183,39 +241,50 @@ class Driver:
         """Send one request and block this greenlet until it has ended; its record follows."""
         reader = self.start()
         number = self.issued
-        name = request_id(self.options.run_id, self.worker, number)
-        prompt = spec.prompt_tokens if self._data is None else -1  # of own data, an estimate
-        planned = (
-            spec.session,
-            spec.turn,
-            spec.think_ns,
-            spec.new_tokens,
-            spec.mix_row,
-            prompt,
+        has_session = spec.session >= 0
+        data = request_bytes(
+            self.options,
+            self._access,
+            api,
+            spec,
+            request_id=request_id(self.options.run_id, self.worker, number),
+            user=str(user),
+            session=f"{user}-{spec.session}" if has_session else str(user),
         )
-        session = f"{user}-{spec.session}" if spec.session >= 0 else str(user)
-        who = {"request_id": name, "user": str(user), "session": session}
-        data = request_bytes(self.options, self._access, api, spec, **who)
-        self._begin()  # only now: a body that is no JSON has failed, and no number is lost
-        real = self._real and spec.session >= 0
+        # Only now: where a body is no JSON, request_bytes has failed, and no number is lost. No
+        # other greenlet has run since `number` was read.
+        self._begin()
+        needs_reply = self._has_real_replies and has_session
         sent = reader.request(
             data,
             number,
             user,
             spec.output_tokens,
             scheduled_ns,
-            plan=planned,
-            keep_text=spec.keep_text or real,
+            plan=self._recorded_plan(spec),
+            keep_text=spec.keep_text or needs_reply,
         )
         if sent.error:  # Locust shows it to everybody
             sent = replace(sent, error=redact_text(sent.error, self._access.secrets))
+        is_ok = sent.outcome is Outcome.ok
         if user in self._talks:
-            self._talks[user].ended(sent.text if real else "", ok=sent.outcome is Outcome.ok)
-        self._count_failures(sent.outcome)
-        if sent.outcome is Outcome.ok:
-            weight = SMOOTHING if self.mean_s else 1.0
-            self.mean_s += weight * (sent.e2e_ns / SECOND - self.mean_s)
+            self._talks[user].ended(sent.text if needs_reply else "", ok=is_ok)
+        self._failure_pause.count(is_ok=is_ok)
+        if is_ok:
+            self._stagger.note_service_time(sent.e2e_ns / SECOND)
         return sent
+
+    def _recorded_plan(self, spec: RequestSpec) -> tuple[int, ...]:
+        """What the record says of the plan, in the order that the reader expects."""
+        prompt_tokens = spec.prompt_tokens if self._data is None else -1  # of own data, an estimate
+        return (
+            spec.session,
+            spec.turn,
+            spec.think_ns,
+            spec.new_tokens,
+            spec.mix_row,
+            prompt_tokens,
+        )
 
     def _begin(self) -> int:
         """The next request's number. It counts as sent from now on, whatever becomes of us."""
@@ -256,18 +325,27 @@ class Driver:
 
     def _output(self) -> Output:
         """For the decoder: its file is in the run folder, or on another host in one of our own."""
-        o, folder, run = self.options, Path(self.options.run_folder), ""
-        shared = not o.run_folder or (folder / names.RUN).is_file()
-        if not shared:
-            folder, run = Path(names.WORKER_FOLDER), o.run_id
+        options = self.options
+        folder = Path(options.run_folder)
+        run = ""
+        is_shared = not options.run_folder or (folder / names.RUN).is_file()
+        if not is_shared:
+            folder = Path(names.WORKER_FOLDER)
+            run = options.run_id
         file = ""
-        if o.run_folder and (shared or run):
+        if options.run_folder and (is_shared or run):
             with contextlib.suppress(OSError):
                 folder.mkdir(parents=True, exist_ok=True)
                 self._journal = SendJournal(folder / names.sends(self.worker, run), self.issued)
                 file = str(folder.absolute() / names.records(self.worker, run))
         return Output(
-            file, self._access.secrets, self.worker, o.run_id, self._master, CLOCK.anchor_ns, shared
+            file=file,
+            secrets=self._access.secrets,
+            worker=self.worker,
+            run=options.run_id,
+            master=self._master,
+            anchor_ns=CLOCK.anchor_ns,
+            shared=is_shared,
         )
 
     def missing(self) -> dict[int, int]:
@@ -296,17 +374,18 @@ class Driver:
             self.figures()
             self._reader.close()
             self._trouble = self.trouble
-            self._ended_before, self._reader = self.ended, None
+            self._ended_before = self.ended
+            self._reader = None
             if self._journal is not None:
                 self._journal.close()
                 self._journal = None
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until every request begun is recorded; call it when no user runs any more."""
-        until = time.monotonic() + timeout_s
+        until_s = time.monotonic() + timeout_s
         while self._reader is not None and not self.trouble:
-            flushed = self._reader.link.flush(until - time.monotonic())
-            if (flushed and self.ended >= self.issued) or time.monotonic() >= until:
+            is_flushed = self._reader.link.flush(until_s - time.monotonic())
+            if (is_flushed and self.ended >= self.issued) or time.monotonic() >= until_s:
                 break
             gevent.sleep(0.02)
         return self.ended >= self.issued

@@ -23,17 +23,18 @@ NANOSECONDS: Final = 1e9
 
 def read_host(at_ns: int) -> HostSample:
     """The counters now. What this machine does not tell is NaN; nothing is raised."""
-    usable = float(len(os.sched_getaffinity(0)))
-    limit, stopped_s = _container()
-    machine = psutil.cpu_times()
+    usable_cores = float(len(os.sched_getaffinity(0)))
+    limit_cores, stopped_s = _container()
+    cpu = psutil.cpu_times()
+    busy_s = cpu.user + cpu.nice + cpu.system
     load_1m = nan
     with suppress(OSError):
         load_1m = os.getloadavg()[0]
     return HostSample(
         at_ns=at_ns,
-        cores=min(usable, limit),
-        machine_cores=float(os.cpu_count() or usable),
-        cpu_s=round(machine.user + machine.nice + machine.system, 3),
+        cores=min(usable_cores, limit_cores),
+        machine_cores=float(os.cpu_count() or usable_cores),
+        cpu_s=round(busy_s, 3),
         own_cpu_s=round(family_cpu_s(os.getpid()), 3),
         waited_s=waited_s(_text(PRESSURE)),
         stopped_s=stopped_s,
@@ -44,15 +45,17 @@ def read_host(at_ns: int) -> HostSample:
 def family_cpu_s(pid: int) -> float:
     """CPU of a process, of all that it started, and of those that have ended among these."""
     total_s = 0.0
-    wanted = [pid]
-    while wanted:
-        here = Path(f"/proc/{wanted.pop()}")
-        fields = _text(here / "stat").rpartition(")")[2].split()
+    pids = [pid]
+    while pids:
+        process = Path(f"/proc/{pids.pop()}")
+        _, _, after_name = _text(process / "stat").rpartition(")")
+        fields = after_name.split()
         if not fields:  # it has ended meanwhile
             continue
-        total_s += sum(map(int, fields[USER_TICKS : USER_TICKS + 4])) / TICKS_PER_S
-        for thread in here.glob("task/*/children"):
-            wanted += map(int, _text(thread).split())
+        ticks = map(int, fields[USER_TICKS : USER_TICKS + 4])
+        total_s += sum(ticks) / TICKS_PER_S
+        for children in process.glob("task/*/children"):
+            pids += map(int, _text(children).split())
     return total_s
 
 
@@ -65,7 +68,8 @@ def _container() -> tuple[float, float]:
     if period and quota != "max":
         stopped = _counter(_text(CGROUPS / "cpu.stat"), "throttled_usec") / MICROSECONDS
         return int(quota) / int(period), stopped
-    quota, period = (_text(CGROUPS / f"cpu/cpu.cfs_{x}_us").strip() for x in ("quota", "period"))
+    quota = _text(CGROUPS / "cpu/cpu.cfs_quota_us").strip()
+    period = _text(CGROUPS / "cpu/cpu.cfs_period_us").strip()
     if period and quota not in ("", "-1"):
         stopped = _counter(_text(CGROUPS / "cpu/cpu.stat"), "throttled_time") / NANOSECONDS
         return int(quota) / int(period), stopped
@@ -74,7 +78,8 @@ def _container() -> tuple[float, float]:
 
 def _counter(text: str, name: str) -> float:
     """The value in a line `name value`; NaN where there is none."""
-    values = dict(line.split() for line in text.splitlines() if len(line.split()) == 2)  # noqa: PLR2004 - a name and a value
+    lines = [line.split() for line in text.splitlines()]
+    values = dict(words for words in lines if len(words) == 2)  # noqa: PLR2004 - a name and a value
     return float(values.get(name, nan))
 
 

@@ -158,11 +158,14 @@ class LoadRunner:
                 self.master.begin(options.run_id)
             self._clients = [c.id for c in self.runner.clients.all if c.state == STATE_INIT]
         self.sinks.sinks = list(sinks)
-        self._interrupt, self._on_stopping = interrupt, on_stopping
-        self._stopping, self._trouble = False, ""
+        self._interrupt = interrupt
+        self._on_stopping = on_stopping
+        self._stopping = False
+        self._trouble = ""
         self._paced = None
         self._stopped.clear()
-        self.shape, self.options = shape, options
+        self.shape = shape
+        self.options = options
         if shape is not None:
             shape.runner = self.runner
             own_shape = self.environment.shape_class  # of a locustfile that has one
@@ -174,8 +177,10 @@ class LoadRunner:
         self._keep_sends()
         self.sinks.close()
         self.sinks.sinks = []  # a run's records are let go, whatever outlives it
-        self.options = self.shape = None
-        self._interrupt = self._on_stopping = lambda: None
+        self.options = None
+        self.shape = None
+        self._interrupt = lambda: None
+        self._on_stopping = lambda: None
         self._close_writers()
         if self.driver is not None and self.relay is None:
             self.driver.close()
@@ -186,7 +191,9 @@ class LoadRunner:
 
     @property
     def n_workers(self) -> int:
-        return int(self.runner.worker_count) if self.master is not None else 1
+        if self.master is None:
+            return 1
+        return int(self.runner.worker_count)
 
     def trouble(self) -> str:
         """A sentence when a load process or its records are lost; "" while none are."""
@@ -198,8 +205,9 @@ class LoadRunner:
         lost = [c for c in self._clients if c not in clients or clients[c].state == STATE_MISSING]
         if not lost:
             return ""
+        host, _, _ = lost[0].rpartition("_")
         return (
-            f"a load process ({lost[0].rpartition('_')[0]}) ended or was not heard any more in the "
+            f"a load process ({host}) ended or was not heard any more in the "
             "middle of the run: its users are gone, so the level is not what was asked for; what "
             "was measured before is kept; see its log, and run again."
         )
@@ -209,14 +217,19 @@ class LoadRunner:
         """Why what was recorded must not be believed; "" as long as it may."""
         if self.master is not None:
             return self.master.inbox.trouble
-        return self.driver.trouble if self.driver is not None else ""
+        if self.driver is not None:
+            return self.driver.trouble
+        return ""
 
     def own_users(self) -> int:
         """How many of the users that Locust has spawned send through the harness."""
         counts = self.runner.target_user_classes_count
-        by_name = {each.__name__: each for each in self.environment.user_classes}
-        ours = [name for name, each in by_name.items() if issubclass(each, StreamingUser)]
-        return sum(counts.get(name, 0) for name in ours)
+        classes = {user_class.__name__: user_class for user_class in self.environment.user_classes}
+        return sum(
+            counts.get(name, 0)
+            for name, user_class in classes.items()
+            if issubclass(user_class, StreamingUser)
+        )
 
     def pace(self, level: int, rate_per_s: float) -> None:
         """All processes send at this rate, each its stripe, from one instant on. Told once."""
@@ -233,8 +246,12 @@ class LoadRunner:
         """Whether `options.requests` have all ended."""
         if self.options is None or self.options.requests < 0:
             return False
-        sent = self.driver.ended if self.driver is not None else 0
-        return self.options.requests <= (self.master.inbox.ended if self.master else sent)
+        n_ended = 0
+        if self.master is not None:
+            n_ended = self.master.inbox.ended
+        elif self.driver is not None:
+            n_ended = self.driver.ended
+        return self.options.requests <= n_ended
 
     def finish(self, drain_s: float) -> None:
         """End the test: users retire within `drain_s`, then every record arrives."""
@@ -242,8 +259,8 @@ class LoadRunner:
         if not self._stopping:
             self._stopping = True
             self._end_test()
-        until = time.monotonic() + drain_s + END_S
-        while not self._stopped.wait(POLL_S) and time.monotonic() < until:
+        until_s = time.monotonic() + drain_s + END_S
+        while not self._stopped.wait(POLL_S) and time.monotonic() < until_s:
             if self.runner.state == STATE_INIT:  # it never began
                 return
 
@@ -276,7 +293,9 @@ class LoadRunner:
         """The newest figures of each load process about itself."""
         if self.master is not None:
             return self.master.inbox.figures
-        return {self.driver.worker: self.driver.figures()} if self.driver is not None else {}
+        if self.driver is None:
+            return {}
+        return {self.driver.worker: self.driver.figures()}
 
     def figures(self) -> dict[str, Any]:
         """The same of all processes together."""
@@ -287,8 +306,10 @@ class LoadRunner:
         """All that happened before this instant is in the sinks; 0: nothing is known yet."""
         if self.master is None:
             return self.driver.known_ns if self.driver is not None else 0
-        known = self.master.inbox.known_ns  # the worker that is furthest behind counts
-        return min(known.values()) if known and len(known) >= len(self._clients) else 0
+        known_ns = self.master.inbox.known_ns
+        if not known_ns or len(known_ns) < len(self._clients):
+            return 0
+        return min(known_ns.values())  # the worker that is furthest behind counts
 
     # What Locust's events do.
 
@@ -338,14 +359,16 @@ class LoadRunner:
         self._driven.clear()
         self.options = options
         if isinstance(runner, WorkerRunner):
-            master = runner.master_host, runner.master_port, runner.client_id
-            self.driver = driver = Driver(options, runner.worker_index, master=master)
+            master = (runner.master_host, runner.master_port, runner.client_id)
+            driver = Driver(options, runner.worker_index, master=master)
+            self.driver = driver
             if self.relay is None:
                 self.relay = WorkerRelay(runner, driver)
             else:
                 self.relay.begin(driver)
         else:
-            self.driver = driver = Driver(options, 0, self.sinks.put)
+            driver = Driver(options, 0, self.sinks.put)
+            self.driver = driver
         try:
             driver.start()
             register(self.environment, driver)
@@ -375,19 +398,24 @@ class LoadRunner:
     def _store(self, worker: int, records: list[RequestRecord]) -> None:
         """Write the records of a worker that cannot."""
         options = self.options
-        if options is not None and options.run_folder:
-            if worker not in self._writers:
-                folder = RunFolder(Path(options.run_folder), options.access().secrets)
-                self._writers[worker] = RecordWriter(folder, worker)
-            self._writers[worker].put(records)
+        if options is None or not options.run_folder:
+            return
+        if worker not in self._writers:
+            folder = RunFolder(Path(options.run_folder), options.access().secrets)
+            self._writers[worker] = RecordWriter(folder, worker)
+        self._writers[worker].put(records)
 
     def _keep_sends(self) -> None:
         """Of workers that see no run folder: what they said last, a second ago at most."""
-        begun = self.master.inbox.issued if self.master is not None else {}
+        if self.master is None:
+            return
         folder = Path(self.options.run_folder) if self.options is not None else Path()
-        for worker, n in begun.items() if (folder / names.RUN).is_file() else ():
+        if not (folder / names.RUN).is_file():
+            return
+        for worker, n_begun in self.master.inbox.issued.items():
+            # "x": a worker that sees the run folder has written its own.
             with contextlib.suppress(OSError), (folder / names.sends(worker)).open("x") as file:
-                file.write(f"{n}\n")
+                file.write(f"{n_begun}\n")
 
     def _close_writers(self) -> None:
         for writer in self._writers.values():

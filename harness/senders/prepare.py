@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from harness.server.access import TargetAccess
 
 ALONE: Final = "about"  # a prompt of one word
+TO_TOKENIZE: Final = ("model", "prompt", "messages", "tools")  # fields that /tokenize takes
 
 
 def prepare(options: DriveOptions, known: Capabilities | None = None) -> DriveOptions:
@@ -25,32 +26,35 @@ def prepare(options: DriveOptions, known: Capabilities | None = None) -> DriveOp
 
     Sends at most a few requests of one or two tokens. Raises ServerUnreachable or ConfigError.
     """
-    access, api = options.access(), options.workload.api
-    known = known or probe(access, api, options.model or None, options.body)
+    access = options.access()
+    workload = options.workload
+    if known is None:
+        known = probe(access, workload.api, options.model or None, options.body)
     ready = replace(
         options,
         url=known.url,
         model=known.model,
-        workload=replace(options.workload, max_model_len=known.max_model_len or 0),
+        workload=replace(workload, max_model_len=known.max_model_len or 0),
         fixed_length=known.fixed_length,
         continuous_usage=known.continuous_usage,
         final_usage=known.final_usage,
     )
-    if not ready.workload.token_ids:
-        ready = replace(ready, calibration=_calibrated(access, known, ready.workload))
-    return ready
+    if workload.token_ids:
+        return ready
+    return replace(ready, calibration=_calibrated(access, known, ready.workload))
 
 
 def _calibrated(access: TargetAccess, known: Capabilities, workload: Workload) -> Calibration:
     """By /tokenize, else by the usage of a few tiny requests; one word a token if neither says."""
     try:
-        found = calibrate(lambda text: count_tokens(access, known, text))
+        calibration = calibrate(lambda text: count_tokens(access, known, text))
         tools = planned_tools(workload.conversation.tools if workload.conversation else 0)
-        system = system_message(workload.system_tokens, found)
+        system = system_message(workload.system_tokens, calibration)
         if known.api != "chat" or not (system or tools):
-            return found
-        whole = count_tokens(access, known, ALONE, system=system, tools=tools)
-        return replace(found, shared=max(whole - count_tokens(access, known, ALONE), 0))
+            return calibration
+        with_both = count_tokens(access, known, ALONE, system=system, tools=tools)
+        alone = count_tokens(access, known, ALONE)
+        return replace(calibration, shared=max(with_both - alone, 0))
     except LookupError:
         return Calibration()
 
@@ -63,17 +67,18 @@ def count_tokens(access: TargetAccess, known: Capabilities, text: str, **more: A
     spec = RequestSpec(text, 0, 1, **more)
     if known.tokenize:  # all APIs but one have a template
         api = "completions" if known.api == "completions" else "chat"
-        said, names = (
-            json_body(api, known.model, spec, {}),
-            ("model", "prompt", "messages", "tools"),
-        )
-        answer = fetch(access, "/tokenize", {name: said[name] for name in names if name in said})
+        whole_body = json_body(api, known.model, spec, {})
+        question = {name: whole_body[name] for name in TO_TOKENIZE if name in whole_body}
+        answer = fetch(access, "/tokenize", question)
         count = _field(answer.json(), "count")
         if answer.status == 200 and count is not None:  # noqa: PLR2004 - HTTP
             return count
-    path, body = API_PATHS[known.api], json_body(known.api, known.model, spec, {})
-    told = fetch(access, path, body | {"stream": False}).json()
-    usage = _field(told, "usage", "prompt_tokens") or _field(told, "usage", "input_tokens")
+    path = API_PATHS[known.api]
+    body = json_body(known.api, known.model, spec, {}) | {"stream": False}
+    completion = fetch(access, path, body).json()
+    usage = _field(completion, "usage", "prompt_tokens")
+    if not usage:
+        usage = _field(completion, "usage", "input_tokens")
     if usage is None:
         raise LookupError(path)
     return usage

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, Final
 
 from harness.reader.backends import IN_PYTHON
@@ -22,34 +23,48 @@ def merge(figures: Sequence[dict[str, Any]]) -> dict[str, Any]:
     `stamp_source` is "kernel" only if it is everywhere, as `reader` is "c"; `exact_share` is over
     all events.
     """
-    some = [f for f in figures if f]
-    if not some:
+    reports = [report for report in figures if report]
+    if not reports:
         return {}
-    merged: dict[str, Any] = {key: round(sum(f.get(key) or 0 for f in some), 3) for key in SUMS}
-    merged |= {key: max((f.get(key) or 0.0 for f in some), default=None) for key in WORST}
-    sources = {f["stamp_source"] for f in some}
-    readers = {f["reader"] for f in some}
-    exact = sum((f["exact_share"] or 0.0) * f["events"] for f in some)
-    return merged | {
-        "processes": len(some),
-        "stamp_source": sources.pop() if len(sources) == 1 else "read",
-        "addresses": sorted({a for f in some for a in f.get("addresses", ())}),
-        "reader": readers.pop() if len(readers) == 1 else IN_PYTHON,
-        "exact_share": round(exact / merged["events"], 6) if merged["events"] else None,
-    }
+    merged: dict[str, Any] = {}
+    for key in SUMS:
+        merged[key] = round(sum(report.get(key) or 0 for report in reports), 3)
+    for key in WORST:
+        merged[key] = max(report.get(key) or 0.0 for report in reports)
+    merged["processes"] = len(reports)
+    merged["stamp_source"] = _common([report["stamp_source"] for report in reports], "read")
+    addresses = chain.from_iterable(report.get("addresses", ()) for report in reports)
+    merged["addresses"] = sorted(set(addresses))
+    merged["reader"] = _common([report["reader"] for report in reports], IN_PYTHON)
+    n_exact = sum((report["exact_share"] or 0.0) * report["events"] for report in reports)
+    n_events = merged["events"]
+    merged["exact_share"] = round(n_exact / n_events, 6) if n_events else None
+    return merged
+
+
+def _common(values: Sequence[str], otherwise: str) -> str:
+    """What all of them are, if they are the same."""
+    return values[0] if len(set(values)) == 1 else otherwise
 
 
 def client_samples(
     by_worker: dict[int, dict[str, Any]], now_ns: int, lag_ms: float
 ) -> list[ClientSample]:
     """One line for each worker, its decoder and this process, whose loop lag is `lag_ms`."""
-    out = [ClientSample(now_ns, "main", round(time.process_time(), 3), lag_ms)]
-    for worker, said in sorted(by_worker.items()):
-        if "at_ns" not in said:
+    samples = [ClientSample(now_ns, "main", round(time.process_time(), 3), lag_ms)]
+    for worker, report in sorted(by_worker.items()):
+        if "at_ns" not in report:
             continue
-        at_ns = int(said["at_ns"])
-        counts = {key: int(said[key]) for key in ("reads", "stamped_reads", "clock_steps")}
-        lag = float(said["loop_lag_recent_ms"])
-        out.append(ClientSample(at_ns, f"worker {worker}", said["cpu_s"], lag, **counts))
-        out.append(ClientSample(at_ns, f"decoder {worker}", said["decoder_cpu_s"]))
-    return out
+        at_ns = int(report["at_ns"])
+        sender = ClientSample(
+            at_ns,
+            f"worker {worker}",
+            report["cpu_s"],
+            float(report["loop_lag_recent_ms"]),
+            reads=int(report["reads"]),
+            stamped_reads=int(report["stamped_reads"]),
+            clock_steps=int(report["clock_steps"]),
+        )
+        decoder = ClientSample(at_ns, f"decoder {worker}", report["decoder_cpu_s"])
+        samples += [sender, decoder]
+    return samples

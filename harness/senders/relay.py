@@ -110,7 +110,8 @@ class MasterRelay:
     ) -> None:
         """`store` gets what no decoder writes."""
         self.runner = runner
-        self._deliver, self._store = deliver, store
+        self._deliver = deliver
+        self._store = store
         self._worker_of: dict[str, int] = {}  # Locust's id -> the number in our records
         self._silent: set[str] = set()  # Locust's ids
         self.begin("")
@@ -133,16 +134,19 @@ class MasterRelay:
         so.
         """
         self._finished.clear()
-        asked = [c.id for c in self.runner.clients.all if c.state != STATE_MISSING]
-        for client_id in asked:
+        client_ids = [c.id for c in self.runner.clients.all if c.state != STATE_MISSING]
+        for client_id in client_ids:
             self.runner.send_message(FINISH, {"drain_s": drain_s}, client_id)
-        until = time.monotonic() + drain_s + 2 * FLUSH_S
-        while self._awaited(asked, n_dead()) and time.monotonic() < until:
+        until_s = time.monotonic() + drain_s + 2 * FLUSH_S
+        while self._must_wait(client_ids, n_dead()) and time.monotonic() < until_s:
+            # No greenlet runs between that look and the wait, so no sign is missed. The dead send
+            # none: TICK_S is for them.
             self._change.clear()
             self._change.wait(TICK_S)
         self.watch()
-        # who has left in order is known to Locust no more
-        self._silent |= {one for one in asked if one in self.runner.clients} - self._finished
+        # Who has left in order is known to Locust no more.
+        still_known = {client_id for client_id in client_ids if client_id in self.runner.clients}
+        self._silent |= still_known - self._finished
 
     def watch(self) -> None:
         """Note which workers are not heard any more, and which are heard again."""
@@ -154,17 +158,24 @@ class MasterRelay:
 
     def lost(self) -> tuple[str, ...]:
         """A sentence for each worker that was silent at the end, whenever that was found."""
-        named = sorted((self._worker_of.get(one, -1), one) for one in self._silent)
-        return tuple(
-            f"worker {worker if worker >= 0 else '?'} ({client.rpartition('_')[0]}) ended or was "
-            "not heard any more before the end of the run: its users and its open requests are lost"
-            for worker, client in named
-        )
+        numbered = [(self._worker_of.get(client_id, -1), client_id) for client_id in self._silent]
+        sentences = []
+        for worker, client_id in sorted(numbered):
+            number = str(worker) if worker >= 0 else "?"  # it never sent a beat
+            host, _, _ = client_id.rpartition("_")
+            sentences.append(
+                f"worker {number} ({host}) ended or was not heard any more before the end of the "
+                "run: its users and its open requests are lost"
+            )
+        return tuple(sentences)
 
-    def _awaited(self, asked: list[str], n_dead: int) -> bool:
-        clients, waiting = self.runner.clients, set(asked) - self._finished
-        alive = any(c in clients and clients[c].state != STATE_MISSING for c in waiting)
-        return alive and len(waiting) > n_dead
+    def _must_wait(self, client_ids: list[str], n_dead: int) -> bool:
+        """Whether more workers than the dead have not finished, and one of them still can."""
+        clients = self.runner.clients
+        unfinished = set(client_ids) - self._finished
+        if len(unfinished) <= n_dead:
+            return False
+        return any(c in clients and clients[c].state != STATE_MISSING for c in unfinished)
 
     def _take(self, environment: Environment, msg: Message) -> None:  # noqa: ARG002 - Locust's signature
         data: RecordBatch = msg.data

@@ -30,21 +30,23 @@ if TYPE_CHECKING:
     from harness.server.gpu import GpuSource
 
 GIVE_UP: Final = 3  # scrapes without one figure of vLLM's: this server has none
+LEAST_PAUSE_S: Final = 0.05  # between two readings
 FIRST_S: Final = 2.0  # the load waits as long for the first scrape, no longer
 
 
 def once_a_second(read: Callable[[], object]) -> Iterator[object]:
     """What `read` returns, None where it fails: whatever that is, the next may do better."""
-    due = CLOCK.now_ns()
+    due_ns = CLOCK.now_ns()
     while True:
-        found = None
+        result = None
         try:
-            found = read()
+            result = read()
         except Exception:  # noqa: BLE001 - one that fails must not be the last
             get_hub().handle_error(read, *sys.exc_info())
-        yield found
-        due += SECOND
-        gevent.sleep(max((due - CLOCK.now_ns()) / SECOND, 0.05))
+        yield result
+        due_ns += SECOND
+        # A moment even where it is late: others must have their turn.
+        gevent.sleep(max((due_ns - CLOCK.now_ns()) / SECOND, LEAST_PAUSE_S))
 
 
 class Scraper:
@@ -64,7 +66,7 @@ class Scraper:
         """
         self._model = model
         self._scrapes = {
-            name: MetricsScraper(one, CLOCK.now_ns, model) for name, one in replicas.items()
+            name: MetricsScraper(access, CLOCK.now_ns, model) for name, access in replicas.items()
         }
         self._on_sample = on_sample
         self._on_some = on_some
@@ -97,26 +99,29 @@ class Scraper:
 
     def figures(self) -> dict[str, Any]:
         """Scrapes that failed, as in ended.json; of a server without metrics, none count."""
-        return {"scrapes_failed": dict(self.failed)} if self._latest and self.failed else {}
+        if not self._latest or not self.failed:
+            return {}
+        return {"scrapes_failed": dict(self.failed)}
 
     def _loop(self) -> None:
-        empty = 0
-        for found in once_a_second(self.once):
-            empty = 0 if found else empty + 1
+        n_empty = 0  # one after another
+        for has_sample in once_a_second(self.once):
+            n_empty = 0 if has_sample else n_empty + 1
             self._tried.set()
-            if self._latest is None and empty >= GIVE_UP:
+            if self._latest is None and n_empty >= GIVE_UP:
                 break
 
     def once(self) -> bool:
         """Scrape now; whether there was a sample."""
-        read = Group().map(self._read, self._scrapes)
-        found = {name: one for name, one in zip(self._scrapes, read, strict=True) if one}
-        self.unread = [name for name in self._scrapes if name not in found]
+        answers = Group().map(self._read, self._scrapes)  # all at once
+        by_name = zip(self._scrapes, answers, strict=True)
+        samples = {name: sample for name, sample in by_name if sample}
+        self.unread = [name for name in self._scrapes if name not in samples]
         if self.unread:
-            if found and self._on_some is not None:
-                self._on_some(ServerSample(CLOCK.now_ns(), replicas=found))
+            if samples and self._on_some is not None:
+                self._on_some(ServerSample(CLOCK.now_ns(), replicas=samples))
             return False
-        self._latest = sum_samples(found)
+        self._latest = sum_samples(samples)
         if self._on_sample is not None:
             self._on_sample(self._latest)
         return True
@@ -137,7 +142,8 @@ class GpuSampler:
 
     def __init__(self, source: GpuSource, on_sample: Callable[[GpuSample], None]) -> None:
         """`on_sample` is given each sample as it comes."""
-        self._source, self._on_sample = source, on_sample
+        self._source = source
+        self._on_sample = on_sample
         self._thread = ThreadPool(1) if source.blocking else None
         self._greenlet = gevent.spawn(self._loop)
 
@@ -153,8 +159,12 @@ class GpuSampler:
             pass
 
     def _read(self) -> None:
-        ask, now_ns = self._source.read, CLOCK.now_ns()
-        pool = self._thread
-        found: list[GpuSample] = ask(now_ns) if pool is None else pool.apply(ask, (now_ns,))
-        for sample in found:
+        now_ns = CLOCK.now_ns()
+        samples: list[GpuSample]
+        if self._thread is None:
+            samples = self._source.read(now_ns)
+        else:
+            # Only this greenlet waits for the thread; the samples are handed on here, not there.
+            samples = self._thread.apply(self._source.read, (now_ns,))
+        for sample in samples:
             self._on_sample(sample)

@@ -74,7 +74,9 @@ class Session:
         left becomes `cancelled`. `decides` False: Locust's own form or command line says how many
         users there are and when the test ends; the controller is ticked all the same.
         """
-        self.load, self.options, self.sinks = load, options, sinks
+        self.load = load
+        self.options = options
+        self.sinks = sinks
         self.drain_s = drain_ns / SECOND
         self.decides = decides
         replicas = options.access().replicas(options.metrics)
@@ -110,19 +112,10 @@ class Session:
         self._over.set()
 
     def run(self) -> Ended:
-        load, ticks = self.load, None
+        load = self.load
+        ticks = None
         try:
-            # a step down waits for the longest request that is allowed, then cuts it off
-            if self.decides:
-                patience_s = self.options.timeouts.total_ns / SECOND + self.drain_s
-                load.environment.stop_timeout = patience_s
-            load.attach_session(
-                self.options,
-                self.sinks,
-                interrupt=self.interrupt,
-                on_stopping=self._on_stopping,
-                shape=self.shape if self.decides else None,
-            )
+            self._attach()
             self.scraper.start()
             if self.decides:
                 load.runner.start_shape()
@@ -138,11 +131,7 @@ class Session:
                 self.scraper.finish()
             if self.shape.error is not None:
                 raise self.shape.error
-            missing, figures = load.missing(), load.figures() | self.scraper.figures()
-            lost = () if self.interrupted else load.lost_workers()
-            invalid = invalid or load.lost_records or say_lost(lost) or say_missing(missing)
-            invalid = invalid or say_held(figures.get("decoder_held", 0))
-            return Ended(self.interrupted, invalid, missing, figures, lost)
+            return self._ended(invalid)
         finally:
             if ticks is not None:
                 ticks.kill()
@@ -150,18 +139,48 @@ class Session:
             self._lag.close()
             load.detach_session()
 
+    def _attach(self) -> None:
+        load = self.load
+        if self.decides:
+            # a step down waits for the longest request that is allowed, then cuts it off
+            patience_s = self.options.timeouts.total_ns / SECOND + self.drain_s
+            load.environment.stop_timeout = patience_s
+        load.attach_session(
+            self.options,
+            self.sinks,
+            interrupt=self.interrupt,
+            on_stopping=self._on_stopping,
+            shape=self.shape if self.decides else None,
+        )
+
     def _drain_s(self, invalid: str) -> float:
         if self.interrupted or invalid:
             return 0.0
         return self.drain_s if self.decides else self.load.environment.stop_timeout
 
+    def _ended(self, invalid: str) -> Ended:
+        """`invalid` is what `_watch` said; else the first trouble that shows at the end counts."""
+        load = self.load
+        missing = load.missing()
+        figures = load.figures() | self.scraper.figures()
+        lost = () if self.interrupted else load.lost_workers()
+        invalid = (
+            invalid
+            or load.lost_records
+            or say_lost(lost)
+            or say_missing(missing)
+            or say_held(figures.get("decoder_held", 0))
+        )
+        return Ended(self.interrupted, invalid, missing, figures, lost)
+
     def _watch(self) -> str:
         """Wait for the end; a sentence when it comes because a process died."""
+        load = self.load
         while not self._over.wait(WATCH_S):
-            # where Locust decides, its test goes on with the users that are left
-            load = self.load
             load.watch_workers()
-            if trouble := load.trouble() if self.decides else load.lost_records:
+            # where Locust decides, its test goes on with the users that are left
+            trouble = load.trouble() if self.decides else load.lost_records
+            if trouble:
                 return trouble
             # With every worker missing, `start` returns without a user and without an error, and
             # Locust asks the shape's unchanged answer no second time. Forgetting it makes it ask.
@@ -169,7 +188,7 @@ class Session:
             # again it would kill the greenlet that starts it.
             if self.decides and load.master is not None and load.runner.state == STATE_INIT:
                 load.runner.shape_last_tick = None
-            if self.load.used_up():
+            if load.used_up():
                 self._over.set()
         return ""
 
@@ -239,9 +258,13 @@ class ControllerShape(LoadTestShape):
         In an open loop `pace` is told the level and its rate, and Locust's users are `pacers`.
         """
         super().__init__()
-        self.controller, self.sample, self.done = controller, sample, done
-        self.now_ns, self.known_ns = now_ns, known_ns
-        self.pace, self.pacers = pace, pacers
+        self.controller = controller
+        self.sample = sample
+        self.done = done
+        self.now_ns = now_ns
+        self.known_ns = known_ns
+        self.pace = pace
+        self.pacers = pacers
         self.asks_per_s = asks_per_s
         self.current: tuple[int, float] = (0, 1.0)
         self.over = False
@@ -257,7 +280,10 @@ class ControllerShape(LoadTestShape):
         return self.current
 
     def _taken(self) -> object:
-        return self.runner.shape_last_tick if self.runner is not None else None
+        """What Locust has of us; None before it has a runner."""
+        if self.runner is None:
+            return None
+        return self.runner.shape_last_tick
 
     def _ask(self) -> None:
         if not self.over:
@@ -274,11 +300,11 @@ class ControllerShape(LoadTestShape):
         if target.done:
             self._end()
         elif target.pace is not None:
-            self.current = self.pacers, float(self.pacers)
+            self.current = (self.pacers, float(self.pacers))
             if running == self.pacers:  # one that comes later would begin late
                 self.pace(*target.pace)
         elif not draining or target.users == 0:
-            self.current = target.users, spawn_rate(target.spawn_per_s)
+            self.current = (target.users, spawn_rate(target.spawn_per_s))
 
     def _end(self) -> None:
         self.over = True

@@ -30,7 +30,7 @@ from harness.load.workloads import API_PATHS
 from harness.reader.clock import CLOCK
 from harness.reader.open_stream import Exchange
 from harness.records.request_record import Outcome
-from harness.units import SECOND
+from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
     from locust.env import Environment
@@ -87,7 +87,9 @@ class LlmClient:
         Raises ConfigError for what cannot be sent, StopUser as `StreamingUser.send` does.
         """
         user = self._user
-        wrong = next((f"body has {name!r}" for name in body if name in OWN_FIELDS), "")
+        wrong = ""
+        if own_fields := [field for field in body if field in OWN_FIELDS]:
+            wrong = f"body has {own_fields[0]!r}"
         if (messages or tools) and (prompt or user.api not in CHAT_APIS):
             wrong = f"messages or tools are given with a prompt, or to a user of {user.api}"
         if wrong:
@@ -201,15 +203,20 @@ class StreamingUser(User):
 
     def _report(self, sent: Exchange, name: str = "") -> None:
         """Fire Locust's `request` event; its context has `ttft_ms` where the answer was kept."""
-        ok, told = sent.outcome is Outcome.ok, f"{sent.outcome.value}: {sent.error}".rstrip(": ")
-        known = {} if sent.ttft_ms is None else {"ttft_ms": sent.ttft_ms}
+        failure = None
+        if sent.outcome is not Outcome.ok:
+            why = f"{sent.outcome.value}: {sent.error}".rstrip(": ")
+            failure = RequestFailed(why)
+        context = {**self.context()}
+        if sent.ttft_ms is not None:
+            context["ttft_ms"] = sent.ttft_ms
         self.environment.events.request.fire(
             request_type="POST",
             name=name or API_PATHS[self.api],
-            response_time=sent.e2e_ns / 1e6,
+            response_time=sent.e2e_ns / MS,
             response_length=sent.n_bytes,
-            exception=None if ok else RequestFailed(told),
-            context={**self.context(), **known},
+            exception=failure,
+            context=context,
         )
 
 
@@ -248,23 +255,29 @@ class Pacer(StreamingUser):
     @task
     def pace(self) -> None:
         """Until the run is over; then requests in flight may end, or are cut off with this user."""
-        driver, in_flight = self.driver, Group()
+        driver = self.driver
         if driver is None:
             raise StopUser
-        most = driver.options.share(driver.options.max_in_flight, driver.worker)
+        in_flight = Group()
+        most_in_flight = driver.options.share(driver.options.max_in_flight, driver.worker)
         planned: Due | None = None
         try:
             while self._state != LOCUST_STATE_STOPPING:
-                driver.told.clear()
+                # Cleared before the look at the schedule: what comes after it ends the wait below.
+                driver.has_new_schedule.clear()
                 due = driver.stripe.ahead()
-                if due is not None and due != planned:  # before it is due: planning takes a while
-                    planned, spec = due, driver.due_spec(due)
-                wait_s = (due.at_ns - CLOCK.now_ns()) / SECOND if due is not None else WAIT_S
-                if due is None or wait_s > 0:
-                    driver.told.wait(min(wait_s, WAIT_S))  # another schedule may come first
+                if due is None:
+                    driver.has_new_schedule.wait(WAIT_S)
                     continue
+                if due != planned:  # before it is due: planning takes a while
+                    spec = driver.due_spec(due)
+                    planned = due
+                wait_s = (due.at_ns - CLOCK.now_ns()) / SECOND
+                if wait_s > 0:
+                    driver.has_new_schedule.wait(min(wait_s, WAIT_S))
+                    continue  # another schedule may have come first
                 driver.stripe.take()
-                if len(in_flight) < most:
+                if len(in_flight) < most_in_flight:
                     in_flight.spawn(self._insist, due.number, spec, due.at_ns)
                 else:
                     driver.drop(due, spec)

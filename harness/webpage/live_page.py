@@ -69,18 +69,20 @@ class LivePage:
         """Serve it beside Locust's."""
         prefix = app.blueprints["locust"].url_prefix or ""
         blueprint = Blueprint("harness_live", __name__, url_prefix=f"{prefix}/harness")
-        for rule, view, methods in (
-            ("", self._page, ["GET"]),
-            ("/<any({}):name>".format(",".join(f'"{name}"' for name in PARTS)), _part, ["GET"]),
-            ("/live.json", self._news, ["GET"]),
-            ("/latencies.csv", self._csv, ["GET"]),
-            ("/metrics", self._metrics, ["GET"]),
-            ("/files/<name>", self._file, ["GET"]),
-            ("/start", self._start, ["POST"]),
-            ("/stop", self._stop, ["POST"]),
-        ):
-            guarded = web_ui.auth_required_if_enabled(view)
-            blueprint.add_url_rule(rule, view.__name__, guarded, methods=methods)
+        parts = ",".join(f'"{name}"' for name in PARTS)
+        views: dict[str, Callable[..., Response]] = {
+            "": self._page,
+            f"/<any({parts}):name>": _part,
+            "/live.json": self._news,
+            "/latencies.csv": self._csv,
+            "/metrics": self._metrics,
+            "/files/<name>": self._file,
+        }
+        actions: dict[str, Callable[..., Response]] = {"/start": self._start, "/stop": self._stop}
+        for method, by_rule in (("GET", views), ("POST", actions)):
+            for rule, view in by_rule.items():
+                guarded = web_ui.auth_required_if_enabled(view)
+                blueprint.add_url_rule(rule, view.__name__, guarded, methods=[method])
         app.register_blueprint(blueprint)
         app.after_request(_with_link)
         web_ui.environment.events.reset_stats.add_listener(self.tables.clear)
@@ -101,15 +103,15 @@ class LivePage:
 
     def _news(self) -> Response:
         self.asked_s = time.monotonic()
-        told = self.state.changes_since(request.args.get("since", ""))
-        told["tables"] = self.tables.rows()
-        if "facts" in told:
-            told["facts"] = told["facts"] | {
+        news = self.state.changes_since(request.args.get("since", ""))
+        news["tables"] = self.tables.rows()
+        if "facts" in news:
+            news["facts"] = news["facts"] | {
                 "files": self._files(),
                 "can_start": self.start is not None,
                 "can_stop": self.stop is not None,
             }
-        return _own(orjson.dumps(told), "application/json")
+        return _own(orjson.dumps(news), "application/json")
 
     def _csv(self) -> Response:
         answer = _own(self.tables.csv().encode(), "text/csv; charset=utf-8")
@@ -142,8 +144,8 @@ class LivePage:
 
     def _start(self) -> Response:
         form: Any = request.get_json(silent=True)
-        fine = isinstance(form, dict) and all(isinstance(v, str) for v in form.values())
-        if self.start is None or not fine:
+        is_form = isinstance(form, dict) and all(isinstance(v, str) for v in form.values())
+        if self.start is None or not is_form:
             return Response(status=400)
         wrong = self.start(form)
         return _own(orjson.dumps({"wrong": wrong}), "application/json")

@@ -42,7 +42,8 @@ WRONG: Final = "This user and password do not belong together."
 
 def credentials() -> tuple[str, str] | None:
     """(user, password) of the environment; None without a password. Raises ConfigError."""
-    password, file = os.environ.get(PASSWORD, ""), os.environ.get(PASSWORD_FILE, "")
+    password = os.environ.get(PASSWORD, "")
+    file = os.environ.get(PASSWORD_FILE, "")
     if file and not password:
         try:
             password = Path(file).read_text().strip()
@@ -56,7 +57,9 @@ def credentials() -> tuple[str, str] | None:
                 f"{PASSWORD_FILE} is {file!r}, which is empty: expected a file that holds the web "
                 "UI's password; write one into it."
             )
-    return (os.environ.get(USER) or DEFAULT_USER, password) if password else None
+    if not password:
+        return None
+    return os.environ.get(USER) or DEFAULT_USER, password
 
 
 def protect(web_ui: WebUI, app: Flask) -> None:
@@ -87,39 +90,55 @@ def _install(web_ui: WebUI, app: Flask, user: str, password: str) -> None:
     prefix = app.blueprints["locust"].url_prefix or ""
     path = f"{prefix}/harness/login"
     web_ui.auth_args = {"username_password_callback": path}
-    person = UserMixin()
-    person.id = user  # what the cookie holds
+    login = _Login(user, password, page=f"{prefix}/harness")
+    web_ui.login_manager.user_loader(login.by_cookie)
+    web_ui.login_manager.request_loader(login.by_header)
+    app.before_request(login.note_the_way)
+    app.add_url_rule(path, view_func=login.log_in, methods=["POST"])
 
-    def may(name: str, word: str) -> bool:
-        right = hmac.compare_digest(name.encode(), user.encode())
-        return hmac.compare_digest(word.encode(), password.encode()) and right
 
-    @web_ui.login_manager.user_loader
-    def by_cookie(name: str) -> UserMixin | None:
-        return person if name == user else None
+class _Login:
+    """Who may come in: one user, by cookie, by header or by the form."""
 
-    @web_ui.login_manager.request_loader
-    def by_header(asked: Request) -> UserMixin | None:
-        given = asked.authorization
+    def __init__(self, user: str, password: str, page: str) -> None:
+        """`page`: the path of our own page, which nobody sees without a login."""
+        self._user = user
+        self._password = password
+        self._page = page
+        self._person = UserMixin()
+        self._person.id = user  # what the cookie holds
+
+    def _is_right(self, user: str, password: str) -> bool:
+        # Both are compared, and in constant time: how long it takes does not say which was wrong.
+        is_user = hmac.compare_digest(user.encode(), self._user.encode())
+        is_password = hmac.compare_digest(password.encode(), self._password.encode())
+        return is_password and is_user
+
+    def by_cookie(self, user: str) -> UserMixin | None:
+        return self._person if user == self._user else None
+
+    def by_header(self, http_request: Request) -> UserMixin | None:
+        """HTTP Basic, which programs send."""
+        given = http_request.authorization
         if given is None or given.type != "basic":
             return None
-        if may(given.username or "", given.password or ""):
-            return person
+        if self._is_right(given.username or "", given.password or ""):
+            return self._person
         gevent.sleep(WRONG_S)
         return None
 
-    @app.before_request
-    def note_the_way() -> None:
+    def note_the_way(self) -> None:
         """The login is asked for in place of a page; Locust's form does not hand that on."""
-        page, asked = f"{prefix}/harness", request.args.get("next", "")
-        ours = asked == page or asked.startswith(f"{page}/files/")  # nothing that a page polls
-        if request.endpoint == "locust.login" and ours:
-            session["next"] = asked
+        way = request.args.get("next", "")
+        # Nothing that a page polls: only what a person opens.
+        is_ours = way == self._page or way.startswith(f"{self._page}/files/")
+        if request.endpoint == "locust.login" and is_ours:
+            session["next"] = way
 
-    @app.post(path)
-    def log_in() -> Redirect:
-        if may(request.form.get("username", ""), request.form.get("password", "")):
-            login_user(person)
+    def log_in(self) -> Redirect:
+        """Locust's form was sent."""
+        if self._is_right(request.form.get("username", ""), request.form.get("password", "")):
+            login_user(self._person)
             return redirect(session.pop("next", None) or url_for("locust.index"))
         gevent.sleep(WRONG_S)
         session["auth_error"] = WRONG
@@ -150,8 +169,10 @@ def keep_out(web_ui: WebUI, app: Flask) -> None:
             )
             return Response(text, status=403, content_type="text/plain; charset=utf-8")
         origin = request.headers.get("Origin")
-        foreign = origin is not None and urlsplit(origin).netloc != host
-        return Response(status=403) if foreign and request.method == "POST" else None
+        is_foreign = origin is not None and urlsplit(origin).netloc != host
+        if is_foreign and request.method == "POST":
+            return Response(status=403)
+        return None
 
     app.before_request(refuse)
     # Locust lets every site read (CORS). What was added last runs first, and Locust was before us.

@@ -26,7 +26,8 @@ class MetricsPort:
     """Serves `body`, from `start` to `close`."""
 
     def __init__(self, host: str, port: int) -> None:
-        self.host, self.body = host, b""
+        self.host = host
+        self.body = b""
         self._wanted = port
         self._pages: MetricsServer | None = None
         self._error: ConfigError | None = None
@@ -35,7 +36,9 @@ class MetricsPort:
 
     @property
     def port(self) -> int:
-        return self._pages.port if self._pages is not None else self._wanted
+        if self._pages is None:
+            return self._wanted
+        return self._pages.port
 
     def start(self) -> None:
         """Returns when the port is open. Raises ConfigError."""
@@ -63,8 +66,9 @@ class MetricsPort:
         """Wait until what `body` holds now was scraped, where somebody scrapes at all."""
         if self._pages is None or not self._pages.scrapes:
             return
-        seen, until = self._pages.scrapes, time.monotonic() + most_s
-        while self._pages.scrapes == seen and time.monotonic() < until:
+        scrapes_before = self._pages.scrapes
+        until_s = time.monotonic() + most_s
+        while self._pages.scrapes == scrapes_before and time.monotonic() < until_s:
             gevent.sleep(WAIT_S)
 
     def close(self) -> None:
