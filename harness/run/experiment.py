@@ -402,10 +402,10 @@ def _controller(
     lines = folder.lines(names.LEVELS)
     shared = shared_prompt_tokens(options.to_json())
 
-    def audit(window: Window, seen: RecordSource) -> str:
+    def audit(window: Window, records: RecordSource) -> str:
         host = host_figures(hosts, window.settled_ns, window.end_ns)
         slos = wanted.plan.slos
-        return invalid_reason(window, seen, samples, slos, shared=shared, host=host)
+        return invalid_reason(window, records, samples, slos, shared=shared, host=host)
 
     def on_level(step: HeldLevel) -> None:
         lines.append(_level_line(step))

@@ -287,7 +287,9 @@ OWN_HEADERS: Final = (
 
 def parse_header(text: str) -> tuple[str, str]:
     """`X-Session-ID: {session}` as a pair. Raises ConfigError, which never quotes the value."""
-    name, _, value = (piece.strip() for piece in text.partition(":"))
+    name, _, value = text.partition(":")
+    name = name.strip()
+    value = value.strip()
     variables, placeholders = names_in(value)
     unknown = [word for word in placeholders if word not in PLACEHOLDERS]
     wrong = ""

@@ -141,15 +141,15 @@ def check_target(target: TargetOptions, load: LoadOptions, url: str) -> Capabili
         answer_ns=target.timeouts.answer_ns,
         headers=target.headers,
     )
-    found = probe(access, load.workload.api, target.model, load.body, target.metrics_urls)
-    check_tools(access, found, offered_tools(load), load.body)
+    known = probe(access, load.workload.api, target.model, load.body, target.metrics_urls)
+    check_tools(access, known, offered_tools(load), load.body)
     for name, _ in load.workload.models:
-        choose_model(access, name, found.models)
-    merge_flags(found.flags, target.server_flags)  # refuses what contradicts the server
-    check_lengths(load.workload, found.max_model_len)
-    if load.data is not None and found.tokenize:
-        load.data.learn(lambda text: count_tokens(access, found, text))
-    return found
+        choose_model(access, name, known.models)
+    merge_flags(known.flags, target.server_flags)  # refuses what contradicts the server
+    check_lengths(load.workload, known.max_model_len)
+    if load.data is not None and known.tokenize:
+        load.data.learn(lambda text: count_tokens(access, known, text))
+    return known
 
 
 def offered_tools(load: LoadOptions) -> tuple[dict[str, Any], ...]:

@@ -230,11 +230,11 @@ class RunPage:
             self._rows.append(row | {"bracket": bracket})
             # The page's script knows the levels by this name.
             self.state.update_facts(steps=list(self._rows), bracket=bracket)
-        low, high = (
-            nan if users is None else users for users in bracket_users(controller.plan, levels)
-        )
+        low, high = bracket_users(controller.plan, levels)
         decisions = ["invalid" if level.invalid else level.judgement.decision for level in levels]
-        self.live.set_progress(decisions, low, high)
+        self.live.set_progress(
+            decisions, nan if low is None else low, nan if high is None else high
+        )
 
     def answer(self, result: Result, words: str) -> None:
         """The results, and the report's words about them."""
