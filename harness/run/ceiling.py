@@ -34,7 +34,7 @@ from harness.senders.session import Session
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
-    from harness.core.arrays import Floats
+    from harness.core.arrays import Bools, Floats, Ints
     from harness.records.samples import ServerSample
 
 
@@ -68,10 +68,12 @@ class Rung:
     @property
     def timed(self) -> bool:
         """Whether every quantile is right within 1% or the floor."""
-        return all(
-            bool(np.all(np.abs(self.read[k] - self.sent[k]) <= np.maximum(SHARE * self.sent[k], f)))
-            for k, f in FLOOR_NS.items()
-        )
+        for key, floor_ns in FLOOR_NS.items():
+            error_ns = np.abs(self.read[key] - self.sent[key])
+            allowed_ns = np.maximum(SHARE * self.sent[key], floor_ns)
+            if not np.all(error_ns <= allowed_ns):
+                return False
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +85,19 @@ class Ceiling:
     @property
     def best(self) -> Rung | None:
         """The last level before the first that is wrong; None: not even the lowest is right."""
-        good = [r for r in self.rungs if r.paced]
-        wrong = next((i for i, r in enumerate(good) if not r.timed), len(good))
-        return good[wrong - 1] if wrong else None
+        best = None
+        for rung in self.rungs:
+            if not rung.paced:
+                continue
+            if not rung.timed:
+                break
+            best = rung
+        return best
 
     @property
     def more(self) -> bool:
         """Whether the client may well hold more than could be tried."""
-        return all(r.timed for r in self.rungs if r.paced)
+        return all(rung.timed for rung in self.rungs if rung.paced)
 
 
 class _Window(NamedTuple):
@@ -107,7 +114,8 @@ class _Staircase:
         self.left = list(levels)
         self.windows: list[_Window] = []
         self.cpu_s: Callable[[], float] = lambda: 0.0  # of the client so far
-        self._since, self._cpu_s = -1, 0.0
+        self._since_ns = -1  # of the window; -1: not all users are there yet
+        self._cpu_s = 0.0  # of the client by then
 
     def tick(
         self,
@@ -117,17 +125,17 @@ class _Staircase:
         known_ns: int,  # noqa: ARG002 - as above
     ) -> LoadTarget:
         users = self.left[0]
-        if self._since >= 0 and now_ns - self._since >= MEASURED_NS:
-            self.windows.append(_Window(users, self._since, now_ns, self.cpu_s() - self._cpu_s))
+        if self._since_ns >= 0 and now_ns - self._since_ns >= MEASURED_NS:
+            cpu_s = self.cpu_s() - self._cpu_s
+            self.windows.append(_Window(users, self._since_ns, now_ns, cpu_s))
             del self.left[0]
-            self._since = -1
-        elif self._since < 0 and running_users == users:
-            self._since, self._cpu_s = now_ns, self.cpu_s()
-        return (
-            LoadTarget(self.left[0], float(self.left[0]))
-            if self.left
-            else LoadTarget(0, 1.0, done=True)
-        )
+            self._since_ns = -1
+        elif self._since_ns < 0 and running_users == users:
+            self._since_ns = now_ns
+            self._cpu_s = self.cpu_s()
+        if not self.left:
+            return LoadTarget(0, 1.0, done=True)
+        return LoadTarget(self.left[0], float(self.left[0]))
 
 
 class _Kept:
@@ -135,7 +143,7 @@ class _Kept:
         self.records: list[RequestRecord] = []
 
     def put(self, records: list[RequestRecord]) -> None:
-        self.records += [r for r in records if r.outcome is Outcome.ok]
+        self.records += [record for record in records if record.outcome is Outcome.ok]
 
     def close(self) -> None:
         """Nothing to flush."""
@@ -145,45 +153,68 @@ def measure_ceiling(levels: Sequence[int] = LEVELS) -> Ceiling:
     """Run the levels. Raises ServerUnreachable when the engine does not start."""
     config = EngineConfig(max_num_seqs=4096, jitter=0.0)
     shape = replace(WORKLOADS["chat"], prompt=Lengths("fixed", 32), output=Lengths("fixed", TOKENS))
-    stairs, kept = _Staircase(levels), _Kept()
-    with start_engine(config, serving=ServingOptions(first_ns=FIRST_NS, pace_ns=GAP_NS)) as engine:
+    serving = ServingOptions(first_ns=FIRST_NS, pace_ns=GAP_NS)
+    stairs = _Staircase(levels)
+    kept = _Kept()
+    with start_engine(config, serving=serving) as engine:
         options = prepare(DriveOptions(engine.url, config.model, shape))
         with child_processes(options) as load:
             session = Session(load, options, stairs, [kept], drain_ns=2 * SECOND)
-            stairs.cpu_s = lambda: sum(s.cpu_s for s in session.client_samples())
+            stairs.cpu_s = lambda: sum(sample.cpu_s for sample in session.client_samples())
             session.run()
         with urlopen(f"{engine.url}/oracle") as answer:  # noqa: S310 - our own engine's, by http
             sent = _Sent(json.load(answer)["requests"])
     table = RecordTable.from_records(kept.records)
-    seen = {"ttft": ttft(table), "itl": itl(table)}
-    return Ceiling(tuple(_rung(window, table, seen, sent) for window in stairs.windows))
+    observed = {"ttft": ttft(table), "itl": itl(table)}
+    return Ceiling(tuple(_rung(window, table, observed, sent) for window in stairs.windows))
 
 
 class _Sent:
     """The engine's log: TTFTs by arrival and gaps by their end, on its own clock."""
 
     def __init__(self, requests: Sequence[dict[str, Any]]) -> None:
-        whole = [r for r in requests if len(r["before_ns"]) > 1]
-        self.at = np.array([r["arrived_ns"] for r in whole], np.int64)
-        self.ttft = np.array([r["before_ns"][0] - r["arrived_ns"] for r in whole], np.float64)
-        self.ends = np.concatenate([np.array(r["before_ns"][1:]) for r in whole])
-        self.gaps = np.concatenate([np.diff(r["before_ns"]) for r in whole]).astype(np.float64)
+        arrived_ns = []
+        ttft_ns = []
+        gap_ends_ns = []
+        gaps_ns = []
+        for request in requests:
+            token_ns = request["before_ns"]
+            if len(token_ns) < 2:  # noqa: PLR2004 - it has no gap
+                continue
+            arrived_ns.append(request["arrived_ns"])
+            ttft_ns.append(token_ns[0] - request["arrived_ns"])
+            gap_ends_ns.append(np.array(token_ns[1:]))
+            gaps_ns.append(np.diff(token_ns))
+        self.arrived_ns = np.array(arrived_ns, np.int64)
+        self.ttft_ns = np.array(ttft_ns, np.float64)
+        self.gap_ends_ns = np.concatenate(gap_ends_ns)
+        self.gaps_ns = np.concatenate(gaps_ns).astype(np.float64)
 
 
-def _rung(window: _Window, table: RecordTable, seen: dict[str, Observations], sent: _Sent) -> Rung:
-    streams, start, end, cpu_s = window
-    read = {key: in_window(seen[key], table, key, start, end).ns for key in seen}
-    there = {
-        "ttft": sent.ttft[(sent.at >= start) & (sent.at <= end)],
-        "itl": sent.gaps[(sent.ends >= start) & (sent.ends <= end)],
+def _rung(
+    window: _Window, table: RecordTable, observed: dict[str, Observations], sent: _Sent
+) -> Rung:
+    start_ns = window.start_ns
+    end_ns = window.end_ns
+
+    def is_within(at_ns: Ints) -> Bools:
+        return np.asarray((at_ns >= start_ns) & (at_ns <= end_ns))
+
+    read_ns = {
+        key: in_window(latency, table, key, start_ns, end_ns).ns
+        for key, latency in observed.items()
     }
-    arrived = int(((table.at_ns >= start) & (table.at_ns <= end)).sum())
+    sent_ns = {
+        "ttft": sent.ttft_ns[is_within(sent.arrived_ns)],
+        "itl": sent.gaps_ns[is_within(sent.gap_ends_ns)],
+    }
+    n_tokens = int(is_within(table.at_ns).sum())
     return Rung(
-        streams,
-        arrived / (end - start) * SECOND,
-        cpu_s / max(arrived, 1) * 1e6,
-        {k: _quantiles(v) for k, v in read.items()},
-        {k: _quantiles(v) for k, v in there.items()},
+        window.streams,
+        n_tokens / (end_ns - start_ns) * SECOND,
+        window.cpu_s / max(n_tokens, 1) * 1e6,
+        {key: _quantiles(ns) for key, ns in read_ns.items()},
+        {key: _quantiles(ns) for key, ns in sent_ns.items()},
     )
 
 

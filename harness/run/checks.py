@@ -68,11 +68,11 @@ def python() -> CheckResult:
 def locust() -> CheckResult:
     """Locust is installed in a supported version."""
     try:
-        found = version("locust")
+        installed = version("locust")
     except PackageNotFoundError:
         return CheckResult(Severity.fail, "not installed", "make setup")
-    numbers = tuple(int(part) for part in found.split(".")[:2])
-    return _judge(numbers >= MIN_LOCUST, found, "make setup")
+    numbers = tuple(int(part) for part in installed.split(".")[:2])
+    return _judge(numbers >= MIN_LOCUST, installed, "make setup")
 
 
 def open_files() -> CheckResult:
@@ -96,22 +96,23 @@ def cores() -> CheckResult:
 
 def other_programs() -> CheckResult:
     """Nobody else keeps the cores busy: a client that waits for them cannot measure."""
-    seen = HostFigures(
+    pressure = PRESSURE.read_text() if PRESSURE.exists() else ""
+    figures = HostFigures(
         machine_cores=float(os.cpu_count() or 1),
-        pressure=recent_pressure(PRESSURE.read_text() if PRESSURE.exists() else ""),
+        pressure=recent_pressure(pressure),
         load_1m=os.getloadavg()[0],
     )
-    return judge_programs(seen)
+    return judge_programs(figures)
 
 
-def judge_programs(seen: HostFigures) -> CheckResult:
+def judge_programs(host: HostFigures) -> CheckResult:
     """Of the last ten seconds, or of the load where the kernel does not tell who waits."""
-    if seen.contended:
+    if host.contended:
         remedy = "stop them, or measure from another machine"
-        return CheckResult(Severity.warn, busy_sentence(seen), remedy)
-    what = f"load {seen.load_1m:.1f} on {seen.machine_cores:g} cores"
-    if not math.isnan(seen.pressure):
-        what += f", CPU pressure {seen.pressure:.0%}"
+        return CheckResult(Severity.warn, busy_sentence(host), remedy)
+    what = f"load {host.load_1m:.1f} on {host.machine_cores:g} cores"
+    if not math.isnan(host.pressure):
+        what += f", CPU pressure {host.pressure:.0%}"
     return CheckResult(Severity.ok, what)
 
 
@@ -136,12 +137,14 @@ def disk() -> CheckResult:
 
 def gpu() -> CheckResult:
     """The GPUs of this machine; none is fine."""
-    seen = local_gpus()
-    if seen.source is None:
-        return CheckResult(Severity.ok, f"{seen.why}; everything else works")
-    seen.source.close()
-    each = [f"{g.name}, {memory_text(g.memory_mib)}, driver {g.driver}" for g in seen.found]
-    return CheckResult(Severity.ok, "; ".join(each))
+    gpus = local_gpus()
+    if gpus.source is None:
+        return CheckResult(Severity.ok, f"{gpus.why}; everything else works")
+    gpus.source.close()
+    cards = [
+        f"{card.name}, {memory_text(card.memory_mib)}, driver {card.driver}" for card in gpus.found
+    ]
+    return CheckResult(Severity.ok, "; ".join(cards))
 
 
 def kernel_stamps() -> CheckResult:
@@ -150,9 +153,9 @@ def kernel_stamps() -> CheckResult:
 
     with closing(Stamping()) as stamping:
         source = stamping.source
-    seen = source == "kernel"
-    what = "seen on loopback" if seen else "none seen; the time of the read is used"
-    return _judge(seen, what, "measure from Linux", Severity.warn)
+    are_there = source == "kernel"
+    what = "seen on loopback" if are_there else "none seen; the time of the read is used"
+    return _judge(are_there, what, "measure from Linux", Severity.warn)
 
 
 def compiled(name: str) -> CheckResult:
@@ -160,13 +163,13 @@ def compiled(name: str) -> CheckResult:
     from harness.reader.backends import code_in_use  # noqa: PLC0415 - as above
 
     used = code_in_use()
-    why = used.get(f"{name}_fallback", "")
-    return _judge(
-        not why,
-        f"in {used[name].title()}" + f": {why}" * bool(why),
-        "install a C compiler and Python's headers (Debian, Ubuntu: gcc python3-dev), `make setup`",
-        Severity.warn,
-    )
+    what = f"in {used[name].title()}"
+    why_not = used.get(f"{name}_fallback", "")
+    if not why_not:
+        return CheckResult(Severity.ok, what)
+    remedy = "install a C compiler and Python's headers (Debian, Ubuntu: gcc python3-dev), "
+    remedy += "`make setup`"
+    return CheckResult(Severity.warn, f"{what}: {why_not}", remedy)
 
 
 CHECKS: Final[dict[str, Callable[[], CheckResult]]] = {
@@ -184,11 +187,11 @@ CHECKS: Final[dict[str, Callable[[], CheckResult]]] = {
 }
 
 
-def check_ceiling(found: Ceiling) -> CheckResult:
+def check_ceiling(ceiling: Ceiling) -> CheckResult:
     """This machine's ceiling: `512 streams, 25,600 tokens/s per load process within 1% of ...`."""
-    best = found.best
+    best = ceiling.best
     if best is None:
-        lowest = found.rungs[0].streams if found.rungs else 0
+        lowest = ceiling.rungs[0].streams if ceiling.rungs else 0
         return CheckResult(
             Severity.warn,
             f"not even {lowest} streams are timed within 1% of what was sent",
@@ -198,12 +201,14 @@ def check_ceiling(found: Ceiling) -> CheckResult:
         f"{best.streams} streams, {best.tokens_per_s:,.0f} tokens/s per load process within 1% of "
         f"what was sent, {best.cpu_us_per_token:.0f} us of CPU per token"
     )
-    return CheckResult(Severity.ok, what + "; the test server sends no more" * found.more)
+    if ceiling.more:
+        what += "; the test server sends no more"
+    return CheckResult(Severity.ok, what)
 
 
-def check_plan(found: Ceiling, users: int, itl_ns: int) -> CheckResult:
+def check_plan(ceiling: Ceiling, users: int, itl_ns: int) -> CheckResult:
     """Whether `users` streams with a token each `itl_ns` fit, and how many processes they need."""
-    best = found.best
+    best = ceiling.best
     rate = users * SECOND / itl_ns
     what = f"{users} users at {itl_ns / MS:g} ms per token: {rate:,.0f} tokens/s"
     if best is None:
@@ -212,7 +217,7 @@ def check_plan(found: Ceiling, users: int, itl_ns: int) -> CheckResult:
     need = math.ceil(max(rate / best.tokens_per_s, users / best.streams) / HEADROOM)
     if need <= 1:
         return CheckResult(Severity.ok, f"{what}, fits one load process")
-    if found.more:
+    if ceiling.more:
         remedy = f"--processes {need} is safe; every level is checked during a run"
         return CheckResult(Severity.warn, f"{what}, more than could be tried here", remedy)
     what += ", more than one load process measures accurately"

@@ -52,8 +52,12 @@ def declare(parser: argparse.ArgumentParser, title: str) -> None:
     group = parser.add_argument_group(title)
     defaults = EngineConfig()
     for name, (flag, options) in FLAGS.items():
-        default = "" if name in COMPUTED else f"default: {getattr(defaults, name)}"
-        described = {**options, "help": "; ".join(filter(None, [options.get("help"), default]))}
+        help_texts = []
+        if "help" in options:
+            help_texts.append(options["help"])
+        if name not in COMPUTED:
+            help_texts.append(f"default: {getattr(defaults, name)}")
+        described = {**options, "help": "; ".join(help_texts)}
         group.add_argument(flag, dest=f"engine_{name}", default=None, **described)
 
 

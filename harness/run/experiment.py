@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -57,15 +58,50 @@ if TYPE_CHECKING:
     from harness.senders.load_runner import LoadRunner
     from harness.server.probe import Capabilities
 
+DATA_TOO_SHORT: Final = (
+    "the data ended before the load had settled: expected more rows than requests that settle it, "
+    "two per user; try --data-end repeat."
+)
 KEPT_SAMPLES: Final = 900  # seconds of the server's samples in memory; the folder has all
 TOKENS_NS: Final = 40_000_000_000  # as far back as the live view looks, and records come late
 DRAIN_NS: Final = 60_000_000_000
 SHOWN_NS: Final = 900_000_000  # viewers see about one tick a second, however many there are
 
 
+class _SampleFiles:
+    """The files of what is sampled each second."""
+
+    def __init__(self, folder: RunFolder, *, with_replicas: bool) -> None:
+        self.server = folder.lines(names.SERVER)
+        self.replicas = folder.lines(names.REPLICAS) if with_replicas else None
+        self.client = folder.lines(names.CLIENT)
+        self.host = folder.lines(names.HOST)
+        self._bounds: Bounds = {}  # of histograms, each written once
+
+    def add_server(self, sample: ServerSample) -> None:
+        self.server.append(to_row(sample, self._bounds))
+
+    def add_replicas(self, sample: ServerSample) -> None:
+        """A scrape that not all replicas answered."""
+        if self.replicas is not None:
+            self.replicas.append(to_row(sample, {}))
+
+    def add_clients(self, samples: Sequence[ClientSample]) -> None:
+        for sample in samples:
+            self.client.append(asdict(sample))
+
+    def add_host(self, sample: HostSample) -> None:
+        self.host.append(asdict(sample))
+
+    def close(self) -> None:
+        for file in (self.server, self.replicas, self.client, self.host):
+            if file is not None:
+                file.close()
+
+
 @dataclass(slots=True)
 class Experiment:
-    """A run under way. `hold` blocks until it is over."""
+    """A run under way. `conduct` blocks until it is over."""
 
     wanted: Wanted
     url: str
@@ -78,7 +114,7 @@ class Experiment:
     gpus: GpuReadings
     load: LoadRunner | None = None  # whose processes send; None: our own children
     view: Page | None = None  # in a browser, or for Prometheus
-    session: Session | None = None  # while `hold` lasts
+    session: Session | None = None  # while the load lasts
     target_users: int = 0
     target_rate: float | None = None  # in an open loop
     hosts: list[HostSample] = field(default_factory=list)  # readings of this machine
@@ -100,14 +136,13 @@ class Experiment:
 
         Raises RunFolderError, ServerUnreachable.
         """
-        gpus = open_gpus(
-            wanted.target.gpu_metrics, None if wanted.target.url is None else Address.parse(url)
-        )
+        server = None if wanted.target.url is None else Address.parse(url)
+        gpus = open_gpus(wanted.target.gpu_metrics, server)
         options = prepare(drive_options(wanted, url, known), known)
-        secrets = wanted.target.api_key, *options.access().secrets
+        secrets = (wanted.target.api_key, *options.access().secrets)
         folder = RunFolder.create(wanted.output.out_dir, secrets)
         options = replace(options, run_folder=str(folder.path.absolute()))
-        # a search looks at all tokens of its step, the view of a given level at the last ones
+        # A search looks at all tokens of its step, the view of a given level at the last ones.
         ledger = Ledger(None if wanted.kind in ("knee", DRILL) else TOKENS_NS)
         samples: list[ServerSample] = []
         hosts: list[HostSample] = []
@@ -139,8 +174,8 @@ class Experiment:
         folder.write_json(names.RUN, begun.info())
         if stage is not None:
             folder.write(names.DRILL, wanted.drill["text"])
-        elif scenario := redact(wanted.output.scenario, folder.secrets):
-            folder.write(names.SCENARIO, to_toml(scenario, wanted.kind))
+        else:
+            _write_scenario(wanted, folder)
         return begun
 
     @property
@@ -152,111 +187,114 @@ class Experiment:
 
     def info(self) -> dict[str, Any]:
         """run.json: enough to replay the search and to repeat the run."""
-        plan, work, data = self.wanted.plan, self.options.workload, self.wanted.load.data
-        folder, here = self.wanted.output.out_dir, Path.cwd()
-        config = {
-            "kind": self.wanted.kind,
-            "plan": {**asdict(plan), "slos": [str(slo) for slo in plan.slos]},
-            "slos": [str(slo) for slo in plan.slos],
-            "plan_users": self.wanted.plan_users,
-            "at_least": self.wanted.at_least,
-            "baseline": self.wanted.baseline,
-            "tolerance": self.wanted.tolerance,
-            "compat": list(self.wanted.output.compat),
-            # as it was given, or below where the command was started
-            "folder": str(folder.relative_to(here) if folder.is_relative_to(here) else folder),
-            "clipped_of_1000": 0 if data else count_clipped(work, self.wanted.load.seed),
-            "data": data and {"rows": len(data), "clipped": data.n_clipped(work.max_model_len)},
-            "drill": {key: self.wanted.drill[key] for key in self.wanted.drill if key != "text"},
+        seeds = {"load": self.wanted.load.seed, "search": self.wanted.plan.seed}
+        info = run_info(self._config(), seeds=seeds, server=self._server_info())
+        return info | code_in_use() | {"gpu": self.gpus.to_json()}
+
+    def _config(self) -> dict[str, Any]:
+        """What was asked for."""
+        wanted = self.wanted
+        slos = [str(slo) for slo in wanted.plan.slos]
+        return {
+            "kind": wanted.kind,
+            "plan": {**asdict(wanted.plan), "slos": slos},
+            "slos": slos,
+            "plan_users": wanted.plan_users,
+            "at_least": wanted.at_least,
+            "baseline": wanted.baseline,
+            "tolerance": wanted.tolerance,
+            "compat": list(wanted.output.compat),
+            "folder": self._folder_name(),
+            **self._clipping(),
+            "drill": {key: value for key, value in wanted.drill.items() if key != "text"},
             "drive": self.options.to_json() | {"run_folder": ""},  # `folder` says it
         }
+
+    def _folder_name(self) -> str:
+        """The folder as it was given, or below where the command was started."""
+        folder = self.wanted.output.out_dir
+        here = Path.cwd()
+        return str(folder.relative_to(here) if folder.is_relative_to(here) else folder)
+
+    def _clipping(self) -> dict[str, Any]:
+        """How many requests are clipped to the model's context: planned ones, or own data."""
+        work = self.options.workload
+        data = self.wanted.load.data
+        if data is None:
+            return {"clipped_of_1000": count_clipped(work, self.wanted.load.seed), "data": None}
+        rows = {"rows": len(data), "clipped": data.n_clipped(work.max_model_len)}
+        return {"clipped_of_1000": 0, "data": rows}
+
+    def _server_info(self) -> dict[str, Any]:
+        """What is known of the server, by itself and by the user."""
         engine = self.wanted.target.engine
-        read = asdict(engine) if engine is not None else dict(self.known.flags)
+        reported = dict(self.known.flags) if engine is None else asdict(engine)
         known = asdict(self.known)
-        server = {
-            **known.pop("cache"),
+        cache = known.pop("cache")
+        return {
+            **cache,
             **known,
             "url": self.url,
             "embedded": engine is not None,
-            "flags": merge_flags(read, self.wanted.target.server_flags),
-            "read": sorted(read),  # of these flags the server itself told
+            "flags": merge_flags(reported, self.wanted.target.server_flags),
+            "read": sorted(reported),  # of these flags the server itself told
         }
-        seeds = {"load": self.wanted.load.seed, "search": plan.seed}
-        told = code_in_use() | {"gpu": self.gpus.to_json()}
-        return run_info(config, seeds=seeds, server=server) | told
 
     def conduct(self, viewer: Viewer | None = None) -> None:
         """Run the load until the controller is done, Ctrl-C, or a failure; write how it ended.
 
         `viewer` sees each second, as `view` does.
         """
+        viewers = [watching for watching in (self.view, viewer) if watching is not None]
         with contextlib.ExitStack() as stack:
             load = self.load
             if load is None:
                 load = stack.enter_context(child_processes(self.options))
                 if self.view is not None and self.wanted.output.ui_port is not None:
                     self.view.serve(load, self.wanted.output.ui_port)
-            viewers: list[Viewer] = [one for one in (self.view, viewer) if one is not None]
             ended = self._hold(load, viewers)
-        if self.options.requests >= 0 and not (self.controller.levels or ended.interrupted):
-            short = "the data ended before the load had settled: expected more rows than requests "
-            short += "that settle it, two per user; try --data-end repeat."
-            ended = replace(ended, invalid=ended.invalid or short)
+        ended = replace(ended, invalid=self._why_invalid(ended))
+        for watching in viewers:
+            watching.over(self)
+        self.folder.write_json(names.ENDED, self._ended_row(ended))
+
+    def _why_invalid(self, ended: Ended) -> str:
+        """Why the run says nothing, or "": the session's own reason comes first."""
+        if ended.invalid:
+            return ended.invalid
+        from_data = self.options.requests >= 0
+        if from_data and not self.controller.levels and not ended.interrupted:
+            return DATA_TOO_SHORT
         if isinstance(self.controller, DrillController):
-            ended = replace(ended, invalid=ended.invalid or self.controller.stage.failed)
-        for one in viewers:
-            one.over(self)
+            return self.controller.stage.failed
+        return ""
+
+    def _ended_row(self, ended: Ended) -> dict[str, Any]:
+        """ended.json: how the live run ended."""
         done = self.controller.result
-        status = done.status if done else ""
-        told = asdict(ended) | {"status": status}
+        row = asdict(ended) | {"status": done.status if done else ""}
         if isinstance(self.controller, Observer):
-            told[ASKED] = [asdict(one) for one in self.controller.asked]
-        self.folder.write_json(names.ENDED, told)
+            row[ASKED] = [asdict(users) for users in self.controller.asked]
+        return row
 
-    def _hold(self, load: LoadRunner, viewers: list[Viewer]) -> Ended:
-        scrapes = self.folder.lines(names.SERVER)
-        several = len(self.options.metrics) > 1
-        some = self.folder.lines(names.REPLICAS) if several else None
-        own = self.folder.lines(names.CLIENT)
-        machine = self.folder.lines(names.HOST)
-        bounds: Bounds = {}
-
-        def on_sample(sample: ServerSample) -> None:
-            sample = self.gpus.with_engine_cpu(sample)
-            scrapes.append(to_row(sample, bounds))
-            self.samples.append(without_buckets(sample))  # a check of a level reads counts
-            del self.samples[:-KEPT_SAMPLES]
-
+    def _hold(self, load: LoadRunner, viewers: Sequence[Viewer]) -> Ended:
+        """Send until the controller is done; what is sampled meanwhile goes to its files."""
         decides = self.wanted.kind != LOCUST
-        sinks: list[RecordSink] = [self.ledger] if decides else []
-        if self.view is not None:
-            sinks += self.view.begin(self.wanted, self.url, self.known.model)
+        files = _SampleFiles(self.folder, with_replicas=len(self.options.metrics) > 1)
         watched = _Watched(self, viewers)
-        session = self.session = Session(
+        session = Session(
             load,
             self.options,
             watched,
-            sinks,
-            on_sample=on_sample,
-            on_some=None if some is None else lambda sample: some.append(to_row(sample, {})),
+            self._sinks(decides=decides),
+            on_sample=partial(self._take_sample, files),
+            on_some=None if files.replicas is None else files.add_replicas,
             drain_ns=DRAIN_NS,
             decides=decides,
             asks_per_s=ASKS_PER_S if self.never_pauses else 1,
         )
-
-        def report() -> None:
-            """Write down the client's own state."""
-            samples = session.client_samples()
-            for sample in samples:
-                own.append(asdict(sample))
-            if self.view is not None:
-                self.view.clients(samples)
-            if self.load is None:  # else its processes may be on other machines
-                self.hosts.append(read_host(CLOCK.now_ns()))
-                machine.append(asdict(self.hosts[-1]))
-                del self.hosts[:-KEPT_SAMPLES]
-
-        watched.report = report
+        self.session = session
+        watched.report = partial(self._report, session, files)
         try:
             with self._gpus_read():
                 return session.run()
@@ -264,11 +302,35 @@ class Experiment:
             self.session = None
             data_ended = 0 <= self.options.requests <= self.ledger.total and not session.interrupted
             self.controller.close(session.over_ns or CLOCK.now_ns(), data_ended=data_ended)
-            scrapes.close()
-            if some is not None:
-                some.close()
-            own.close()
-            machine.close()
+            files.close()
+
+    def _sinks(self, *, decides: bool) -> list[RecordSink]:
+        """Where the records go besides the folder."""
+        sinks: list[RecordSink] = []
+        if decides:
+            sinks.append(self.ledger)
+        if self.view is not None:
+            sinks += self.view.begin(self.wanted, self.url, self.known.model)
+        return sinks
+
+    def _take_sample(self, files: _SampleFiles, sample: ServerSample) -> None:
+        """A scrape of the server has come."""
+        sample = self.gpus.with_engine_cpu(sample)
+        files.add_server(sample)
+        self.samples.append(without_buckets(sample))  # a check of a level reads counts
+        del self.samples[:-KEPT_SAMPLES]
+
+    def _report(self, session: Session, files: _SampleFiles) -> None:
+        """Write down the client's own state."""
+        samples = session.client_samples()
+        files.add_clients(samples)
+        if self.view is not None:
+            self.view.clients(samples)
+        if self.load is None:  # else its processes may be on other machines
+            host = read_host(CLOCK.now_ns())
+            files.add_host(host)
+            self.hosts.append(host)
+            del self.hosts[:-KEPT_SAMPLES]
 
     @contextlib.contextmanager
     def _gpus_read(self) -> Iterator[None]:
@@ -302,7 +364,8 @@ class Observer(KneeController):
     ) -> LoadTarget:
         """What Locust was asked for."""
         self.server = server
-        self.began_ns = now_ns if self.began_ns < 0 else self.began_ns
+        if self.began_ns < 0:
+            self.began_ns = now_ns
         wanted = int(self._load.runner.target_user_count)
         if not self.asked or self.asked[-1].asked != wanted:
             self.asked.append(AskedUsers(wanted, now_ns, now_ns))
@@ -310,8 +373,15 @@ class Observer(KneeController):
         now.until_ns = now_ns
         # Locust counts those who were told to leave as users until they have.
         if now.there_ns < 0 and running_users == wanted:
-            now.there_ns, now.users = now_ns, self._load.own_users()
+            now.there_ns = now_ns
+            now.users = self._load.own_users()
         return LoadTarget(wanted, 1.0)
+
+
+def _write_scenario(wanted: Wanted, folder: RunFolder) -> None:
+    scenario = redact(wanted.output.scenario, folder.secrets)
+    if scenario:
+        folder.write(names.SCENARIO, to_toml(scenario, wanted.kind))
 
 
 def _controller(
@@ -332,10 +402,10 @@ def _controller(
     lines = folder.lines(names.LEVELS)
     shared = shared_prompt_tokens(options.to_json())
 
-    def audit(window: Window, seen: RecordSource) -> str:
+    def audit(window: Window, records: RecordSource) -> str:
         host = host_figures(hosts, window.settled_ns, window.end_ns)
         slos = wanted.plan.slos
-        return invalid_reason(window, seen, samples, slos, shared=shared, host=host)
+        return invalid_reason(window, records, samples, slos, shared=shared, host=host)
 
     def on_level(step: HeldLevel) -> None:
         lines.append(_level_line(step))
@@ -414,8 +484,10 @@ def most_failures(holds: Sequence[Hold]) -> int:
 
 def drive_options(wanted: Wanted, url: str, known: Capabilities) -> DriveOptions:
     """What the load processes are told; the key stays in the environment."""
-    target, load = wanted.target, wanted.load
-    run_id, data = f"{CLOCK.now_ns():x}", load.data
+    target = wanted.target
+    load = wanted.load
+    data = load.data
+    run_id = f"{CLOCK.now_ns():x}"
     if data is not None and data.salt == AUTO:
         data.salt = run_id
     return DriveOptions(

@@ -29,8 +29,9 @@ def _url(text: str) -> str:
     return str(Address.parse(text))
 
 
-FIELDS: Final[dict[str, Field]] = {"host": Field("Target", "the server's URL", read=_url)} | {
-    option.dest: option.form_field for option in ASKED_IN_FORM
+FIELDS: Final[dict[str, Field]] = {
+    "host": Field("Target", "the server's URL", read=_url),
+    **{option.dest: option.form_field for option in ASKED_IN_FORM},
 }
 
 
@@ -57,8 +58,9 @@ def read_form(form: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
 def scenario_of(form: Mapping[str, str], values: Mapping[str, Any]) -> dict[str, Any]:
     """The options of `knee` that a form asks for, as a scenario has them."""
     texts = {name: field.default for name, field in FIELDS.items()} | dict(form)
-    asked = {name.replace("_", "-"): text for name, text in texts.items() if text not in ("", "0")}
-    return {"url": asked.pop("host"), **asked, "slo": list(map(str, values["slo"]))}
+    given = {name.replace("_", "-"): text for name, text in texts.items() if text not in ("", "0")}
+    url = given.pop("host")
+    return {"url": url, **given, "slo": [str(slo) for slo in values["slo"]]}
 
 
 def in_labels(sentence: str) -> str:
@@ -80,7 +82,12 @@ def form_values(options: Any, host: str) -> dict[str, str]:
     form = {"host": host}
     for name, field in FIELDS.items():
         value = getattr(options, name, None)
-        if name != "host" and value not in (None, "", [], AS_USERS):
-            form[name] = " ".join(map(str, value)) if isinstance(value, list) else str(value)
-        form.setdefault(name, field.default)
+        if name == "host":
+            continue
+        if value in (None, "", [], AS_USERS):
+            form[name] = field.default
+        elif isinstance(value, list):
+            form[name] = " ".join(map(str, value))
+        else:
+            form[name] = str(value)
     return form

@@ -17,6 +17,7 @@ from harness.load.request_fields import OWN_FIELDS, PLACEHOLDERS, names_in, unse
 from harness.records.redact import SECRET_NAME
 from harness.run.study_options import RATE_STEP_PER_S
 
+ROUNDING: Final = 1e-6  # steps: a decimal number is hardly ever exact
 MAX_FORM_NUMBER: Final = 1_000_000  # of tokens or users: a browser must not ask for more
 
 
@@ -64,22 +65,28 @@ class Option(NamedTuple):
     def form_field(self) -> Field:
         """Its field of a form; what the field leaves out is the option's."""
         field = self.field or Field("", self.help)
-        read = self.read if field.read is str and self.read is not None else field.read
-        return field._replace(default=field.default or self.default or "", read=read)
+        default = field.default or self.default or ""
+        read = field.read
+        if read is str and self.read is not None:
+            read = self.read
+        return field._replace(default=default, read=read)
 
     def declare(self, group: _ActionsContainer) -> None:
         if self.read is None:
             group.add_argument(self.flag, action="store_true", help=self.help)
             return
-        help_text = [self.help] * bool(self.help)
-        help_text += [f"default: {self.default}".replace("%", "%%")] * bool(self.default)
-        default: Any = self.default if self.action == "store" else []
+        help_texts = []
+        if self.help:
+            help_texts.append(self.help)
+        if self.default:
+            shown = self.default.replace("%", "%%")
+            help_texts.append(f"default: {shown}")
         group.add_argument(
             self.flag,
-            help="; ".join(help_text),
+            help="; ".join(help_texts),
             type=self.read,
             metavar=self.metavar,
-            default=default,
+            default=self.default if self.action == "store" else [],
             action=self.action,
             choices=self.choices,
         )
@@ -89,7 +96,8 @@ class Option(NamedTuple):
 
         Locust's start form shows what is added to the parser itself, with its help as a label.
         """
-        own, field = self.in_locust, self.form_field
+        own = self.in_locust
+        field = self.form_field
         parser.add_argument(
             self.flag,
             help=own.help or field.hint,
@@ -137,11 +145,11 @@ def declare_outside_locusts_form(group: _ActionsContainer, options: Iterable[Opt
 
 def level_list(option: str) -> Callable[[str], tuple[int, ...]]:
     """A parser of `1,2,4` into (1, 2, 4)."""
-    one = whole_number(option)
+    read_level = whole_number(option)
 
     def read(text: str) -> tuple[int, ...]:
         try:
-            return tuple(map(one, text.split(",")))
+            return tuple(map(read_level, text.split(",")))
         except ConfigError:
             raise ConfigError(
                 f"{option} is {text!r}: expected whole numbers from 1 up, separated by commas; "
@@ -160,7 +168,8 @@ def rate(option: str) -> Callable[[str], int]:
             steps = float(word) / RATE_STEP_PER_S
         except ValueError:
             steps = 0.0
-        if not 1 <= steps <= MAX_FORM_NUMBER / RATE_STEP_PER_S or abs(steps - round(steps)) > 1e-6:  # noqa: PLR2004 - rounding
+        is_in_range = 1 <= steps <= MAX_FORM_NUMBER / RATE_STEP_PER_S
+        if not is_in_range or abs(steps - round(steps)) > ROUNDING:
             raise ConfigError(
                 f"{option} is {text!r}: expected requests per second, from {RATE_STEP_PER_S:g}/s "
                 f"up in steps of it; try {option} {_rate_meant(word)}/s."
@@ -174,14 +183,20 @@ def _rate_meant(word: str) -> str:
     """The number of a rate in other words, in steps: 3 of `3rps`, and of `180/min`; else 20."""
     number = re.match(r"[0-9]{1,6}(\.[0-9]{1,6})?", word, re.ASCII)
     by_minute = re.search(r"(/|per ?)(m|min|minute)$", word)
-    per_s = float(number[0]) / (60 if by_minute else 1) if number else 0.0
+    if number is None:
+        return "20"
+    per_s = float(number[0])
+    if by_minute:
+        per_s /= 60
+    if not per_s:
+        return "20"
     steps = max(round(per_s / RATE_STEP_PER_S), 1)
-    return f"{steps * RATE_STEP_PER_S:g}" if per_s else "20"
+    return f"{steps * RATE_STEP_PER_S:g}"
 
 
 def one_level(option: str) -> Callable[[str], int]:
     """A parser of a whole number from 1, which says which command holds several in turn."""
-    one = whole_number(option)
+    read_level = whole_number(option)
 
     def read(text: str) -> int:
         if re.fullmatch(r"[0-9]+(,[0-9]+)+", text.strip(), re.ASCII):
@@ -189,21 +204,23 @@ def one_level(option: str) -> Callable[[str], int]:
                 f"{option} is {text!r}: expected one whole number, as `run` holds one level; try "
                 f"`vllm-harness sweep ... {option} {text.strip()}`."
             )
-        return one(text)
+        return read_level(text)
 
     return read
 
 
-def distribution(option: str, one: Callable[[str], int], example: str) -> Callable[[str], Lengths]:
-    """A parser of `8` or `lognormal:8:0.5`: a mean, as `one` reads it, and its variation."""
+def distribution(
+    option: str, read_mean: Callable[[str], int], example: str
+) -> Callable[[str], Lengths]:
+    """A parser of `8` or `lognormal:8:0.5`: a mean, as `read_mean` has it, and its variation."""
 
     def read(text: str) -> Lengths:
         words = text.split(":") if ":" in text else ["fixed", text, "0"]
         try:
             shape, mean, cv = words
-            found = Lengths(shape, one(mean), float(cv))
-            if shape in SHAPES and 0 <= found.cv <= 1:
-                return found
+            lengths = Lengths(shape, read_mean(mean), float(cv))
+            if shape in SHAPES and 0 <= lengths.cv <= 1:
+                return lengths
         except (ConfigError, ValueError):
             pass
         raise ConfigError(
@@ -217,19 +234,19 @@ def distribution(option: str, one: Callable[[str], int], example: str) -> Callab
 
 def rate_list(option: str) -> Callable[[str], tuple[int, ...]]:
     """A parser of `5,10,20/s` into whole numbers of RATE_STEP_PER_S."""
-    one = rate(option)
-    return lambda text: tuple(map(one, text.split(",")))
+    read_rate = rate(option)
+    return lambda text: tuple(map(read_rate, text.split(",")))
 
 
 def writable(option: str, path: str, example: str = "result.json") -> str:
     """`path`, a file that can be written; "-" is standard output. Raises ConfigError."""
     where = Path(path)
     try:
-        new = path != "-" and not where.exists()
-        if new or where.is_file() or where.is_dir():  # not a pipe: opening it would end its reader
-            where.open("xb" if new else "ab").close()
-        if new:
+        if path != "-" and not where.exists():
+            where.open("xb").close()
             where.unlink()
+        elif where.is_file() or where.is_dir():  # not a pipe: opening it would end its reader
+            where.open("ab").close()
     except OSError as error:
         raise ConfigError(
             f"{option} is {path!r} ({error.strerror}): expected a file that can be written, in a "
@@ -270,23 +287,27 @@ OWN_HEADERS: Final = (
 
 def parse_header(text: str) -> tuple[str, str]:
     """`X-Session-ID: {session}` as a pair. Raises ConfigError, which never quotes the value."""
-    name, _, value = (piece.strip() for piece in text.partition(":"))
+    name, _, value = text.partition(":")
+    name = name.strip()
+    value = value.strip()
     variables, placeholders = names_in(value)
-    unknown = [f"{{{one}}}" for one in placeholders if one not in PLACEHOLDERS]
+    unknown = [word for word in placeholders if word not in PLACEHOLDERS]
     wrong = ""
     if not value or not HEADER_NAME.fullmatch(name):
-        name, wrong = "", "is no header: expected NAME: VALUE"
+        name = ""  # it may hold the value
+        wrong = "is no header: expected NAME: VALUE"
     elif name.lower() in OWN_HEADERS:
         wrong = "is the harness's own: expected another header"
     elif unknown:
-        wrong = f"has {unknown[0]}: expected {{session}}, {{user}} or {{request}}"
+        wrong = f"has {{{unknown[0]}}}: expected {{session}}, {{user}} or {{request}}"
     elif SECRET_NAME.search(name) and not variables:
         wrong = "holds a secret, which others see: expected it in the environment"
     else:
         wrong = unsendable(value, os.environ)
     if wrong:
+        header = f"--header {name}".strip()
         raise ConfigError(
-            f"{f'--header {name}'.strip()} {wrong}; try --header 'X-Session-ID: {{session}}', or "
+            f"{header} {wrong}; try --header 'X-Session-ID: {{session}}', or "
             "'X-Key: $KEY' with KEY in the environment."
         )
     return name, value

@@ -97,7 +97,11 @@ def _slo(text: str) -> tuple[Slo, ...]:
 
 
 def _slos(text: str) -> tuple[Slo, ...]:
-    return tuple(slo for one in re.split(r"[\s,]+", text.strip()) if one for slo in _slo(one))
+    slos: list[Slo] = []
+    for word in re.split(r"[\s,]+", text.strip()):
+        if word:
+            slos += _slo(word)
+    return tuple(slos)
 
 
 CA_FILE: Final = Option("--ca-file", "certificates to trust (PEM)", Path, "FILE")
@@ -250,10 +254,11 @@ LENGTHS: Final = (
         in_locust=InLocust(type=int),
     ),
 )
-SPREAD: Final = tuple(
-    option
-    for kind in ("prompt", "output")
-    for option in (
+
+
+def _spread(kind: str) -> tuple[Option, Option, Option]:
+    """How much the lengths of prompts or outputs differ."""
+    return (
         Option(
             f"--{kind}-cv",
             "standard deviation of the lengths over their mean, log-normal; 0: "
@@ -268,7 +273,9 @@ SPREAD: Final = tuple(
             f"--{kind}-max", "no length is above; default: four times the mean", example=4096
         ),
     )
-)
+
+
+SPREAD: Final = (*_spread("prompt"), *_spread("output"))
 DATA: Final = (
     Option(
         "--data",

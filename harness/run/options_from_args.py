@@ -78,44 +78,19 @@ def listen(group: argparse._ActionsContainer, port: int) -> None:
 
 def target_options(args: argparse.Namespace) -> TargetOptions:
     """The target. Raises ConfigError unless exactly one of URL and --embedded was given."""
-    flag = next(iter(engine_flags.given_flags(args).values()), "")
     if not args.embedded and not (args.url or "").strip():
-        found = "no URL was given" if args.url is None else "the URL is empty"
-        raise ConfigError(
-            f"{found}{f', and {flag} asks for the embedded server' if flag else ''}: expected a "
-            "server's URL, or --embedded to measure a simulated one; "
-            f"try {'--embedded' if flag else 'http://127.0.0.1:8000'}."
-        )
-    if args.url is not None:
-        if flag := "--embedded" if args.embedded else flag:
-            raise ConfigError(
-                f"{flag} asks for the embedded server, and a URL was given too: expected one of "
-                f"the two; leave out {args.url!r} or {flag}."
-            )
-        Address.parse(args.url)
-    elif args.server_flag:
-        name = args.server_flag[0][0].replace("_", "-")
-        raise ConfigError(
-            f"--server-flag {name} describes the server at a URL, and no URL was "
-            f"given: expected one; the embedded server has flags of its own, try --{name}."
-        )
-    elif args.metrics_url:
-        raise ConfigError(
-            f"--metrics-url is {args.metrics_url[0]} and no URL was given: expected the URL that "
-            "requests go to; try that of the gateway."
-        )
-    elif args.api not in (None, "chat", "completions"):
-        raise ConfigError(
-            f"--api is {args.api}, which the embedded server does not have: expected chat or "
-            "completions, or a server's URL; try --api chat."
-        )
-    own_key = "authorization" in (name.lower() for name, _ in args.header)
-    key, source = ("", "") if own_key else api_key()
+        raise _no_url(args)
+    if args.url is None:
+        _check_embedded(args)
+    else:
+        _check_url(args)
+    has_own_key = "authorization" in (name.lower() for name, _ in args.header)
+    key, key_source = ("", "") if has_own_key else api_key()
     return TargetOptions(
         url=args.url,
         model=next((name for name, _ in args.model), None),
         api_key=key,
-        key_source=source,
+        key_source=key_source,
         headers=tuple(args.header),
         ca_file=args.ca_file,
         insecure=args.insecure,
@@ -127,16 +102,65 @@ def target_options(args: argparse.Namespace) -> TargetOptions:
     )
 
 
+def _engine_flag(args: argparse.Namespace) -> str:
+    """The first flag of the embedded server that was given, or ""."""
+    return next(iter(engine_flags.given_flags(args).values()), "")
+
+
+def _check_url(args: argparse.Namespace) -> None:
+    """The URL can be read, and nothing asks for the embedded server too. Raises ConfigError."""
+    flag = "--embedded" if args.embedded else _engine_flag(args)
+    if flag:
+        raise ConfigError(
+            f"{flag} asks for the embedded server, and a URL was given too: expected one of "
+            f"the two; leave out {args.url!r} or {flag}."
+        )
+    Address.parse(args.url)
+
+
+def _no_url(args: argparse.Namespace) -> ConfigError:
+    missing = "no URL was given" if args.url is None else "the URL is empty"
+    hint = "http://127.0.0.1:8000"
+    flag = _engine_flag(args)
+    if flag:
+        missing += f", and {flag} asks for the embedded server"
+        hint = "--embedded"
+    return ConfigError(
+        f"{missing}: expected a server's URL, or --embedded to measure a simulated one; try {hint}."
+    )
+
+
+def _check_embedded(args: argparse.Namespace) -> None:
+    """Nothing is given that only a server at a URL has. Raises ConfigError."""
+    if args.server_flag:
+        name = args.server_flag[0][0].replace("_", "-")
+        raise ConfigError(
+            f"--server-flag {name} describes the server at a URL, and no URL was "
+            f"given: expected one; the embedded server has flags of its own, try --{name}."
+        )
+    if args.metrics_url:
+        raise ConfigError(
+            f"--metrics-url is {args.metrics_url[0]} and no URL was given: expected the URL that "
+            "requests go to; try that of the gateway."
+        )
+    if args.api not in (None, "chat", "completions"):
+        raise ConfigError(
+            f"--api is {args.api}, which the embedded server does not have: expected chat or "
+            "completions, or a server's URL; try --api chat."
+        )
+
+
 def _timeouts(args: argparse.Namespace) -> Timeouts:
     """Those given, and the defaults. Raises ConfigError for one that could never be reached."""
-    given = {
+    ns_of = {
         "connect_ns": args.connect_timeout,
         "first_token_ns": args.first_token_timeout,
         "idle_ns": args.idle_timeout,
         "total_ns": args.request_timeout,
     }
-    given = {name: ns for name, ns in given.items() if ns is not None}
+    given = {name: ns for name, ns in ns_of.items() if ns is not None}
     limits = Timeouts(**given)
+    # A default above the total does no harm: it is never reached.
     if given.get("first_token_ns", 0) > limits.total_ns:
         first = exact_ns(limits.first_token_ns)
         raise ConfigError(
@@ -160,30 +184,44 @@ def load_options(args: argparse.Namespace, option: str, users: int = 0) -> LoadO
     load = LoadOptions(_workload(args), seed=args.seed, processes=args.processes, body=body)
     if not users:
         load = replace(load, arrivals=args.arrivals, max_in_flight=args.max_in_flight)
-    own, timed = args.data is not None, not (users or getattr(args, "rate", True))
-    for flag, given, fits, needs in (
-        ("--data-end", args.data_end, own, "with --data"),
-        ("--speed", args.speed, own and timed, "with --data, without --users and --rate"),
-        ("--arrivals data", args.arrivals == FROM_DATA, own and timed, "with --data alone"),
-        ("--prompt-tokens", args.prompt_tokens, not own, "without --data"),
-        ("--batch", getattr(args, "batch", None), not own, "without --data"),
-        ("--think-time", args.think_time, not own, "without --data"),
-    ):
-        if given and not fits:
-            raise ConfigError(f"{flag} is given: expected it {needs}; leave out {flag}.")
-    if not own:
+    _check_data_options(args, users)
+    if args.data is None:
         return replace(load, salt="" if args.salt == table.AUTO else args.salt)
     from harness.load.own_data import DataSource  # noqa: PLC0415 - heavy: see app.py
 
     data = DataSource(args.data, load.workload, seed=args.seed, salt=args.salt)
-    data.speed, data.repeat = args.speed or 1.0, args.data_end != "stop"
+    data.speed = args.speed or 1.0
+    data.repeat = args.data_end != "stop"
     data.workload = data.as_workload(args.api)
     return replace(load, workload=data.workload, data=data)
 
 
+def _check_data_options(args: argparse.Namespace, users: int) -> None:
+    """No option is given that needs own data, or that its rows decide. Raises ConfigError."""
+    has_data = args.data is not None
+    if not has_data:
+        _check_left_out("--data-end", args.data_end, "with --data")
+    # A command without --rate has levels of another kind.
+    by_timestamps = has_data and not users and not getattr(args, "rate", True)
+    if not by_timestamps:
+        _check_left_out("--speed", args.speed, "with --data, without --users and --rate")
+        _check_left_out("--arrivals data", args.arrivals == FROM_DATA, "with --data alone")
+    if has_data:
+        _check_left_out("--prompt-tokens", args.prompt_tokens, "without --data")
+        _check_left_out("--batch", getattr(args, "batch", None), "without --data")
+        _check_left_out("--think-time", args.think_time, "without --data")
+
+
+def _check_left_out(flag: str, given: object, expected: str) -> None:
+    """Raises ConfigError if it was given."""
+    if given:
+        raise ConfigError(f"{flag} is given: expected it {expected}; leave out {flag}.")
+
+
 def _workload(args: argparse.Namespace) -> Workload:
     for name in ("prompt", "output"):
-        low, high = getattr(args, f"{name}_min"), getattr(args, f"{name}_max")
+        low = getattr(args, f"{name}_min")
+        high = getattr(args, f"{name}_max")
         if low and high and low > high:
             raise ConfigError(
                 f"--{name}-min is {low} and --{name}-max is {high}: expected a range from the "
@@ -196,6 +234,8 @@ def _workload(args: argparse.Namespace) -> Workload:
         (args.prompt_cv, args.prompt_min, args.prompt_max),
         (args.output_cv, args.output_min, args.output_max),
     )
+    if args.think_time is not None:
+        chosen = replace(chosen, think_ms=args.think_time)
     chosen = _with_sessions(chosen, args)
     if args.api not in (None, chosen.api):
         chosen = chosen.through(args.api, exact=True)
@@ -203,35 +243,46 @@ def _workload(args: argparse.Namespace) -> Workload:
 
 
 def _with_sessions(chosen: Workload, args: argparse.Namespace) -> Workload:
-    """The think time and sessions asked for. Raises ConfigError where a workload has none."""
-    if args.think_time is not None:
-        chosen = replace(chosen, think_ms=args.think_time)
-    given = {one.dest: getattr(args, one.dest) for one in table.SESSIONS}
-    given = {name: value for name, value in given.items() if value is not None}
-    talk, batch = chosen.conversation, getattr(args, "batch", None)
-    asks_rate = "load" if getattr(args, "load", "") == "rate" else "rate"
-    rates, pauses = asks_rate == "load" or getattr(args, "rate", None), talk or chosen.think_ms
-    for wrong, option, has, expected in (
-        (given and talk is None, next(iter(given), ""), "no sessions", "--workload conversation"),
-        (talk and args.api not in (None, "chat"), "api", "sessions", "--api chat"),
-        (batch and pauses, "batch", "pauses or sessions", "--workload chat"),
-        (rates and pauses, asks_rate, "pauses or sessions", "a number of users"),
-    ):
-        if wrong:
-            raise ConfigError(
-                f"--{option.replace('_', '-')} is given and --workload {chosen.name} has {has}: "
-                f"expected options that go together; try {expected}."
-            )
-    if talk is not None:
-        chosen = replace(chosen, conversation=replace(talk, **given))
-        turn, budget = chosen.prompt_tokens + chosen.output.mean, given.get("session_budget")
-        if budget and budget < turn:
-            raise ConfigError(
-                f"--session-budget is {budget:,} and a first turn has {turn:,} tokens on average "
-                f"({chosen.prompt_tokens:,} prompt, {chosen.output.mean:,} output): expected room "
-                f"for one turn; try --session-budget {talk.turns.mean * turn}."
-            )
+    """With the sessions asked for. Raises ConfigError where they do not fit."""
+    values = {option.dest: getattr(args, option.dest) for option in table.SESSIONS}
+    given = {name: value for name, value in values.items() if value is not None}
+    sessions = chosen.conversation
+    if given and sessions is None:
+        raise _contradiction(next(iter(given)), chosen, "no sessions", "--workload conversation")
+    if sessions is not None and args.api not in (None, "chat"):
+        raise _contradiction("api", chosen, "sessions", "--api chat")
+    if sessions is not None or chosen.think_ms:
+        _check_pauses(chosen, args)
+    if sessions is None:
+        return chosen
+    chosen = replace(chosen, conversation=replace(sessions, **given))
+    budget = given.get("session_budget")
+    turn = chosen.prompt_tokens + chosen.output.mean
+    if budget and budget < turn:
+        raise ConfigError(
+            f"--session-budget is {budget:,} and a first turn has {turn:,} tokens on average "
+            f"({chosen.prompt_tokens:,} prompt, {chosen.output.mean:,} output): expected room "
+            f"for one turn; try --session-budget {sessions.turns.mean * turn}."
+        )
     return chosen
+
+
+def _check_pauses(chosen: Workload, args: argparse.Namespace) -> None:
+    """Users who pause send neither a batch nor at a rate. Raises ConfigError."""
+    if getattr(args, "batch", None):
+        raise _contradiction("batch", chosen, "pauses or sessions", "--workload chat")
+    # `knee` asks for rates by --load rate, `run` and `sweep` by --rate.
+    if getattr(args, "load", "") == "rate":
+        raise _contradiction("load", chosen, "pauses or sessions", "a number of users")
+    if getattr(args, "rate", None):
+        raise _contradiction("rate", chosen, "pauses or sessions", "a number of users")
+
+
+def _contradiction(option: str, chosen: Workload, has: str, expected: str) -> ConfigError:
+    return ConfigError(
+        f"--{option.replace('_', '-')} is given and --workload {chosen.name} has {has}: "
+        f"expected options that go together; try {expected}."
+    )
 
 
 def is_changed(args: argparse.Namespace, option: Option) -> bool:
@@ -258,25 +309,30 @@ def folder_of(out: Path | None, command: str) -> Path:
 
 def output_options(args: argparse.Namespace, command: str) -> OutputOptions:
     """The run folder and the other outputs. Raises ConfigError."""
-    for flag, value, needs, there in (
-        ("--ui-port", args.ui_port, "--ui", args.ui),
-        ("--metrics-host", args.metrics_host, "--metrics-port 9401", args.metrics_port is not None),
-    ):
-        if value is not None and not there:
-            raise ConfigError(
-                f"{flag} is {value} without {needs.split()[0]}: expected both; "
-                f"try {needs} {flag} {value}."
-            )
+    if args.ui_port is not None and not args.ui:
+        raise _lacks("--ui-port", args.ui_port, "--ui", "--ui")
+    if args.metrics_host is not None and args.metrics_port is None:
+        raise _lacks("--metrics-host", args.metrics_host, "--metrics-port", "--metrics-port 9401")
+    ui_port = None
+    if args.ui:
+        ui_port = args.ui_port or DEFAULT_UI_PORT
     return OutputOptions(
         out_dir=args.out or default_folder(command),
         json_to=args.json,
         junit_to=args.junit,
-        ui_port=(args.ui_port or DEFAULT_UI_PORT) if args.ui else None,
+        ui_port=ui_port,
         live=not args.quiet,
         compat=tuple(dict.fromkeys(args.compat)),
         metrics_port=args.metrics_port,
         metrics_host=args.metrics_host or "127.0.0.1",
         scenario=scenario_of(args.words, args.options, OUTPUTS),
+    )
+
+
+def _lacks(flag: str, value: object, other: str, example: str) -> ConfigError:
+    """`flag` is given without the one that it belongs to."""
+    return ConfigError(
+        f"{flag} is {value} without {other}: expected both; try {example} {flag} {value}."
     )
 
 
@@ -290,51 +346,74 @@ def _levels(given: int | tuple[int, ...] | None) -> tuple[int, ...]:
 def run_options(args: argparse.Namespace, command: str) -> Wanted:
     """What `run` and `sweep` hold: for a time, unless a number of requests was given."""
     load = load_options(args, "--users", max(_levels(args.users), default=0))
-    users = _levels(args.users or args.rate)
-    if not users:
-        if (data := load.data) is None or not data.rate_per_s:
-            raise ConfigError(
-                "one of --users and --rate is required, unless --data has timestamps: expected "
-                f"one of the three; try `vllm-harness {command} --help`."
-            )
-        load, data.timed = replace(load, arrivals=FROM_DATA), True
-        users = (max(round(data.rate_per_s / RATE_STEP_PER_S), 1),)
-    duration_ns = DEFAULT_HOLD_NS if args.duration is None else args.duration
-    batch, repeats = getattr(args, "batch", None), getattr(args, "repeats", 1)
-    if batch and args.rate:
-        raise ConfigError(
-            "--batch is given with --rate: a batch is sent by users, all at once; "
-            f"try --users 8 --batch {batch}, or --rate with --requests {batch}."
-        )
-    if batch and (batch < max(users) or args.processes > 1):
-        raise ConfigError(
-            f"--batch is {batch}, --users goes up to {max(users)} and --processes is "
-            f"{args.processes}: expected a request for each user, shared out by one process; "
-            f"try --batch {max(batch, 4 * max(users))} --processes 1."
-        )
-    for option in table.OPEN_LOOP:
-        if args.users and is_changed(args, option):
-            raise ConfigError(
-                f"{option.flag} is given with --users, who send when their last answer has ended: "
-                f"expected it with --rate; leave out {option.flag}, or try --rate 20/s."
-            )
-    requests = args.requests
-    if load.data is not None and not load.data.repeat and args.duration is None:
-        requests = requests or len(load.data)  # the whole file, however long it takes
+    levels = _levels(args.users or args.rate)
+    if not levels:
+        levels = (_rate_of_data(load, command),)
+        load = replace(load, arrivals=FROM_DATA)
+    batch = getattr(args, "batch", None) or 0
+    if batch:
+        _check_batch(args, batch, max(levels))
+    if args.users:
+        _check_closed_loop(args)
     check_slos(args, load)
+    requests = args.requests
+    data = load.data
+    if data is not None and not data.repeat and args.duration is None:
+        requests = requests or len(data)  # the whole file, however long it takes
+    duration_ns = DEFAULT_HOLD_NS if args.duration is None else args.duration
+    if requests is not None or batch:
+        duration_ns = 0
+    default_repeats = 3 if batch else 1  # three: the fewest that show how much they vary
     return wanted_levels(
         command,
         target_options(args),
-        replace(load, batch=batch or 0),
+        replace(load, batch=batch),
         output_options(args, command),
-        users,
-        duration_ns=duration_ns if requests is None and not batch else 0,
+        levels,
+        duration_ns=duration_ns,
         requests=requests or 0,
-        repeats=repeats or (3 if batch else 1),  # three: the fewest that show how much they vary
+        repeats=getattr(args, "repeats", 1) or default_repeats,
         slos=tuple(args.slo),
         max_errors=args.max_errors,
         dry_run=args.dry_run,
     )
+
+
+def _rate_of_data(load: LoadOptions, command: str) -> int:
+    """The level of a run by the timestamps of its rows, in steps. Raises ConfigError."""
+    data = load.data
+    if data is None or not data.rate_per_s:
+        raise ConfigError(
+            "one of --users and --rate is required, unless --data has timestamps: expected "
+            f"one of the three; try `vllm-harness {command} --help`."
+        )
+    data.timed = True
+    return max(round(data.rate_per_s / RATE_STEP_PER_S), 1)
+
+
+def _check_batch(args: argparse.Namespace, batch: int, most_users: int) -> None:
+    """A batch is sent by users of one process, who all get a request. Raises ConfigError."""
+    if args.rate:
+        raise ConfigError(
+            "--batch is given with --rate: a batch is sent by users, all at once; "
+            f"try --users 8 --batch {batch}, or --rate with --requests {batch}."
+        )
+    if batch < most_users or args.processes > 1:
+        raise ConfigError(
+            f"--batch is {batch}, --users goes up to {most_users} and --processes is "
+            f"{args.processes}: expected a request for each user, shared out by one process; "
+            f"try --batch {max(batch, 4 * most_users)} --processes 1."
+        )
+
+
+def _check_closed_loop(args: argparse.Namespace) -> None:
+    """No option of an open loop is given. Raises ConfigError."""
+    for option in table.OPEN_LOOP:
+        if is_changed(args, option):
+            raise ConfigError(
+                f"{option.flag} is given with --users, who send when their last answer has ended: "
+                f"expected it with --rate; leave out {option.flag}, or try --rate 20/s."
+            )
 
 
 def check_slos(args: argparse.Namespace, load: LoadOptions) -> None:
@@ -347,7 +426,7 @@ def check_slos(args: argparse.Namespace, load: LoadOptions) -> None:
 
 def start_options(args: argparse.Namespace) -> StartOptions:
     """How the server is started. Raises ConfigError for a key that it could never be asked with."""
-    api_key()
+    api_key()  # for its check alone
     from harness.lifecycle.vllm_start import StartOptions  # noqa: PLC0415 - heavy: see app.py
 
     return StartOptions(**{option.dest: getattr(args, option.dest) for option in table.START})
@@ -357,8 +436,7 @@ def api_key() -> tuple[str, str]:
     """The key and the variable it came from, or two empty strings. The key is never printed."""
     for name in table.KEY_VARIABLES:
         key = os.environ.get(name, "")
-        if not key:
-            continue
-        check_key(key, name)
-        return key, name
+        if key:
+            check_key(key, name)
+            return key, name
     return "", ""

@@ -31,36 +31,43 @@ def ended_levels(experiment: Experiment, *, over: bool = False) -> list[EndedLev
     A request belongs to the level in which it was sent, so the figures of a level are those of the
     report only once its last request has ended. `over`: no record is to come.
     """
-    seen, controller, ledger = experiment.ended, experiment.controller, experiment.ledger
-    for level in controller.levels[len(seen) :]:
+    ended = experiment.ended
+    controller = experiment.controller
+    ledger = experiment.ledger
+    for level in controller.levels[len(ended) :]:
         n_open = ledger.in_flight_of(level.window.end_ns)
-        late = over or controller.horizon_ns - level.window.end_ns > MAX_WAIT_NS
-        if n_open and not late:
+        waited_enough = over or controller.horizon_ns - level.window.end_ns > MAX_WAIT_NS
+        if n_open and not waited_enough:
             break
-        seen.append(_ended(experiment, level.window, n_open))
-    waiting = controller.levels[len(seen) :]
+        ended.append(_ended(experiment, level.window, n_open))
+    waiting = controller.levels[len(ended) :]
     ledger.keep_from(waiting[0].window.settled_ns if waiting else None)
-    return seen
+    return ended
 
 
 def _ended(experiment: Experiment, window: Window, n_open: int) -> EndedLevel:
-    ledger, start, end = experiment.ledger, window.settled_ns, window.end_ns
+    ledger = experiment.ledger
+    start_ns = window.settled_ns
+    end_ns = window.end_ns
     # A request that is open has its age at the horizon, and one that ended later would be open.
-    horizon = max(experiment.controller.horizon_ns, end) if n_open else NEVER_NS
-    look = ledger.look(start, horizon)
-    table = requests_in_window(look.table, window)
+    horizon_ns = NEVER_NS
+    if n_open:
+        horizon_ns = max(experiment.controller.horizon_ns, end_ns)
+    table = requests_in_window(ledger.look(start_ns, horizon_ns).table, window)
     # A search keeps all tokens of its levels; other runs forget old ones.
-    latest = start
+    tokens_from_ns = start_ns
     if experiment.wanted.kind != "knee":
-        latest = max(start, end - MAX_WINDOW_NS, ledger.tokens_from_ns)
-    tokens = WindowTokens(table, (min(latest, end), end))
-    scan(ledger.look(latest, horizon), [*tokens.gaps.values(), tokens.arrived])
+        tokens_from_ns = max(start_ns, end_ns - MAX_WINDOW_NS, ledger.tokens_from_ns)
+    tokens = WindowTokens(table, (min(tokens_from_ns, end_ns), end_ns))
+    scan(ledger.look(tokens_from_ns, horizon_ns), [*tokens.gaps.values(), tokens.arrived])
+    n_ended, n_failed = ledger.ended(start_ns, end_ns)
     return EndedLevel(
-        headline_latencies(table, (start, end), tokens),
-        tokens.arrived.tokens * SECOND / max(end - latest, 1),
-        *ledger.ended(start, end),
-        n_open,
-        latest == start,
+        p95_ms=headline_latencies(table, (start_ns, end_ns), tokens),
+        output_tokens_per_s=tokens.arrived.tokens * SECOND / max(end_ns - tokens_from_ns, 1),
+        ended=n_ended,
+        failed=n_failed,
+        n_open=n_open,
+        whole=tokens_from_ns == start_ns,
     )
 
 
@@ -69,15 +76,22 @@ def headline_latencies(
 ) -> dict[str, Quantile]:
     """The p95 of each of HEADLINES; NaN where nothing was observed."""
     spans = blocked_windows(table, [window])
-    return {
-        key: p95_ms(tokens.gaps[key] if key in tokens.gaps else sample_figures(table, key, spans))
-        for key in HEADLINES
-    }
+    quantiles = {}
+    for key in HEADLINES:
+        gaps = tokens.gaps.get(key)
+        figures = sample_figures(table, key, spans) if gaps is None else gaps
+        quantiles[key] = p95_ms(figures)
+    return quantiles
 
 
-def p95_ms(seen: LatencyFigures) -> Quantile:
+def p95_ms(figures: LatencyFigures) -> Quantile:
     """The p95 with its interval, which has no upper end if there are too few observations."""
-    interval = seen.interval(P95) if seen.n else None
-    ends = (interval.lo, interval.hi) if interval is not None else (None, None)
-    value, lo, hi = (math.nan if ns is None else ns / MS for ns in (seen.quantile(P95), *ends))
-    return value, lo, hi
+    value_ns = figures.quantile(P95)
+    interval = figures.interval(P95) if figures.n else None
+    if interval is None:
+        return _ms(value_ns), math.nan, math.nan
+    return _ms(value_ns), _ms(interval.lo), _ms(interval.hi)
+
+
+def _ms(ns: float | None) -> float:
+    return math.nan if ns is None else ns / MS

@@ -23,6 +23,7 @@ from harness.server.probe_tools import check_tools
 
 if TYPE_CHECKING:
     from harness.engine.config import EngineConfig
+    from harness.load.own_data import DataSource
     from harness.load.workloads import Workload
     from harness.run.study_options import LoadOptions, OutputOptions, TargetOptions
 
@@ -64,8 +65,9 @@ def checked_target(
             tell(lack)
         for note in known.notes:
             tell(note)
-        if clips := clipping_note(load, known.max_model_len):
-            tell(clips)
+        clipped = clipping_note(load, known.max_model_len)
+        if clipped:
+            tell(clipped)
         yield url, known
 
 
@@ -139,39 +141,47 @@ def check_target(target: TargetOptions, load: LoadOptions, url: str) -> Capabili
         answer_ns=target.timeouts.answer_ns,
         headers=target.headers,
     )
-    found = probe(access, load.workload.api, target.model, load.body, target.metrics_urls)
-    check_tools(access, found, offered_tools(load), load.body)
+    known = probe(access, load.workload.api, target.model, load.body, target.metrics_urls)
+    check_tools(access, known, offered_tools(load), load.body)
     for name, _ in load.workload.models:
-        choose_model(access, name, found.models)
-    merge_flags(found.flags, target.server_flags)  # refuses what contradicts the server
-    check_lengths(load.workload, found.max_model_len)
-    if load.data is not None and found.tokenize:
-        load.data.learn(lambda text: count_tokens(access, found, text))
-    return found
+        choose_model(access, name, known.models)
+    merge_flags(known.flags, target.server_flags)  # refuses what contradicts the server
+    check_lengths(load.workload, known.max_model_len)
+    if load.data is not None and known.tokenize:
+        load.data.learn(lambda text: count_tokens(access, known, text))
+    return known
 
 
 def offered_tools(load: LoadOptions) -> tuple[dict[str, Any], ...]:
     """The tools of a request of this load: of its sessions, or of the first rows of its data."""
-    if (data := load.data) is not None:
-        rows = map(data.row, range(min(len(data), ROWS_READ)))
-        return tuple(next((row["tools"] for row in rows if row.get("tools")), ()))
-    return planned_tools((load.workload.conversation or ONE_TURN).tools)
+    data = load.data
+    if data is None:
+        sessions = load.workload.conversation or ONE_TURN
+        return planned_tools(sessions.tools)
+    for number in range(min(len(data), ROWS_READ)):
+        tools = data.row(number).get("tools")
+        if tools:
+            return tuple(tools)
+    return ()
 
 
 def check_lengths(workload: Workload, max_model_len: int | None) -> None:
     """The model's context holds the mean request. Raises ConfigError."""
-    prompt, output = workload.prompt_tokens, workload.output.mean
+    prompt = workload.prompt_tokens
+    output = workload.output.mean
     by_row = workload.prompt.shape == FROM_DATA  # each row is clipped by itself
     if max_model_len is None or prompt + output <= max_model_len or by_row:
         return
-    own = workload.prompt.mean
     # Shrink prompt and output by the same factor; the shared system message keeps its length.
-    share = max(max_model_len - workload.system_tokens, 0) / (own + output)
-    own, fits = max(int(own * share), 1), max(int(output * share), 1)
+    own_prompt = workload.prompt.mean
+    share = max(max_model_len - workload.system_tokens, 0) / (own_prompt + output)
+    prompt_fits = max(int(own_prompt * share), 1)
+    output_fits = max(int(output * share), 1)
     raise ConfigError(
         f"the workload's mean request has {prompt + output:,} tokens ({prompt:,} prompt, "
         f"{output:,} output) and the model's context {max_model_len:,}: expected it to fit; try "
-        f"--prompt-tokens {own} --output-tokens {fits}, with --workload fixed for equal lengths."
+        f"--prompt-tokens {prompt_fits} --output-tokens {output_fits}, with --workload fixed for "
+        "equal lengths."
     )
 
 
@@ -180,17 +190,10 @@ def clipping_note(load: LoadOptions, max_model_len: int | None) -> str:
 
     Of own data also what comes after the last row, and whether the server's cache may know it.
     """
-    if (data := load.data) is not None:
-        end = "they begin again" if data.repeat else "the run ends"
-        clipped = f"{data.n_clipped(max_model_len or 0):,} clipped to the model's context"
-        if data.n_unsized:
-            clipped += f", {data.n_unsized:,} whose length nobody can know go out as they are"
-        if data.timed and data.rate_per_s:
-            clipped += f"; their times (ms) ask for {data.rate_per_s:,.3g} requests/s"
-        salt = "" if data.salt else "; without --salt the server's cache knows rows of earlier runs"
-        return f"{data.path}: {len(data):,} rows, {clipped}; after the last {end}{salt}"
-    budget = (load.workload.conversation or ONE_TURN).session_budget
-    limits = {"the model's context": max_model_len, "--session-budget": budget}
+    if load.data is not None:
+        return _data_note(load.data, max_model_len)
+    sessions = load.workload.conversation or ONE_TURN
+    limits = {"the model's context": max_model_len, "--session-budget": sessions.session_budget}
     room, what = min(((n, what) for what, n in limits.items() if n), default=(0, ""))
     count = count_clipped(replace(load.workload, max_model_len=room), load.seed)
     if not count:
@@ -199,3 +202,17 @@ def clipping_note(load: LoadOptions, max_model_len: int | None) -> str:
         f"{count:,} of {CLIP_SAMPLE_SIZE:,} planned requests are clipped to {what} of {room:,} "
         "tokens"
     )
+
+
+def _data_note(data: DataSource, max_model_len: int | None) -> str:
+    note = f"{data.path}: {len(data):,} rows, "
+    note += f"{data.n_clipped(max_model_len or 0):,} clipped to the model's context"
+    if data.n_unsized:
+        note += f", {data.n_unsized:,} whose length nobody can know go out as they are"
+    if data.timed and data.rate_per_s:
+        note += f"; their times (ms) ask for {data.rate_per_s:,.3g} requests/s"
+    note += "; after the last "
+    note += "they begin again" if data.repeat else "the run ends"
+    if not data.salt:
+        note += "; without --salt the server's cache knows rows of earlier runs"
+    return note

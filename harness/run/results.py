@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -36,7 +35,7 @@ from harness.errors import (
     RunFolderError,
 )
 from harness.metrics.metrics import failed_requests
-from harness.metrics.result import Gate, Knee, Level, Proof, Result, Target
+from harness.metrics.result import Gate, Knee, KneeCurve, Level, Proof, Result, Target
 from harness.metrics.slo import Slo, check_slos
 from harness.records import names
 from harness.records.folder_reader import Run, check_folder, read_run
@@ -54,7 +53,6 @@ from harness.search.held_levels import DRILL, LOCUST, judge_given_levels
 from harness.search.knee_curve import curve_slos, judged_by, knee_curve, steepness
 from harness.search.knee_estimate import estimate_knee, knee_result, slo_results
 from harness.search.locust_levels import (
-    AskedUsers,
     asked_users,
     level_line,
     unheld_sentence,
@@ -63,7 +61,7 @@ from harness.search.locust_levels import (
 from harness.search.next_level import Done, SearchPlan
 from harness.search.power import plateau_knee, power_knee
 from harness.search.recorded_plan import level_unit, levels_unit, logged_levels, search_plan
-from harness.search.replay import Replay, RunTokenStats, replay
+from harness.search.replay import LoggedLevel, Replay, RunTokenStats, replay
 from harness.server.api_versions import is_simulator
 from harness.server.max_num_seqs import max_num_seqs
 
@@ -72,10 +70,12 @@ if TYPE_CHECKING:
     from harness.drill.plan import Drill
     from harness.metrics.evidence import Window
     from harness.metrics.token_gaps import WindowGaps
+    from harness.search.level_state import HeldLevel
 
 Json = dict[str, Any]
 KNEE: Final = "knee"  # the kind of a run that searches for the knee
 SWEEP: Final = "sweep"  # the kind of one that holds several given levels
+NO_LIMIT_MET: Final = (Status.not_reached, Status.target_failed, Status.invalid)
 
 EXIT_OF: Final = {
     Status.found: EXIT_OK,
@@ -105,10 +105,38 @@ def write_locust_levels(folder: RunFolder) -> None:
     So its frames have levels and phases.
     """
     info = read_json(folder.path / names.RUN) or {}
-    if (info.get("config") or {}).get("kind") != LOCUST:
+    config = info.get("config") or {}
+    if config.get("kind") != LOCUST:
         return
-    lines = [dumps(level_line(level)) + b"\n" for level in logged_levels(read_run(folder.path))]
+    levels = logged_levels(read_run(folder.path))
+    lines = [dumps(level_line(level)) + b"\n" for level in levels]
     folder.write(names.LEVELS, b"".join(lines))
+
+
+class _Recorded(NamedTuple):
+    """What a run folder says of its run, and the SLOs that it is judged by now."""
+
+    run: Run
+    kind: str  # knee, run, sweep, drill or locust
+    config: Json  # of run.json
+    ended: Json  # ended.json: how the live run ended
+    live_plan: SearchPlan  # with the SLOs of the live run
+    plan: SearchPlan  # with the SLOs that its levels are judged by now
+    by_other_slos: bool  # these were given after the run
+    tools: tuple[str, ...]  # whose figures are added
+
+    @property
+    def drive(self) -> Json:
+        """The options of the load processes."""
+        return self.config.get("drive") or {}
+
+    @property
+    def workload(self) -> Json:
+        return self.drive.get("workload") or {}
+
+    @property
+    def is_search(self) -> bool:
+        return self.kind == KNEE
 
 
 def compute(run: Run, compat: Sequence[str] = (), slos: Sequence[Slo] = ()) -> Results:
@@ -116,97 +144,48 @@ def compute(run: Run, compat: Sequence[str] = (), slos: Sequence[Slo] = ()) -> R
 
     `compat`: further tools whose figures are added. `slos`: judge its levels by these instead.
     """
-    own, config = search_plan(run), run.info["config"]
-    plan = replace(own, slos=tuple(slos)) if slos else own
-    kind, drive = str(config.get("kind") or ""), config.get("drive") or {}
-    ended = read_json(run.path / names.ENDED) or {"interrupted": True}
+    recorded = _recorded(run, compat, slos)
     logged = logged_levels(run)
     windows = [entry.window for entry in logged]
-    asked = dict.fromkeys([*(config.get("compat") or ()), *compat])
-    comparison = _comparison(run, windows) if asked else None
-    also = comparison.visitors if comparison else ()
-    wanted = (*own.slos, *curve_slos(plan.slos)) if kind == KNEE else (*own.slos, *slos)
-    counted = RunTokenStats(run, windows, wanted, run.server, also)
-    block_tokens = (run.info.get("server") or {}).get("block_size") or KV_BLOCK_TOKENS
-    shared_of = (shared := shared_prompt_tokens(drive)), int(block_tokens)
-    drill = drill_of(run) if kind == DRILL and logged else None
+    comparison = _comparison(run, windows) if recorded.tools else None
+    counted = _count_tokens(recorded, windows, comparison)
+    drill = drill_of(run) if recorded.kind == DRILL and logged else None
 
-    audit = partial(_audit, run=run, plan=plan, counted=counted, drill=drill, shared=shared)
-    replayed = replay(own, logged, counted, searched=kind == KNEE, audit=audit)
-    replayed = judged_by(plan, replayed, counted, searched=kind == KNEE) if slos else replayed
-    mix = [row["name"] for row, _ in (drive.get("workload") or {}).get("rows") or ()]
-    levels = result_levels(replayed.levels, counted, run, plan, shared_of, mix=mix)
-    windows = [s.window for s in replayed.levels if not s.invalid]
-    windows = windows or [s.window for s in replayed.levels]  # the headline says if none is valid
-    gave_up = ended.get("status") == Status.target_failed and replayed.levels
-    error = commonest_error(run, replayed.levels[-1].window.chosen_ns if gave_up else 0)
-    base = Result(
-        command=kind,
-        unit=level_unit(drive.get("workload") or {}),
-        target=target_of_run(run),
-        client=ended.get("figures") or {},
-        lacking=tuple(missing_figures(run.server)),
-        invalid_reason=ended.get("invalid") or why_failed(ended, replayed, error),
-        commonest_error=error,
-        interrupted=bool(ended.get("interrupted")),
-        damage=(*run.damage.sentences(), *(ended.get("lost") or ())),
-        replay_differences=tuple(replayed.differences),
-        proof=from_json(Proof, proof) if (proof := read_json(run.path / names.PROOF)) else None,
-        compat={name: comparison.entry(name, windows) for name in asked} if comparison else None,
-    )
-    base = _of_locust(base, run, replayed, asked_users(ended))
-    if kind in (KNEE, SWEEP) and not plan.rate_step_per_s:  # they divide by a number of users
-        used = [s.evidence for s in replayed.levels if not s.invalid]
-        base = replace(base, power=power_knee(used, plan.seed), plateau=plateau_knee(used))
-    if kind == KNEE:
-        unit = levels_unit(run)
-        result = _with_knee(base, plan, replayed, levels, counted, ended=ended, unit=unit)
+    replayed = _replay(recorded, logged, counted, drill)
+    levels = _levels(recorded, replayed, counted)
+
+    result = _common_result(recorded, replayed)
+    if comparison is not None:
+        result = replace(result, compat=_compat_entries(recorded, comparison, replayed))
+    if recorded.kind == LOCUST:
+        result = _with_locusts_users(result, recorded, replayed)
+    if recorded.kind in (KNEE, SWEEP):
+        result = _with_throughput_knees(result, recorded, replayed)
+    if recorded.is_search:
+        result = _with_knee(result, recorded, replayed, levels, counted)
     else:
-        status = "" if ended.get("invalid") else str(ended.get("status") or "")
-        plan = replace(plan, slos=()) if kind == DRILL else plan  # its SLOs have spans of their own
-        result = judge_given_levels(base, plan, levels, counted, status)
-    status = Status.interrupted if base.interrupted else result.status
-    result = replace(result, status=status)
-    if kind == DRILL:
-        gates = expectations(run, drill, result, ended.get("missing") or {})
-    else:
-        gates = [] if slos else [*result.gates, *evaluate_gates(result, run.path, config)]
-    # Gates decide the exit code only if the search has an answer.
-    code = exit_code(status, gates, EXIT_OF[status])
-    result = replace(result, exit_code=code, gates=tuple(gates))
-    if code == MeasurementInvalid.exit_code and not result.invalid_reason:
-        result = replace(result, invalid_reason=why_unusable(result))
+        result = _with_given_levels(result, recorded, levels, counted)
+    if result.interrupted:
+        result = replace(result, status=Status.interrupted)
+    result = _with_gates(result, recorded, drill)
     return Results(run, result, counted.gaps)
 
 
-def _audit(
-    window: Window,
-    *,
-    run: Run,
-    plan: SearchPlan,
-    counted: RunTokenStats,
-    drill: Drill | None,
-    shared: int,
-) -> str:
-    """Why a given level is invalid, or "". `shared`: tokens that all prompts begin with."""
-    level = counted.levels[window]
-    gaps, host = level.tokens.gaps, host_figures(run.host, window.settled_ns, window.end_ns)
-    if drill is not None:  # servers that die count no tokens
-        return phase_reason(drill, window, level.known, run.table, gaps=gaps, host=host)
-    if run.info["config"].get("kind") == LOCUST:  # users may pause
-        return instrument_sentence(level.known, window, plan.slos, gaps, host=host)
-    known, slos = level.known, plan.slos
-    return invalid_reason(window, known, run.server, slos, shared=shared, counted=level, host=host)
-
-
-def _of_locust(base: Result, run: Run, replayed: Replay, asked: Sequence[AskedUsers]) -> Result:
-    """What is said of users that Locust decides about: their pauses, and numbers not held."""
-    if base.command != LOCUST:
-        return base
-    windows = [level.window for level in replayed.levels]
-    unheld = unheld_sentence(asked, len(windows))
-    unit = "user" if users_pause(run.table, windows) else base.unit
-    return replace(base, unit=unit, unheld=unheld)
+def _recorded(run: Run, compat: Sequence[str], slos: Sequence[Slo]) -> _Recorded:
+    live_plan = search_plan(run)
+    config = run.info["config"]
+    tools = [*(config.get("compat") or ()), *compat]
+    return _Recorded(
+        run=run,
+        kind=str(config.get("kind") or ""),
+        config=config,
+        # A run that was killed has no ended.json.
+        ended=read_json(run.path / names.ENDED) or {"interrupted": True},
+        live_plan=live_plan,
+        plan=replace(live_plan, slos=tuple(slos)) if slos else live_plan,
+        by_other_slos=bool(slos),
+        tools=tuple(dict.fromkeys(tools)),
+    )
 
 
 def _comparison(run: Run, windows: Sequence[Window]) -> ToolComparison:
@@ -215,44 +194,205 @@ def _comparison(run: Run, windows: Sequence[Window]) -> ToolComparison:
     return ToolComparison(run.table, [(w.settled_ns, w.end_ns) for w in windows])
 
 
+def _count_tokens(
+    recorded: _Recorded, windows: Sequence[Window], comparison: ToolComparison | None
+) -> RunTokenStats:
+    """The one pass over all tokens."""
+    run = recorded.run
+    # The search is replayed by the SLOs of the live run, then judged by those of now.
+    counted_slos = list(recorded.live_plan.slos)
+    if recorded.is_search:
+        counted_slos += curve_slos(recorded.plan.slos)
+    elif recorded.by_other_slos:
+        counted_slos += recorded.plan.slos
+    visitors = comparison.visitors if comparison is not None else ()
+    return RunTokenStats(run, windows, counted_slos, run.server, visitors)
+
+
+def _replay(
+    recorded: _Recorded,
+    logged: Sequence[LoggedLevel],
+    counted: RunTokenStats,
+    drill: Drill | None,
+) -> Replay:
+    """The levels as the live run decided about them, or judged by the SLOs given now."""
+
+    def audit(window: Window) -> str:
+        return _why_invalid(window, recorded, counted, drill)
+
+    is_search = recorded.is_search
+    replayed = replay(recorded.live_plan, logged, counted, searched=is_search, audit=audit)
+    if recorded.by_other_slos:
+        replayed = judged_by(recorded.plan, replayed, counted, searched=is_search)
+    return replayed
+
+
+def _why_invalid(
+    window: Window, recorded: _Recorded, counted: RunTokenStats, drill: Drill | None
+) -> str:
+    """Why a level that was not audited yet is invalid, or ""."""
+    run = recorded.run
+    slos = recorded.plan.slos
+    level = counted.levels[window]
+    gaps = level.tokens.gaps
+    host = host_figures(run.host, window.settled_ns, window.end_ns)
+    if drill is not None:  # servers that die count no tokens
+        return phase_reason(drill, window, level.known, run.table, gaps=gaps, host=host)
+    if recorded.kind == LOCUST:  # users may pause
+        return instrument_sentence(level.known, window, slos, gaps, host=host)
+    shared = shared_prompt_tokens(recorded.drive)
+    return invalid_reason(
+        window, level.known, run.server, slos, shared=shared, counted=level, host=host
+    )
+
+
+def _levels(recorded: _Recorded, replayed: Replay, counted: RunTokenStats) -> list[Level]:
+    """The levels with all their figures."""
+    run = recorded.run
+    server = run.info.get("server") or {}
+    block_tokens = int(server.get("block_size") or KV_BLOCK_TOKENS)
+    shared_prefix = (shared_prompt_tokens(recorded.drive), block_tokens)
+    mix = [row["name"] for row, _ in recorded.workload.get("rows") or ()]
+    return result_levels(replayed.levels, counted, run, recorded.plan, shared_prefix, mix=mix)
+
+
+def _common_result(recorded: _Recorded, replayed: Replay) -> Result:
+    """What is said of every run, whatever its kind."""
+    run = recorded.run
+    ended = recorded.ended
+    failed_since_ns = 0
+    if ended.get("status") == Status.target_failed and replayed.levels:
+        failed_since_ns = replayed.levels[-1].window.chosen_ns
+    error = commonest_error(run, failed_since_ns)
+    proof = read_json(run.path / names.PROOF)
+    return Result(
+        command=recorded.kind,
+        unit=level_unit(recorded.workload),
+        target=target_of_run(run),
+        client=ended.get("figures") or {},
+        lacking=tuple(missing_figures(run.server)),
+        invalid_reason=ended.get("invalid") or why_failed(ended, replayed, error),
+        commonest_error=error,
+        interrupted=bool(ended.get("interrupted")),
+        damage=(*run.damage.sentences(), *(ended.get("lost") or ())),
+        replay_differences=tuple(replayed.differences),
+        proof=from_json(Proof, proof) if proof else None,
+    )
+
+
+def _compat_entries(recorded: _Recorded, comparison: ToolComparison, replayed: Replay) -> Json:
+    """Other tools' figures of the valid levels; of all if none is, which the headline says."""
+    windows = [level.window for level in replayed.levels if not level.invalid]
+    if not windows:
+        windows = [level.window for level in replayed.levels]
+    return {tool: comparison.entry(tool, windows) for tool in recorded.tools}
+
+
+def _with_locusts_users(base: Result, recorded: _Recorded, replayed: Replay) -> Result:
+    """What is said of users that Locust decides about: their pauses, and numbers not held."""
+    windows = [level.window for level in replayed.levels]
+    unheld = unheld_sentence(asked_users(recorded.ended), len(windows))
+    unit = "user" if users_pause(recorded.run.table, windows) else base.unit
+    return replace(base, unit=unit, unheld=unheld)
+
+
+def _with_throughput_knees(base: Result, recorded: _Recorded, replayed: Replay) -> Result:
+    """The knees by throughput alone; there are none by rate, as they divide by users."""
+    if recorded.plan.rate_step_per_s:
+        return base
+    used = [level.evidence for level in replayed.levels if not level.invalid]
+    power = power_knee(used, recorded.plan.seed)
+    return replace(base, power=power, plateau=plateau_knee(used))
+
+
 def _with_knee(
     base: Result,
-    plan: SearchPlan,
+    recorded: _Recorded,
     replayed: Replay,
     levels: list[Level],
     counted: RunTokenStats,
-    *,
-    ended: Json,
-    unit: str,
 ) -> Result:
-    """The result of a search. How the live run ended takes precedence over the replay."""
-    done = replayed.done
-    if done.status == Status.invalid and any(not level.invalid for level in replayed.levels):
-        done = Done(Status.inconclusive, None)  # what the other levels show stands
-    if base.invalid_reason:
-        failed_hard = ended.get("status") == Status.target_failed and not ended.get("invalid")
-        done = Done(Status.target_failed if failed_hard else Status.invalid, None)
+    """The result of a search."""
+    plan = recorded.plan
+    unit = levels_unit(recorded.run)
+    done = _end_of_search(base, recorded, replayed)
+    # The knee rests on the levels of the search, without those of --confirm.
     held = searched(replayed.levels)
-    found = estimate_knee(plan, held, done)
-    own = [level for level in levels if level.purpose != Purpose.hold]  # without --confirm's
-    knee = replace(knee_result(plan, found, own, counted), unit=unit)
+    search_levels = [level for level in levels if level.purpose != Purpose.hold]
+    estimate = estimate_knee(plan, held, done)
+    knee = replace(knee_result(plan, estimate, search_levels, counted), unit=unit)
     if done.status != Status.invalid:
-        every = (knee_curve(plan, slo, held, own, counted) for slo in curve_slos(plan.slos))
-        curves = tuple(curve for curve in every if curve.points)
-        knee = replace(knee, curves=curves, **steepness(plan, found, held))
-    at = found.users if found.users is not None else found.lo
-    none_met = (Status.not_reached, Status.target_failed, Status.invalid)  # no limit was met
+        curves = _knee_curves(plan, held, search_levels, counted)
+        knee = replace(knee, curves=curves, **steepness(plan, estimate, held))
+    gates: list[Gate] = []
+    if estimate.status in PROMISED:
+        gates = confirmed(plan, counted, replayed.levels)
+    limited_by = None
+    if estimate.status not in NO_LIMIT_MET:
+        users = estimate.lo if estimate.users is None else estimate.users
+        max_seqs = base.target.max_num_seqs
+        limited_by = bottleneck(plan.slos, plan.load_of(users), search_levels, max_seqs, unit)
     return replace(
         base,
-        status=found.status,
-        slos=tuple(slo_results(plan, found, own)),
+        status=estimate.status,
+        slos=tuple(slo_results(plan, estimate, search_levels)),
         knee=knee,
-        gates=tuple(confirmed(plan, counted, replayed.levels) if found.status in PROMISED else ()),
+        gates=tuple(gates),
         levels=tuple(levels),
-        bottleneck=None
-        if found.status in none_met
-        else bottleneck(plan.slos, plan.load_of(at), own, base.target.max_num_seqs, unit),
+        bottleneck=limited_by,
     )
+
+
+def _knee_curves(
+    plan: SearchPlan,
+    held: Sequence[HeldLevel],
+    levels: Sequence[Level],
+    counted: RunTokenStats,
+) -> tuple[KneeCurve, ...]:
+    """The knee at other limits, of each SLO for which it is known at one."""
+    curves = [knee_curve(plan, slo, held, levels, counted) for slo in curve_slos(plan.slos)]
+    return tuple(curve for curve in curves if curve.points)
+
+
+def _end_of_search(base: Result, recorded: _Recorded, replayed: Replay) -> Done:
+    """How the search ended: what the live run says takes precedence over the replay."""
+    ended = recorded.ended
+    if base.invalid_reason:
+        failed_hard = ended.get("status") == Status.target_failed and not ended.get("invalid")
+        return Done(Status.target_failed if failed_hard else Status.invalid, None)
+    any_valid = any(not level.invalid for level in replayed.levels)
+    if replayed.done.status == Status.invalid and any_valid:
+        return Done(Status.inconclusive, None)  # what the other levels show stands
+    return replayed.done
+
+
+def _with_given_levels(
+    base: Result, recorded: _Recorded, levels: list[Level], counted: RunTokenStats
+) -> Result:
+    """The result of levels that were not searched for."""
+    ended = recorded.ended
+    status = "" if ended.get("invalid") else str(ended.get("status") or "")
+    plan = recorded.plan
+    if recorded.kind == DRILL:  # its SLOs have spans of their own
+        plan = replace(plan, slos=())
+    return judge_given_levels(base, plan, levels, counted, status)
+
+
+def _with_gates(result: Result, recorded: _Recorded, drill: Drill | None) -> Result:
+    """The requirements on the result, and the exit code."""
+    if recorded.kind == DRILL:
+        missing = recorded.ended.get("missing") or {}
+        gates = expectations(recorded.run, drill, result, missing)
+    elif recorded.by_other_slos:
+        gates = []
+    else:
+        gates = [*result.gates, *evaluate_gates(result, recorded.run.path, recorded.config)]
+    # Gates decide the exit code only if the search has an answer.
+    code = exit_code(result.status, gates, EXIT_OF[result.status])
+    result = replace(result, exit_code=code, gates=tuple(gates))
+    if code == MeasurementInvalid.exit_code and not result.invalid_reason:
+        result = replace(result, invalid_reason=why_unusable(result))
+    return result
 
 
 def target_of_run(run: Run) -> Target:
@@ -276,19 +416,23 @@ def target_of_run(run: Run) -> Target:
 
 def why_failed(ended: Json, replayed: Replay, error: str) -> str:
     """Why the run ended early: no valid level, or the most common error of the failed requests."""
-    if ended.get("status") not in (Status.invalid, Status.target_failed) or not replayed.levels:
+    status = ended.get("status")
+    levels = replayed.levels
+    if status not in (Status.invalid, Status.target_failed) or not levels:
         return ""
-    last = replayed.levels[-1].window
-    if len(searched(replayed.levels)) not in (0, len(replayed.levels)):
+    n_searched = len(searched(levels))
+    if 0 < n_searched < len(levels):
         return ""  # while --confirm held the answer, which the search had found
-    if ended["status"] == Status.invalid and any(not level.invalid for level in replayed.levels):
+    if status == Status.invalid and any(not level.invalid for level in levels):
         return ""  # the others may be used
-    users = f"{last.rate_per_s:g} requests/s" if last.rate_per_s else f"{last.users} users"
-    if why := replayed.levels[-1].invalid:
-        return f"the result depends on the level of {users}, which is invalid: {why}."
+    last = levels[-1]
+    window = last.window
+    load = f"{window.rate_per_s:g} requests/s" if window.rate_per_s else f"{window.users} users"
+    if last.invalid:
+        return f"the result depends on the level of {load}, which is invalid: {last.invalid}."
     error_text = f"most often with {error!r}" if error else "and none ended well"
     return (
-        f"more than half of the requests failed at {users}, {error_text}: expected a server "
+        f"more than half of the requests failed at {load}, {error_text}: expected a server "
         "that answers; check that it still runs and read its log, then try again."
     )
 
@@ -297,18 +441,23 @@ def why_unusable(result: Result) -> str:
     """Why no figure of a run may be used, where its levels say it and nothing else does."""
     if not result.levels:
         return "no level was measured: the load ended before one had settled."
-    first, n = result.levels[0], len(result.levels)
-    where, why = result.loads_text(first), first.reason.rstrip(".")
-    if n == 1:
-        return f"{why} (at {where})."
-    return f"none of its {n:,} levels may be used, the first ({where}) because {why}."
+    first = result.levels[0]
+    load = result.loads_text(first)
+    why = first.reason.rstrip(".")
+    n_levels = len(result.levels)
+    if n_levels == 1:
+        return f"{why} (at {load})."
+    return f"none of its {n_levels:,} levels may be used, the first ({load}) because {why}."
 
 
 def commonest_error(run: Run, from_ns: int) -> str:
     """The most common error of requests that failed since `from_ns`; "" if none failed."""
-    failed_rows = np.flatnonzero(failed_requests(run.table) & (run.table.done_ns >= from_ns))
-    counts = Counter(run.errors[i] or OUTCOMES[run.table.outcome[i]].value for i in failed_rows)
-    return counts.most_common(1)[0][0] if counts else ""
+    table = run.table
+    failed_rows = np.flatnonzero(failed_requests(table) & (table.done_ns >= from_ns))
+    counts = Counter(run.errors[row] or OUTCOMES[table.outcome[row]].value for row in failed_rows)
+    if not counts:
+        return ""
+    return counts.most_common(1)[0][0]
 
 
 def write_results(path: Path, compat: Sequence[str] = (), slos: Sequence[Slo] = ()) -> Results:
@@ -323,7 +472,8 @@ def write_results(path: Path, compat: Sequence[str] = (), slos: Sequence[Slo] = 
     check_folder(path)
     if slos:
         check_slos(slos, inf)
-        if (file := path / names.DRILL).exists():
+        file = path / names.DRILL
+        if file.exists():
             raise ConfigError(
                 f"--slo is given for a drill, {path}: expected a search, run or sweep; try another "
                 f"[[expect]] in {file}."
@@ -354,11 +504,11 @@ CODES: Final = {
 
 def drill_of(run: Run) -> Drill:
     """What a drill was judged by. Raises RunFolderError, ConfigError."""
-    told = run.info["config"].get("drill") or {}
+    named = run.info["config"].get("drill") or {}
     file = run.path / names.DRILL
     if not file.is_file():
         raise RunFolderError(f"{file} is gone: expected what the drill is judged by; try a backup.")
-    return parse_drill(file.read_text(errors="replace"), str(file), told.get("knee"))
+    return parse_drill(file.read_text(errors="replace"), str(file), named.get("knee"))
 
 
 def expectations(
@@ -373,36 +523,49 @@ def expectations(
         for phase, level in zip(drill.phases, levels, strict=False)
         if not level.usable
     }
-    began_ns, end_ns = levels[0].chosen_ns, levels[-1].judged_ns
-    lost = sum(missing.values())
     return judge_drill(
-        drill, began_ns, run, run.server, missing=lost, until_ns=end_ns, invalid=invalid
+        drill,
+        levels[0].chosen_ns,
+        run,
+        run.server,
+        missing=sum(missing.values()),
+        until_ns=levels[-1].judged_ns,
+        invalid=invalid,
     )
 
 
 def evaluate_gates(result: Result, folder: Path, config: Mapping[str, Any]) -> list[Gate]:
     """Evaluate the gates in run.json. Raises RunFolderError, ConfigError."""
-    users, baseline = config.get("at_least"), config.get("baseline")
     if result.knee is None or result.status not in ANSWERED:
         return []
-    gates = [at_least_gate(result.knee, users)] if users else []
+    gates: list[Gate] = []
+    at_least = config.get("at_least")
+    if at_least:
+        gates.append(at_least_gate(result.knee, at_least))
+    baseline = config.get("baseline")
     if baseline:
-        gates.append(baseline_gate(Path(baseline), folder, float(config.get("tolerance") or 0)))
+        tolerance = float(config.get("tolerance") or 0)
+        gates.append(baseline_gate(Path(baseline), folder, tolerance))
     return gates
 
 
 def baseline_gate(baseline: Path, folder: Path, tolerance: float) -> Gate:
     """The result of `vllm-harness compare BASELINE FOLDER` as a gate."""
-    name, limit = f"no worse than {baseline}", f"by more than {tolerance:.1%}"
-    found = compare_folders(baseline, folder, tolerance)
+    name = f"no worse than {baseline}"
+    limit = f"by more than {tolerance:.1%}"
+    comparison = compare_folders(baseline, folder, tolerance)
     # A difference beyond the tolerance decides; the first one is named.
-    if worse := [one for one in found.differences if one.beyond]:
-        first, more = worse[0], len(worse) - 1
-        what = first.metric + (f" at {first.users:,} {first.unit}" if first.users else "")
-        others = f", and {more} more" if more else ""
+    worse = [difference for difference in comparison.differences if difference.beyond]
+    if worse:
+        first = worse[0]
+        what = first.metric
+        if first.users:
+            what += f" at {first.users:,} {first.unit}"
+        n_more = len(worse) - 1
+        others = f", and {n_more} more" if n_more else ""
         sentence = f"Worse than {baseline} {limit}: {what} {first.change:+.1%}{others}."
         return Gate(name, Verdict.missed, sentence)
-    if found.exit_code != EXIT_OK:
+    if comparison.exit_code != EXIT_OK:
         sentence = f"Too little was measured to compare with {baseline}; try a longer --budget."
         return Gate(name, Verdict.inconclusive, sentence)
     return Gate(name, Verdict.met, f"Nothing is shown to be worse than {baseline} {limit}.")
@@ -410,11 +573,12 @@ def baseline_gate(baseline: Path, folder: Path, tolerance: float) -> Gate:
 
 def at_least_gate(knee: Knee, users: int) -> Gate:
     """Met if a level at or above `users` passed, missed if one at or below `users` failed."""
-    name, asked = f"holds at least {users}", f"asked for at least {users:,}"
+    name = f"holds at least {users}"
+    wanted = f"asked for at least {users:,}"
     if (knee.holds or 0) >= users:
-        return Gate(name, Verdict.met, f"Holds {knee.holds:,} {knee.unit}; {asked}.")
+        return Gate(name, Verdict.met, f"Holds {knee.holds:,} {knee.unit}; {wanted}.")
     if knee.fails_by is not None and knee.fails_by <= users:
-        return Gate(name, Verdict.missed, f"Fails by {knee.fails_by:,} {knee.unit}; {asked}.")
+        return Gate(name, Verdict.missed, f"Fails by {knee.fails_by:,} {knee.unit}; {wanted}.")
     best = "" if knee.estimate is None else f" (best estimate {knee.estimate:,})"
     return Gate(
         name,

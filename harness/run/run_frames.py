@@ -13,7 +13,7 @@ from enum import StrEnum
 from functools import cached_property
 from math import inf, nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from harness.records.folder_writer import RunFolder
 
 
+IDENTITY: Final = ("worker", "number", "user", "session", "turn", "mix_row")
 COUNTS: Final = (
     "planned_tokens",
     "planned_prompt",
@@ -55,9 +56,16 @@ COUNTS: Final = (
     "cached_tokens",
 )
 LEVELS: Final = {  # the first columns of `levels`, and what levels.jsonl calls them
-    "level": "index", "users": "users", "purpose": "purpose",
-    "started_at": "chosen_ns", "settled_at": "settled_ns", "ended_at": "end_ns",
-}  # fmt: skip
+    "level": "index",
+    "users": "users",
+    "purpose": "purpose",
+    "started_at": "chosen_ns",
+    "settled_at": "settled_ns",
+    "ended_at": "end_ns",
+}
+WINDOW_FIELDS: Final = ("index", "users", "chosen_ns", "settled_ns", "end_ns", "judged_ns")
+# of a level of result.json: what `levels` has under another name
+NOT_FIGURES: Final = frozenset((*LEVELS.values(), *WINDOW_FIELDS, "start_ns"))
 READINGS: Final = tuple(f.name for f in fields(GpuSample) if f.name != "at_ns")
 
 
@@ -82,34 +90,32 @@ class RunFrames:
 
     @cached_property
     def levels(self) -> pd.DataFrame:
-        known = self._figures()
-        rows = [
-            {name: step.get(key) for name, key in LEVELS.items()}
-            | {
-                key: {None: nan, "inf": inf}.get(value, value)
-                for key, value in flat(known.get(step["index"], {})).items()
-                if key not in (*LEVELS.values(), *WINDOW_FIELDS, "start_ns")
-            }
-            for step in level_rows(self.path)
-        ]
+        figures_of = self._figures()
+        rows = []
+        for line in level_rows(self.path):
+            row = {column: line.get(key) for column, key in LEVELS.items()}
+            for key, value in figures_of.get(line["index"], {}).items():
+                if key not in NOT_FIGURES:
+                    row[key] = _number_of_json(value)
+            rows.append(row)
         return _timed(rows, LEVELS, ("started_at", "settled_at", "ended_at"))
 
     @cached_property
     def server(self) -> pd.DataFrame:
-        return _timed(
-            [
-                {"at": s.at_ns}
-                | {n: getattr(s, n) for n in NUMBER_FIELDS}
-                | flat({"finished": s.finished})
-                for s in read_server(self.path, Damage())
-            ],
-            ("at", *NUMBER_FIELDS),
-        )
+        rows = []
+        for sample in read_server(self.path, Damage()):
+            row: dict[str, Any] = {"at": sample.at_ns}
+            row |= {name: getattr(sample, name) for name in NUMBER_FIELDS}
+            row |= flat({"finished": sample.finished})
+            rows.append(row)
+        return _timed(rows, ("at", *NUMBER_FIELDS))
 
     @cached_property
     def gpu(self) -> pd.DataFrame:
-        samples = read_gpu(self.path, Damage())
-        rows = [{"at": s.at_ns} | flat({n: getattr(s, n) for n in READINGS}) for s in samples]
+        rows = []
+        for sample in read_gpu(self.path, Damage()):
+            readings = {name: getattr(sample, name) for name in READINGS}
+            rows.append({"at": sample.at_ns} | flat(readings))
         return _timed(rows, ("at", *READINGS))
 
     @cached_property
@@ -118,12 +124,16 @@ class RunFrames:
         return read_result(self.path)
 
     def _figures(self) -> dict[int, dict[str, Any]]:
-        return {level.index: to_json(level) for level in self.result.levels} if self.result else {}
+        """The figures of result.json by the number of the level; {} without a result."""
+        if self.result is None:
+            return {}
+        return {level.index: flat(to_json(level)) for level in self.result.levels}
 
-    def _joined(self, of: Callable[[TablePart, Levels], pa.Table]) -> pd.DataFrame:
-        levels, pieces = Levels(self.path), read_pieces(self.path, Damage())
-        tables = [of(piece, levels) for piece in (TableBuilder().piece(), *pieces)]
-        return _frame(pa.concat_tables(tables))
+    def _joined(self, build: Callable[[TablePart, Levels], pa.Table]) -> pd.DataFrame:
+        """The rows of all record files. The empty piece first gives the columns without any."""
+        levels = Levels(self.path)
+        pieces = (TableBuilder().piece(), *read_pieces(self.path, Damage()))
+        return _frame(pa.concat_tables([build(piece, levels) for piece in pieces]))
 
 
 def open_run(path: Path | str) -> RunFrames:
@@ -135,109 +145,158 @@ def open_run(path: Path | str) -> RunFrames:
 def requests_of(pieces: Sequence[TablePart], levels: Levels) -> pa.Table:
     """Build the table of requests.parquet, one row per request."""
     table = concat_tables([piece.table for piece in pieces])
-    is_open, some, at = table.is_open, table.counts > 0, np.append(table.at_ns, -1)
+    columns: dict[str, Any] = {name: getattr(table, name) for name in IDENTITY}
+    columns |= levels.place(table.sent_ns)
+    columns |= _instants(table)
+    columns |= _latencies(table)
+    columns |= _endings(table, pieces)
+    columns |= {name: getattr(table, name) for name in COUNTS}
+    columns |= _event_lists(table)
+    return _table(columns)
+
+
+def _instants(table: RecordTable) -> dict[str, Ints]:
+    """When a request was due, sent, answered and done; -1 where that has not happened."""
+    has_tokens = table.counts > 0
+    # One more instant keeps the index of a request without tokens inside the array.
+    at_ns = np.append(table.at_ns, -1)
+    first_ns = at_ns[table.offsets[:-1]]
+    last_ns = at_ns[table.offsets[1:] - 1]
+    return {
+        "scheduled_at": table.scheduled_ns,
+        "sent_at": table.sent_ns,
+        "first_token_at": np.where(has_tokens, first_ns, -1),
+        "last_token_at": np.where(has_tokens, last_ns, -1),
+        "done_at": np.where(table.is_open, -1, table.done_ns),
+    }
+
+
+def _latencies(table: RecordTable) -> dict[str, Floats]:
+    """The latencies of which a request has one at most, in ns."""
+    columns = {
+        latency.field: _latency(latency.observe(table), table, age=latency.at_age)
+        for key, latency in LATENCIES.items()
+        if key not in GAPS
+    }
+    columns["think_ms"] = np.where(table.think_ns > 0, table.think_ns, nan)
+    columns["connect_ms"] = np.where(table.connect_ns > 0, table.connect_ns, nan)
+    return columns
+
+
+def _endings(table: RecordTable, pieces: Sequence[TablePart]) -> dict[str, Any]:
+    """How a request ended; one that is open has no error."""
+    outcomes = np.array(OUTCOMES)[table.outcome]
     errors = [error for piece in pieces for error in piece.errors]
-    sent = np.repeat(table.sent_ns, table.counts)
+    return {
+        "outcome": np.where(table.is_open, Outcome.open, outcomes),
+        "error": [
+            "" if is_open else error for is_open, error in zip(table.is_open, errors, strict=True)
+        ],
+        "finish_reason": [reason for piece in pieces for reason in piece.reasons],
+        "status": np.where(table.status > 0, table.status, -1),
+    }
+
+
+def _event_lists(table: RecordTable) -> dict[str, pa.Array]:
+    """Lists with an item for each token-bearing event; instants are since the request was sent."""
     offsets = _all(pa.int32(), table.offsets.astype(np.int32))
+    sent_ns = np.repeat(table.sent_ns, table.counts)
 
     def lists(values: Ints) -> pa.Array:
         return pa.ListArray.from_arrays(offsets, _all(pa.int64(), values))
 
-    return _table(
-        {
-            **{
-                name: getattr(table, name)
-                for name in ("worker", "number", "user", "session", "turn", "mix_row")
-            },
-            **levels.place(table.sent_ns),
-            "scheduled_at": table.scheduled_ns,
-            "sent_at": table.sent_ns,
-            "first_token_at": np.where(some, at[table.offsets[:-1]], -1),
-            "last_token_at": np.where(some, at[table.offsets[1:] - 1], -1),
-            "done_at": np.where(is_open, -1, table.done_ns),
-            **{
-                row.field: _latency(row.observe(table), table, age=row.at_age)
-                for key, row in LATENCIES.items()
-                if key not in GAPS
-            },
-            "think_ms": np.where(table.think_ns > 0, table.think_ns, nan),
-            "connect_ms": np.where(table.connect_ns > 0, table.connect_ns, nan),
-            "outcome": np.where(is_open, Outcome.open, np.array(OUTCOMES)[table.outcome]),
-            "error": ["" if cut else error for cut, error in zip(is_open, errors, strict=True)],
-            "finish_reason": [reason for piece in pieces for reason in piece.reasons],
-            "status": np.where(table.status > 0, table.status, -1),
-            **{name: getattr(table, name) for name in COUNTS},
-            "token_at_ns": lists(table.at_ns - sent),
-            "token_not_before_ns": lists(table.not_before_ns - sent),
-            "tokens": lists(table.tokens),
-        }
-    )
+    return {
+        "token_at_ns": lists(table.at_ns - sent_ns),
+        "token_not_before_ns": lists(table.not_before_ns - sent_ns),
+        "tokens": lists(table.tokens),
+    }
 
 
 def tokens_of(table: RecordTable, levels: Levels) -> pa.Table:
     """Build one row per event, then one, infinitely late, per token not delivered."""
-    # `gaps` has the gaps between events first (gap i ends at event `ends[i]`), then an infinite one
-    # for each token that a failed request did not deliver. A request's first event ends no gap,
-    # so the gaps are scattered into an array of NaN with a row for each event.
-    gaps, ends = itl(table), event_gaps(table).end
-    lost = gaps.row[len(ends) :]
-    at, row = np.append(table.at_ns, gaps.at_ns[len(ends) :]), table.request_of_event
-    gap_ns = np.append(np.full(len(table.at_ns), nan), gaps.ns[len(ends) :])
-    gap_ns[ends] = gaps.ns[: len(ends)]
-    exact = np.append(table.at_ns == table.not_before_ns, lost < 0)
-    known = np.arange(len(exact)) < len(table.at_ns)
-    return _table(
-        {
-            **{name: getattr(table, name)[np.append(row, lost)] for name in ("worker", "number")},
-            **levels.place(at),
-            "at": at,
-            "gap_ms": gap_ns,
-            "tokens": np.append(table.tokens, 0 * lost),
-            "exact": _array(pa.bool_(), np.packbits(exact, bitorder="little"), known),
-        }
-    )
+    # `gaps` has the gaps between events first, then an infinite one for each token that a failed
+    # request did not deliver.
+    gaps = itl(table)
+    gap_ends = event_gaps(table).end
+    n_gaps = len(gap_ends)
+    # A request's first event ends no gap.
+    event_gap_ns = np.full(len(table.at_ns), nan)
+    event_gap_ns[gap_ends] = gaps.ns[:n_gaps]
+    at_ns = np.append(table.at_ns, gaps.at_ns[n_gaps:])
+    row = np.append(table.request_of_event, gaps.row[n_gaps:])
+    n_lost = len(gaps.row) - n_gaps
+    columns: dict[str, Any] = {"worker": table.worker[row], "number": table.number[row]}
+    columns |= levels.place(at_ns)
+    columns["at"] = at_ns
+    columns["gap_ms"] = np.append(event_gap_ns, gaps.ns[n_gaps:])
+    columns["tokens"] = np.append(table.tokens, np.zeros(n_lost, np.int64))
+    columns["exact"] = _exact(table, n_lost)
+    return _table(columns)
 
 
-def _latency(seen: Observations, table: RecordTable, *, age: bool = False) -> Floats:
-    """Return whole ns by row; NaN: undefined, or only the age of an unfinished request is known."""
+def _exact(table: RecordTable, n_lost: int) -> pa.Array:
+    """Whether the stamp of an event is exact; null for the tokens that never came."""
+    lost = np.zeros(n_lost, bool)
+    exact = np.append(table.at_ns == table.not_before_ns, lost)
+    is_event = np.append(np.ones(len(table.at_ns), bool), lost)
+    return _array(pa.bool_(), np.packbits(exact, bitorder="little"), is_event)
+
+
+def _latency(observed: Observations, table: RecordTable, *, age: bool = False) -> Floats:
+    """Return whole ns by row; NaN: undefined, or only the age of an unfinished request is known.
+
+    `age`: an age counts too.
+    """
+    observed_ns = observed.ns
+    if not age:
+        observed_ns = np.where(observed.only_age, nan, observed_ns)
     ns = np.full(len(table), nan)
-    ns[seen.row] = np.where(seen.only_age & (not age), nan, seen.ns)
+    ns[observed.row] = observed_ns
     return np.asarray(np.rint(ns))
 
 
-def _table(columns: dict[str, Any]) -> pa.Table:
+def _table(columns: Mapping[str, Any]) -> pa.Table:
     """Build a table; negative numbers, NaN and "" become null. `..._ms` columns are given in ns."""
-    arrays = {}
-    for name, values in columns.items():
-        if isinstance(values, pa.Array):
-            arrays[name] = values
-        elif name.endswith("_ms"):
-            arrays[name] = _array(pa.float64(), values / MS, ~np.isnan(values))
-        elif isinstance(values, list) or values.dtype.kind == "U":
-            texts = [str(text).encode() for text in values]
-            ends = np.cumsum([0, *map(len, texts)])
-            some = np.array([bool(text) for text in texts], bool)
-            arrays[name] = _array(pa.string(), ends.astype(np.int32), some, b"".join(texts))
-        else:
-            kind = pa.timestamp("ns", "UTC") if name.endswith("at") else pa.int64()
-            arrays[name] = _array(kind, values.astype(np.int64), values >= 0)
-    return pa.table(arrays)
+    return pa.table({name: _column(name, values) for name, values in columns.items()})
+
+
+def _column(name: str, values: Any) -> pa.Array:
+    if isinstance(values, pa.Array):
+        return values
+    if name.endswith("_ms"):
+        return _array(pa.float64(), values / MS, ~np.isnan(values))
+    if isinstance(values, list) or values.dtype.kind == "U":
+        return _texts([str(text) for text in values])
+    kind = pa.timestamp("ns", "UTC") if name.endswith("at") else pa.int64()
+    return _array(kind, values.astype(np.int64), values >= 0)
+
+
+def _texts(texts: Sequence[str], known: Bools | None = None) -> pa.Array:
+    """A column of texts that is null where not `known`; without it, where a text is empty."""
+    encoded = [text.encode() for text in texts]
+    if known is None:
+        known = np.array([bool(text) for text in encoded], bool)
+    ends = np.cumsum([0, *map(len, encoded)])
+    return _array(pa.string(), ends.astype(np.int32), known, b"".join(encoded))
 
 
 def _all(kind: pa.DataType, values: NDArray[Any]) -> pa.Array:
+    """Build an array without a null."""
     return _array(kind, values, np.ones(len(values), bool))
 
 
-def _array(kind: pa.DataType, values: NDArray[Any], some: Bools, *rest: bytes) -> pa.Array:
-    """Build an array that is null where not `some`.
+def _array(kind: pa.DataType, values: NDArray[Any], known: Bools, *text: bytes) -> pa.Array:
+    """Build an array that is null where not `known`.
 
-    `values` must have the memory layout of `kind`; for text they are its offsets, and `rest` is the
-    text's bytes.
+    `values` must have the memory layout of `kind`; for text they are its offsets, and `text` is its
+    bytes.
     """
     # Not `pa.array`: it imports pandas (half a second) to check for types of pandas.
-    there = None if some.all() else pa.py_buffer(np.packbits(some, bitorder="little"))
-    buffers = [pa.py_buffer(each) for each in (np.ascontiguousarray(values), *rest)]
-    return pa.Array.from_buffers(kind, len(some), [there, *buffers])
+    bits = None
+    if not known.all():
+        bits = pa.py_buffer(np.packbits(known, bitorder="little"))
+    contents = [pa.py_buffer(content) for content in (np.ascontiguousarray(values), *text)]
+    return pa.Array.from_buffers(kind, len(known), [bits, *contents])
 
 
 def _frame(table: pa.Table) -> pd.DataFrame:
@@ -248,6 +307,13 @@ def _frame(table: pa.Table) -> pd.DataFrame:
     return table.to_pandas(types_mapper=kinds.get)
 
 
+def _number_of_json(value: Any) -> Any:
+    """The number that JSON has as null or as "inf"; what is no number stays."""
+    if value is None:
+        return nan
+    return inf if value == "inf" else value
+
+
 def _timed(
     rows: list[dict[str, Any]], first: Iterable[str], times: Sequence[str] = ("at",)
 ) -> pd.DataFrame:
@@ -255,14 +321,14 @@ def _timed(
     import pandas as pd  # noqa: PLC0415 - as above
 
     frame = pd.DataFrame(rows)
-    frame = frame.reindex(columns=[*dict.fromkeys([*first, *frame.columns])])
+    columns = dict.fromkeys([*first, *frame.columns])
+    frame = frame.reindex(columns=[*columns])
     for name in times:
         frame[name] = pd.to_datetime(frame[name], utc=True).astype("datetime64[ns, UTC]")
     return frame
 
 
 ROW_GROUP_EVENTS: Final = 1 << 17  # events per row group, about: 3 MB
-WINDOW_FIELDS: Final = ("index", "users", "chosen_ns", "settled_ns", "end_ns", "judged_ns")
 
 
 class Phase(StrEnum):
@@ -273,25 +339,40 @@ class Phase(StrEnum):
     drain = "drain"
 
 
+class _Span(NamedTuple):
+    """From when on requests belong to a phase of a level; -1 and "": to none."""
+
+    begin_ns: int
+    level: int
+    users: int
+    phase: str
+
+
+NO_LEVEL: Final = _Span(-1, -1, -1, "")
+
+
 class Levels:
     """The levels of a run folder by time, and their phases."""
 
     def __init__(self, path: Path) -> None:
-        spans = [(-1, -1, -1, "")]
+        spans: list[_Span] = [NO_LEVEL]
         last_ns = -1
-        for step in level_rows(path):
-            level, users, chosen_ns, settled_ns, end_ns, last_ns = (
-                step[key] for key in WINDOW_FIELDS
-            )
-            begins = zip((chosen_ns, settled_ns, end_ns + 1), Phase, strict=True)
-            spans += [(at_ns, level, users, phase) for at_ns, phase in begins]
+        for line in level_rows(path):
+            begins_ns = (line["chosen_ns"], line["settled_ns"], line["end_ns"] + 1)
+            for begin_ns, phase in zip(begins_ns, Phase, strict=True):
+                spans.append(_Span(begin_ns, line["index"], line["users"], phase))
+            last_ns = line["judged_ns"]
         if not (read_json(path / names.ENDED) or {}).get("status"):
             # A level that was still warming up when the run was stopped has no line: what was sent
             # after the last line belongs to no level.
-            spans.append((last_ns + 1, -1, -1, ""))
-        begins_ns, *columns = (np.array(column) for column in zip(*spans, strict=True))
-        self._begins_ns = np.maximum.accumulate(begins_ns)
-        self._columns = dict(zip(("level", "users", "phase"), columns, strict=True))
+            spans.append(NO_LEVEL._replace(begin_ns=last_ns + 1))
+        begins = np.array([span.begin_ns for span in spans])
+        self._begins_ns = np.maximum.accumulate(begins)
+        self._columns = {
+            "level": np.array([span.level for span in spans]),
+            "users": np.array([span.users for span in spans]),
+            "phase": np.array([span.phase for span in spans]),
+        }
 
     def place(self, at_ns: Ints) -> dict[str, NDArray[Any]]:
         """Return the columns for these instants; -1 and "" without a level."""
@@ -311,7 +392,8 @@ def write_levels(folder: RunFolder, rows: Sequence[Mapping[str, Any]]) -> None:
     The cells are those of JSON. Raises RunFolderError if it cannot be written.
     """
     columns = dict.fromkeys(key for row in rows for key in row)
-    table = pa.table({key: _of_cells([row.get(key) for row in rows]) for key in columns})
+    cells = {key: [row.get(key) for row in rows] for key in columns}
+    table = pa.table({key: _of_cells(column) for key, column in cells.items()})
     with folder.replacing(names.LEVELS_PARQUET) as file:
         # A few hundred columns of a few rows: all that a file says of a column is larger than it.
         plain = {"use_dictionary": False, "write_statistics": False, "store_schema": False}
@@ -320,19 +402,18 @@ def write_levels(folder: RunFolder, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def _of_cells(cells: list[Any]) -> pa.Array:
     """A column of JSON's scalars: text, numbers ("inf" is one), truths; None is null."""
-    cells = [inf if cell == "inf" else cell for cell in cells]
-    some = np.array([cell is not None for cell in cells], bool)
-    kinds = {type(cell) for cell in cells if cell is not None}
+    values = [inf if cell == "inf" else cell for cell in cells]
+    known = np.array([value is not None for value in values], bool)
+    kinds = {type(value) for value in values if value is not None}
     if str in kinds:
-        texts = [b"" if cell is None else str(cell).encode() for cell in cells]
-        ends = np.cumsum([0, *map(len, texts)]).astype(np.int32)
-        return _array(pa.string(), ends, some, b"".join(texts))
+        return _texts(["" if value is None else str(value) for value in values], known)
     if kinds == {bool}:
-        truths = np.packbits([bool(cell) for cell in cells], bitorder="little")
-        return _array(pa.bool_(), truths, some)
-    kind = np.int64 if kinds == {int} else np.float64
-    numbers = np.array([cell or 0 for cell in cells], kind)
-    return _array(pa.int64() if kind is np.int64 else pa.float64(), numbers, some)
+        bits = np.packbits([bool(value) for value in values], bitorder="little")
+        return _array(pa.bool_(), bits, known)
+    numbers = [value or 0 for value in values]
+    if kinds == {int}:
+        return _array(pa.int64(), np.array(numbers, np.int64), known)
+    return _array(pa.float64(), np.array(numbers, np.float64), known)
 
 
 @contextmanager
@@ -345,17 +426,20 @@ def parquet_writer(folder: RunFolder) -> Iterator[Callable[[TablePart], None]]:
     empty = requests_of([TableBuilder().piece()], levels)
     # Dictionary encoding only for columns with repeated values: instants hardly ever repeat, and
     # building a dictionary of them takes twice the time and saves nothing.
-    words = [f.name for f in empty.schema if str(f.type) in ("int64", "string")]
-    words.append("tokens.list.element")
+    repeating = [f.name for f in empty.schema if str(f.type) in ("int64", "string")]
+    repeating.append("tokens.list.element")
     with (
         folder.replacing(names.PARQUET) as file,
-        pq.ParquetWriter(file, empty.schema, compression="zstd", use_dictionary=words) as writer,
+        pq.ParquetWriter(
+            file, empty.schema, compression="zstd", use_dictionary=repeating
+        ) as writer,
     ):
         group: list[TablePart] = []
 
         def add(piece: TablePart) -> None:
             group.append(piece)
-            if sum(len(each.table.at_ns) for each in group) >= ROW_GROUP_EVENTS:
+            n_events = sum(len(part.table.at_ns) for part in group)
+            if n_events >= ROW_GROUP_EVENTS:
                 writer.write_table(requests_of(group, levels))
                 group.clear()
 

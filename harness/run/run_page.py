@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from math import inf, isinf, isnan, nan
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from harness.metrics.result import Level, Result, SloResult
+    from harness.metrics.result import Knee, Level, Result, SloResult
     from harness.records.request_record import RecordSink
     from harness.records.samples import ClientSample, ServerSample
     from harness.run.ended_level import EndedLevel
@@ -65,8 +66,10 @@ class RunPage:
         self._port: MetricsPort | None = None
         self._n_steps = -1
         self._rows: list[dict[str, Any]] = []  # of the levels that ended
-        self._tokens, self._at_ns = 0, -1  # of the second before
-        self._served = self._looked_at = False
+        self._tokens = 0  # of the second before
+        self._at_ns = -1  # as above
+        self._served = False
+        self._looked_at = False
         self._argv = sys.argv
 
     def install(self, load: LoadRunner) -> None:
@@ -88,7 +91,8 @@ class RunPage:
         sys.argv = sys.argv[:1]
         web_ui = load.environment.create_web_ui(LOOPBACK, port, delayed_start=True)
         self.install(load)
-        self.page.stop, self.page.close = load.interrupt, web_ui.stop
+        self.page.stop = load.interrupt
+        self.page.close = web_ui.stop
         web_ui.start()  # type: ignore[no-untyped-call]
         sys.stderr.write(f"Live page: http://{LOOPBACK}:{port}/harness\n")
 
@@ -97,8 +101,7 @@ class RunPage:
         if output.metrics_port is not None:
             self._port = MetricsPort(output.metrics_host, output.metrics_port)
             self._port.start()
-            told = f"Metrics at http://{self._port.host}:{self._port.port}/metrics\n"
-            sys.stderr.write(told)
+            sys.stderr.write(f"Metrics at http://{self._port.host}:{self._port.port}/metrics\n")
 
     def __enter__(self) -> Self:
         return self
@@ -123,16 +126,18 @@ class RunPage:
         """This run begins; where its records go, to be shown."""
         self.folder = wanted.output.out_dir
         self.recent.clear()
-        slos, workload = wanted.plan.slos, wanted.load.workload.name
-        self.live = live = RunSeries(
-            wanted.kind, workload, slos, self._latencies if self._served else None
-        )
-        live.set_run_info(self.folder.name, model, Address.parse(url).authority)
+        workload = wanted.load.workload.name
+        on_latencies = self._latencies if self._served else None
+        self.live = RunSeries(wanted.kind, workload, wanted.plan.slos, on_latencies)
+        self.live.set_run_info(self.folder.name, model, Address.parse(url).authority)
         self.state.update_facts(**about(wanted, url, model))
-        self._n_steps, self._rows, self._tokens, self._at_ns = -1, [], 0, -1
-        self.tables.begin(live.counts, with_slos=wanted.kind != KNEE)
+        self._n_steps = -1
+        self._rows = []
+        self._tokens = 0
+        self._at_ns = -1
+        self.tables.begin(self.live.counts, with_slos=wanted.kind != KNEE)
         self._show_metrics()
-        return [live.counts]
+        return [self.live.counts]
 
     def _latencies(self, key: str, ns: NDArray[Any]) -> None:
         self.recent.take(key, ns)
@@ -147,8 +152,11 @@ class RunPage:
         controller = experiment.controller
         now = controller.now
         self.live.set_users(experiment.target_users, running_users, experiment.target_rate)
-        phase, purpose = (now.phase, now.hold.purpose) if now is not None else ("", "")
-        self.live.set_level(len(controller.levels) + (now is not None), phase, purpose)
+        n_levels = len(controller.levels)
+        if now is None:
+            self.live.set_level(n_levels, "", "")
+        else:
+            self.live.set_level(n_levels + 1, now.phase, now.hold.purpose)
         self.state.add(
             self._point(controller, now_ns, running_users),
             **self._ended(),
@@ -156,7 +164,7 @@ class RunPage:
         )
         if isinstance(controller, DrillController):
             self._drill(controller, experiment.samples)
-        if len(controller.levels) != self._n_steps or len(self._rows) < self._n_steps:
+        if n_levels != self._n_steps or len(self._rows) < self._n_steps:
             self._past(experiment)
         if self.state.facts["state"] == "starting":
             self.state.update_facts(**state_facts("running", experiment.url))
@@ -165,32 +173,33 @@ class RunPage:
     def _drill(self, controller: DrillController, samples: list[ServerSample]) -> None:
         """Show what has happened and which expectations have come true."""
         controller.judge(samples)
-        drill, done = controller.stage.drill, controller.stage.done
+        drill = controller.stage.drill
+        done = controller.stage.done
         begun = Counter(row["name"] for row in done if row["what"] == "begins")
-        self.live.set_drill({e.name: begun[e.name] for e in drill.events})
-        self.live.set_expectations({one.name: one.verdict for one in controller.verdicts})
+        self.live.set_drill({event.name: begun[event.name] for event in drill.events})
+        self.live.set_expectations({gate.name: gate.verdict for gate in controller.verdicts})
         number = len(controller.levels)
+        phase = drill.phases[number].name if number < len(drill.phases) else ""
+        events = [row | {"t_s": _since_s(row["at_ns"], controller)} for row in done]
         self.state.update_facts(
-            phase=drill.phases[number].name if number < len(drill.phases) else "",
-            expectations=to_json(controller.verdicts),
-            events=[
-                row | {"t_s": round((row["at_ns"] - controller.began_ns) / SECOND, 1)}
-                for row in done
-            ],
+            phase=phase, expectations=to_json(controller.verdicts), events=events
         )
 
     def _point(self, controller: KneeController, now_ns: int, running_users: int) -> list[Any]:
-        counts, server = self.live.counts, controller.server
+        """A second in the page's charts."""
+        n_tokens = self.live.counts.output_tokens
         # Tokens per second since the previous call; 0 on the first one.
         seconds = (now_ns - self._at_ns) / SECOND if self._at_ns >= 0 else inf
-        rate = round((counts.output_tokens - self._tokens) / seconds, 1)
-        self._at_ns, self._tokens = now_ns, counts.output_tokens
-        seen = (server.running, server.waiting) if server is not None else (nan, nan)
+        tokens_per_s = round((n_tokens - self._tokens) / seconds, 1)
+        self._at_ns = now_ns
+        self._tokens = n_tokens
+        server = controller.server
+        queues = (nan, nan) if server is None else (server.running, server.waiting)
         return [
-            round((now_ns - controller.began_ns) / SECOND, 1),
+            _since_s(now_ns, controller),
             running_users,
-            rate,
-            *(None if isnan(figure) else int(figure) for figure in seen),
+            tokens_per_s,
+            *(None if isnan(figure) else int(figure) for figure in queues),
             *self.recent.look(),
         ]
 
@@ -211,18 +220,21 @@ class RunPage:
 
     def _past(self, experiment: Experiment, *, over: bool = False) -> None:
         """Tell of the levels that ended, and publish those new to the page with their brackets."""
-        controller, steps = experiment.controller, experiment.controller.levels
-        self._n_steps = len(steps)
+        controller = experiment.controller
+        levels = controller.levels
+        self._n_steps = len(levels)
         ended = ended_levels(experiment, over=over)
         for number in range(len(self._rows), len(ended)):
-            bracket = bracket_users(controller.plan, steps[: number + 1])
-            row = _row(controller, steps[number], ended[number])
+            bracket = bracket_users(controller.plan, levels[: number + 1])
+            row = _row(controller, levels[number], ended[number])
             self._rows.append(row | {"bracket": bracket})
             # The page's script knows the levels by this name.
             self.state.update_facts(steps=list(self._rows), bracket=bracket)
-        low, high = (nan if x is None else x for x in bracket_users(controller.plan, steps))
-        told = ("invalid" if step.invalid else step.judgement.decision for step in steps)
-        self.live.set_progress(told, low, high)
+        low, high = bracket_users(controller.plan, levels)
+        decisions = ["invalid" if level.invalid else level.judgement.decision for level in levels]
+        self.live.set_progress(
+            decisions, nan if low is None else low, nan if high is None else high
+        )
 
     def answer(self, result: Result, words: str) -> None:
         """The results, and the report's words about them."""
@@ -232,8 +244,7 @@ class RunPage:
         if result.knee is not None and result.status == Status.found:
             self.live.set_knee(result.knee)
         if result.command == DRILL:  # some are over only with the load
-            verdicts = {one.name: one.verdict for one in result.gates}
-            self.live.set_expectations(verdicts)
+            self.live.set_expectations({gate.name: gate.verdict for gate in result.gates})
         self._show_metrics()
 
     def linger(self) -> None:
@@ -248,38 +259,51 @@ class RunPage:
             self._port.body = self.live.page()
 
 
-def _level_in_progress(controller: KneeController, now_ns: int, more_ns: int) -> dict[str, Any]:
-    left = controller.plan.budget_ns + more_ns * 5 // 4 - (now_ns - controller.began_ns)
+def _since_s(at_ns: int, controller: KneeController) -> float:
+    """Seconds since the run began, as the page has them."""
+    return round((at_ns - controller.began_ns) / SECOND, 1)
+
+
+def _level_in_progress(controller: KneeController, now_ns: int, confirm_ns: int) -> dict[str, Any]:
+    """The page's facts of the level that is held now."""
     now = controller.now
     if now is None:
         return {}
+    # --confirm needs a quarter more, to get to the level from either side.
+    most_ns = controller.plan.budget_ns + confirm_ns * 5 // 4
+    left_ns = most_ns - (now_ns - controller.began_ns)
     return {
         "step": len(controller.levels) + 1,
         "users": controller.plan.load_of(now.hold.users),
         "purpose": now.hold.purpose,
         "phase": now.phase,
-        "left_s": max(left, 0) // SECOND,
+        "left_s": max(left_ns, 0) // SECOND,
     }
 
 
-def _row(controller: KneeController, level: HeldLevel, seen: EndedLevel) -> dict[str, Any]:
-    window, began_ns = level.window, controller.began_ns
+def _row(controller: KneeController, level: HeldLevel, ended: EndedLevel) -> dict[str, Any]:
+    """What the page says of a level that has ended."""
+    window = level.window
     return {
         "users": controller.plan.load_of(window.users),
         "purpose": window.purpose,
         "decision": Decision.invalid if level.invalid else level.judgement.decision,
         "why": level.invalid or level.judgement.reason,
-        "from_s": round((window.settled_ns - began_ns) / SECOND, 1),
-        "to_s": round((window.end_ns - began_ns) / SECOND, 1),
-        **{f"{key}_p95_ms": [_json(ms) for ms in p95] for key, p95 in seen.p95_ms.items()},
+        "from_s": _since_s(window.settled_ns, controller),
+        "to_s": _since_s(window.end_ns, controller),
+        **_p95_columns(ended.p95_ms),
     }
 
 
 def _row_of_result(level: Level) -> dict[str, Any]:
     """What the report says of a level: the page says the same."""
     p95_ms = {key: level.latency(key).at("p95") for key in HEADLINES}
-    shown = {f"{key}_p95_ms": [_json(ms) for ms in p95] for key, p95 in p95_ms.items()}
-    return {"decision": level.result, "why": level.reason} | shown
+    return {"decision": level.result, "why": level.reason, **_p95_columns(p95_ms)}
+
+
+def _p95_columns(p95_ms: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    """The p95 of each headline with its interval, as JSON."""
+    return {f"{key}_p95_ms": [_json(ms) for ms in interval] for key, interval in p95_ms.items()}
 
 
 def _json(ms: float) -> float | str | None:
@@ -291,7 +315,9 @@ def _json(ms: float) -> float | str | None:
 def about(wanted: Wanted, url: str, model: str) -> dict[str, Any]:
     """The page's facts of what is asked for."""
     engine = wanted.target.engine
-    simulated = Target(model=model, simulated=engine is not None, gpu=engine.gpu if engine else "")
+    simulated = Target()
+    if engine is not None:
+        simulated = Target(model=model, simulated=True, gpu=engine.gpu)
     return {
         "target": url,
         "model": model,
@@ -306,15 +332,17 @@ def about(wanted: Wanted, url: str, model: str) -> dict[str, Any]:
 def ending(result: Result, answer: str) -> dict[str, Any]:
     """The page's facts of a run that has its results; `answer`: the report's, in words."""
     lines = [line for line in answer.strip().splitlines() if not line.startswith("The run folder")]
-    knee, facts = result.knee, state_facts(result.status)
     if result.target.simulated:  # the first line says so, and on the page a badge
         lines = lines[1:]
+    facts = state_facts(result.status)
     if result.command == DRILL and result.gates:
-        verdicts = [one.verdict for one in result.gates]
+        verdicts = [gate.verdict for gate in result.gates]
         worst = next(verdict for verdict in WORST_FIRST if verdict in verdicts)
-        facts |= dict(zip(("badge", "tone"), DRILLED[worst], strict=True))
-        facts["expectations"] = to_json(result.gates)  # a table has them
+        badge, tone = DRILLED[worst]
+        facts |= {"badge": badge, "tone": tone, "expectations": to_json(result.gates)}
+        # A table has what these lines say.
         lines = [line for line in lines if not line.startswith(("True", "False", "Inconclusive"))]
+    knee = result.knee
     return facts | {
         "simulated": result.target.label,
         "sentence": lines[0] if lines else "",
@@ -325,31 +353,58 @@ def ending(result: Result, answer: str) -> dict[str, Any]:
     }
 
 
-def _at(one: Level | SloResult, unit: str) -> str:
-    who = "sessions" if unit == "session" else "users"
-    return f"at {one.rate_per_s:g} requests/s" if one.rate_per_s else f"at {one.users} {who}"
+def _load_text(measured: Level | SloResult, unit: str) -> str:
+    """At which load that was: `at 5 requests/s`, `at 8 users`."""
+    if measured.rate_per_s:
+        return f"at {measured.rate_per_s:g} requests/s"
+    users = "sessions" if unit == "session" else "users"
+    return f"at {measured.users} {users}"
 
 
 def tiles(result: Result) -> list[dict[str, Any]]:
     """The result in a few figures: [value, low, high] where there is an interval."""
-    knee, level = result.knee, result.at_knee
-    out: list[tuple[str, Any, str, str, float]] = []
-    if knee and knee.holds:
-        fails = f"fails by {knee.fails_by}" if knee.fails_by else "the highest level tried"
-        out.append(("Holds", str(knee.holds), knee.unit, fails, nan))
-    if knee and knee.estimate is not None:
-        note = f"95% CI: {knee.ci95[0]} to {knee.ci95[1]}"
-        out.append(("Best estimate", str(knee.estimate), knee.unit, note, nan))
+    knee = result.knee
     if knee is None:
-        out += [(one.slo, one.verdict, "", _at(one, result.unit), nan) for one in result.slos]
+        shown = [
+            _tile(slo.slo, slo.verdict, "", _load_text(slo, result.unit)) for slo in result.slos
+        ]
+    else:
+        shown = _knee_tiles(knee)
+    level = result.at_knee
     if level is not None and (knee or len(result.used) == 1):
-        at = _at(level, result.unit)
-        limits = {s.name: s.limit_ns / MS for s in (Slo.parse(one.slo) for one in result.slos)}
-        for key, name in HEADLINES.items():
-            p95 = level.latency(key).at("p95")
-            if knee and (level.tells_ttft or key != "ttft"):
-                p95 = getattr(knee, f"{key}_p95_ms"), *getattr(knee, f"{key}_p95_ms_ci95")
-            out.append((f"p95 {name}", p95, "ms", at, limits.get(f"{key}_p95", nan)))
-        rate = (knee or level).output_tokens_per_s
-        out.append(("Output tokens/s", [rate, nan, nan], "", at, nan))
-    return [dict(zip(("name", "value", "unit", "note", "limit"), one, strict=True)) for one in out]
+        shown += _level_tiles(result, level)
+    return shown
+
+
+def _tile(name: str, value: Any, unit: str, note: str, limit: float = nan) -> dict[str, Any]:
+    return {"name": name, "value": value, "unit": unit, "note": note, "limit": limit}
+
+
+def _knee_tiles(knee: Knee) -> list[dict[str, Any]]:
+    shown = []
+    if knee.holds:
+        fails = f"fails by {knee.fails_by}" if knee.fails_by else "the highest level tried"
+        shown.append(_tile("Holds", str(knee.holds), knee.unit, fails))
+    if knee.estimate is not None:
+        low, high = knee.ci95
+        note = f"95% CI: {low} to {high}"
+        shown.append(_tile("Best estimate", str(knee.estimate), knee.unit, note))
+    return shown
+
+
+def _level_tiles(result: Result, level: Level) -> list[dict[str, Any]]:
+    """The latencies and the throughput at the knee, or of the only level."""
+    knee = result.knee
+    load = _load_text(level, result.unit)
+    slos = [Slo.parse(slo.slo) for slo in result.slos]
+    limits_ms = {slo.name: slo.limit_ns / MS for slo in slos}
+    shown = []
+    for key, name in HEADLINES.items():
+        p95_ms = level.latency(key).at("p95")
+        if knee and (level.tells_ttft or key != "ttft"):  # of all holds of that level
+            p95_ms = (getattr(knee, f"{key}_p95_ms"), *getattr(knee, f"{key}_p95_ms_ci95"))
+        limit_ms = limits_ms.get(f"{key}_p95", nan)
+        shown.append(_tile(f"p95 {name}", p95_ms, "ms", load, limit_ms))
+    rate = (knee or level).output_tokens_per_s
+    shown.append(_tile("Output tokens/s", [rate, nan, nan], "", load))
+    return shown

@@ -21,13 +21,19 @@ from harness.records import names
 Value = str | int | bool | list[str]
 
 FLAG: Final = "--scenario"
+KEY: Final = "scenario"  # the option's name
 REPEATED: Final = argparse._AppendAction  # noqa: SLF001 - of `append` and of `extend`
 
 
 def options_of(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
     """A command's options by the names that a scenario has for them."""
-    found = [a for a in parser._actions if a.dest != "help"]  # noqa: SLF001 - their only place
-    return {a.option_strings[0].lstrip("-") if a.option_strings else a.dest: a for a in found}
+    options = {}
+    for action in parser._actions:  # noqa: SLF001 - their only place
+        if action.dest == "help":
+            continue
+        name = action.option_strings[0].lstrip("-") if action.option_strings else action.dest
+        options[name] = action
+    return options
 
 
 def given_options(
@@ -38,20 +44,23 @@ def given_options(
     The name of what is no option is "".
     """
     keys = {name: key for key, action in options.items() for name in action.option_strings}
-    place = next((key for key, action in options.items() if not action.option_strings), "url")
+    positional = next((key for key, action in options.items() if not action.option_strings), "url")
     rest = iter(words)
     for word in rest:
         name, equals, text = word.partition("=")
         key = keys.get(name, "")
         if not key:
-            yield "" if word.startswith("-") else place, word, [word]
+            yield "" if word.startswith("-") else positional, word, [word]
         elif options[key].nargs == 0:
             yield key, "true" if name == f"--{key}" else "false", [word]
         elif equals:
             yield key, text, [word]
         else:
-            after = next(rest, None)  # None: argparse says that it lacks its value
-            yield key, after or "", [word] if after is None else [word, after]
+            value = next(rest, None)
+            if value is None:  # argparse says that it lacks its value
+                yield key, "", [word]
+            else:
+                yield key, value, [word, value]
 
 
 def expanded(words: list[str], commands: Mapping[str, argparse.ArgumentParser]) -> list[str]:
@@ -59,48 +68,75 @@ def expanded(words: list[str], commands: Mapping[str, argparse.ArgumentParser]) 
 
     What only another command has is left out, and said: one file serves `knee`, `run` and `sweep`.
     """
-    every = {name: options_of(parser) for name, parser in commands.items()}
-    options = every.get(words[0], {}) if words else {}
+    if not words or words[0] not in commands:
+        return words
+    command = words[0]
+    options = options_of(commands[command])
     given = list(given_options(words[1:], options))
-    paths = [Path(text) for key, text, _ in given if key == "scenario"]
-    if "scenario" not in options or not paths:
+    paths = [Path(text) for key, text, _ in given if key == KEY]
+    if KEY not in options or not paths:
         return words
     path = paths[-1] / names.SCENARIO if paths[-1].is_dir() else paths[-1]
-    ours = {key for of in every.values() if "scenario" in of for key in of} - {"scenario"}
-    taken = {key for key, *_ in given}
-    for group in commands[words[0]]._mutually_exclusive_groups:  # noqa: SLF001 - as above
-        either = {k for k, a in options.items() if a in group._group_actions}  # noqa: SLF001
-        taken |= either if either & taken else set()
-    if "url" in taken:
-        simulated = (k for k, a in options.items() if a.dest.startswith("engine_"))
-        taken |= {"embedded", *simulated}
-    taken |= {"url"} if "embedded" in taken else set()
-    ahead, elsewhere = [], []
+    known = _scenario_options(commands)
+    replaced = _replaced({key for key, *_ in given}, options, commands[command])
+    from_file: list[str] = []
+    left_out = []
     for name, value in _read(path).items():
         key = name.replace("_", "-")
-        if key in ours & options.keys():
-            ahead += [] if key in taken else _words(f"{name} of {path}", value, options[key])
-        elif key in ours:
-            elsewhere.append(name)
-        else:
+        if key not in known:
             meant = closest(key, options)
             raise ConfigError(
-                f"{path} has {name!r}, and `{words[0]}` has no option --{key}: expected names of "
-                f"options; try {meant or f'`vllm-harness {words[0]} --help`'}."
+                f"{path} has {name!r}, and `{command}` has no option --{key}: expected names of "
+                f"options; try {meant or f'`vllm-harness {command} --help`'}."
             )
-    if elsewhere:
-        sys.stderr.write(f"{path}: `{words[0]}` leaves out {', '.join(elsewhere)}\n")
-    mine = [word for key, _, own in given if key != "scenario" for word in own]
-    return [words[0], *ahead, *mine]
+        if key not in options:
+            left_out.append(name)
+        elif key not in replaced:
+            from_file += _words(f"{name} of {path}", value, options[key])
+    if left_out:
+        sys.stderr.write(f"{path}: `{command}` leaves out {', '.join(left_out)}\n")
+    own = [word for key, _, own_words in given if key != KEY for word in own_words]
+    return [command, *from_file, *own]
+
+
+def _scenario_options(commands: Mapping[str, argparse.ArgumentParser]) -> set[str]:
+    """The names of all options of commands that read a scenario."""
+    known: set[str] = set()
+    for parser in commands.values():
+        options = options_of(parser)
+        if KEY in options:
+            known |= options.keys()
+    return known - {KEY}
+
+
+def _replaced(
+    given: set[str], options: Mapping[str, argparse.Action], parser: argparse.ArgumentParser
+) -> set[str]:
+    """The options whose value in the file counts no more, as the command line decides them."""
+    replaced = set(given)
+    for group in parser._mutually_exclusive_groups:  # noqa: SLF001 - as above
+        actions = group._group_actions  # noqa: SLF001
+        either = {key for key, action in options.items() if action in actions}
+        if either & replaced:
+            replaced |= either
+    # A URL excludes the embedded server with its flags, and this one a URL.
+    if "url" in replaced:
+        replaced.add("embedded")
+        replaced |= {key for key, action in options.items() if action.dest.startswith("engine_")}
+    if "embedded" in replaced:
+        replaced.add("url")
+    return replaced
 
 
 def option_words(
     values: Mapping[str, Any], parser: argparse.ArgumentParser, where: str
 ) -> list[str]:
     """Options of a command in a table of some other file, as words. Raises ConfigError."""
-    options, words = options_of(parser), []
+    options = options_of(parser)
+    words: list[str] = []
     for name, value in values.items():
-        if (key := name.replace("_", "-")) not in options:
+        key = name.replace("_", "-")
+        if key not in options:
             raise ConfigError(
                 f"{where} has {name!r}: expected options of `{parser.prog}`; "
                 f"try {closest(key, options, 'workload')}."
@@ -128,14 +164,23 @@ def _words(what: str, value: Any, action: argparse.Action) -> list[str]:
         if not isinstance(value, bool):
             raise ConfigError(f"{what} is {value!r}: expected a switch; try true or false.")
         return [flag] if value else list(action.option_strings[1:])
+    texts = _texts(value, str(action.metavar))
+    if not isinstance(action, REPEATED):
+        texts = [",".join(texts)]
+    if not flag:
+        return texts
+    return [f"{flag}={text}" for text in texts]
+
+
+def _texts(value: Any, metavar: str) -> list[str]:
+    """The texts of one value, which may be a table or a list."""
     if isinstance(value, dict):
-        between = ":" if ":" in str(action.metavar) else "="  # a header, or NAME=VALUE
-        show = json.dumps if str(action.metavar).endswith("JSON") else _text
-        texts = [f"{name}{between}{show(one)}" for name, one in value.items()]
-    else:
-        texts = [_text(one) for one in (value if isinstance(value, list) else [value])]
-    texts = texts if isinstance(action, REPEATED) else [",".join(texts)]
-    return [f"{flag}={text}" if flag else text for text in texts]
+        between = ":" if ":" in metavar else "="  # a header, or NAME=VALUE
+        to_text = json.dumps if metavar.endswith("JSON") else _text
+        return [f"{name}{between}{to_text(item)}" for name, item in value.items()]
+    if isinstance(value, list):
+        return [_text(item) for item in value]
+    return [_text(value)]
 
 
 def _text(value: Any) -> str:
@@ -149,27 +194,33 @@ def scenario_of(
 
     `without`: names of options that say where results go.
     """
-    asked: dict[str, Value] = {
+    values: dict[str, Value] = {
         key: _plain(action.default)
         for key, action in options.items()
         if isinstance(action.default, str) and action.default
     }
     for key, text, _ in given_options(words, options):
-        if isinstance(options[key], REPEATED):
-            known = asked.setdefault(key, [])
-            assert isinstance(known, list)  # noqa: S101 - for mypy: nothing else is put there
-            known += slo_texts(text) if key == "slo" else (text,)
+        action = options[key]
+        if isinstance(action, REPEATED):
+            texts = values.setdefault(key, [])
+            assert isinstance(texts, list)  # noqa: S101 - for mypy: nothing else is put there
+            texts += slo_texts(text) if key == "slo" else (text,)
+        elif action.nargs == 0:
+            values[key] = text == "true"
         else:
-            asked[key] = text == "true" if options[key].nargs == 0 else _plain(text)
-    return {key: value for key, value in asked.items() if key not in without}
+            values[key] = _plain(text)
+    return {key: value for key, value in values.items() if key not in without}
 
 
 def _plain(text: str) -> str | int:
-    return int(text) if text.isascii() and text.isdecimal() and str(int(text)) == text else text
+    """A number as one, if it is written as a number is."""
+    is_number = text.isascii() and text.isdecimal() and str(int(text)) == text
+    return int(text) if is_number else text
 
 
 def to_toml(values: Mapping[str, Value], command: str) -> str:
     """A scenario file. JSON's text, numbers and lists are TOML's too, but for one control."""
     lines = [f"# repeats it: vllm-harness {command} {FLAG} THIS_FILE"]
-    lines += [f"{key} = {json.dumps(one, ensure_ascii=False)}" for key, one in values.items()]
+    for key, value in values.items():
+        lines.append(f"{key} = {json.dumps(value, ensure_ascii=False)}")
     return "\n".join([*lines, ""]).replace("\x7f", "\\u007f")

@@ -141,15 +141,9 @@ def wanted_levels(
     """
 
     def planned() -> tuple[SearchPlan, tuple[Hold, ...]]:
-        from harness.core.states import Purpose, StopRule  # noqa: PLC0415 - as above
-        from harness.search.next_level import Hold, SearchPlan  # noqa: PLC0415 - see `Wanted`
+        from harness.search.next_level import SearchPlan  # noqa: PLC0415 - see `Wanted`
 
-        batch = load.batch
-        stop = StopRule.time if duration_ns else StopRule.batch if batch else StopRule.requests
-        one = Hold(1, Purpose.sequential, stop, duration_ns, batch or requests)
-        purpose = Purpose.batch if batch else Purpose.hold
-        once = [one] * bool(batch) + [replace(one, users=n, purpose=purpose) for n in levels]
-        holds = tuple(once * repeats)
+        holds = _holds(levels, duration_ns, requests, load.batch) * repeats
         plan = SearchPlan(
             slos=slos,
             min_users=min(levels),
@@ -163,3 +157,24 @@ def wanted_levels(
 
     most = load.max_in_flight if load.arrivals else max(levels)
     return Wanted(kind, target, load, output, planned, most, repeats, dry_run=dry_run)
+
+
+def _holds(
+    levels: tuple[int, ...], duration_ns: int, requests: int, batch: int
+) -> tuple[Hold, ...]:
+    """Each level once. Before those of batches, one user sends a batch alone, to compare with."""
+    from harness.core.states import Purpose, StopRule  # noqa: PLC0415 - see `Wanted`
+    from harness.search.next_level import Hold  # noqa: PLC0415 - as above
+
+    if duration_ns:
+        stop = StopRule.time
+    elif batch:
+        stop = StopRule.batch
+    else:
+        stop = StopRule.requests
+    alone = Hold(1, Purpose.sequential, stop, duration_ns, batch or requests)
+    purpose = Purpose.batch if batch else Purpose.hold
+    holds = [replace(alone, users=users, purpose=purpose) for users in levels]
+    if batch:
+        holds.insert(0, alone)
+    return tuple(holds)
