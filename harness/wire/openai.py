@@ -272,19 +272,23 @@ def _typed_counts(kind: str, usage: Any, finish: Any) -> Chunk:
     done = kind in LAST_EVENTS
     if not finish:
         finish = "stop" if done and usage else ""
+    completion = -1
+    if finish:  # only then it is that of the whole answer
+        completion = _count(usage.get("output_tokens"))
     prompt = -1
     if INPUTS[0] in usage:
         prompt = sum(usage.get(name) or 0 for name in INPUTS)
     input_details = usage.get("input_tokens_details") or {}
     output_details = usage.get("output_tokens_details") or {}
     cached = usage.get(INPUTS[1], input_details.get("cached_tokens"))
+    reasoning = output_details.get("reasoning_tokens")
     return Chunk(
-        completion_tokens=_count(usage.get("output_tokens")) if finish else -1,
+        completion_tokens=completion,
         prompt_tokens=_count(prompt),
         cached_tokens=_count(cached),
         finish_reason=_reason(FINISHES.get(finish, finish)),
         done=done,
-        reasoning_tokens=_count(output_details.get("reasoning_tokens")),
+        reasoning_tokens=_count(reasoning),
     )
 
 
