@@ -15,7 +15,9 @@ from harness.records.redact import HIDDEN, redact_text
 LOOPBACK: Final = "127.0.0.1"  # where our own pages without a login are served
 DEFAULT_PORTS = {"http": 80, "https": 443}
 _HOST = re.compile(r"[\w.-]+|[0-9A-Fa-f:.]+(%\w+)?")  # a name, an IPv4 or an IPv6 address
+_PATH = re.compile("[!-~]*")
 _PORT = re.compile(r":?([1-9][0-9]{1,4})", re.ASCII)
+_NO_SCHEME = re.compile(r"(?!.*://)\w[\w.:/-]*")
 _ENDPOINT = re.compile(r"/v1/(chat/completions|completions|responses|messages|models)$")
 _OTHER_ENDPOINT = re.compile(r"/(metrics|health|version|docs|tokenize)$")  # of a server itself
 TARGET: Final = "the URL"
@@ -54,8 +56,7 @@ class Address:
     @classmethod
     def parse(cls, url: str, what: str = TARGET) -> Address:
         """Parse `http://HOST[:PORT][/PATH][/v1]`. Raises ConfigError with an example."""
-        plain = re.split("[?#]", redact_text(url))[0]
-        shown = re.sub(r"^(\w+:/+|)\S*@", rf"\1{HIDDEN}@", plain)
+        shown = _without_secrets(url)
         try:
             parts = urlsplit(url.strip())
             port = parts.port
@@ -68,13 +69,10 @@ class Address:
             ) from None
         # `urlsplit` drops line breaks and tabs from the middle of a URL
         known = parts.scheme in DEFAULT_PORTS and url.strip().isprintable()
-        if not (known and _HOST.fullmatch(host) and re.fullmatch("[!-~]*", parts.path)):
-            bare = url.strip().removeprefix("//")
-            bare = f"{LOOPBACK}:{port_alone[1]}" if (port_alone := _PORT.fullmatch(bare)) else bare
-            bare = bare if re.fullmatch(r"(?!.*://)\w[\w.:/-]*", bare) else f"{LOOPBACK}:8000"
+        if not (known and _HOST.fullmatch(host) and _PATH.fullmatch(parts.path)):
             raise ConfigError(
                 f"{what} is {shown!r}: expected http:// or https:// with a host, without spaces; "
-                f"try http://{bare}."
+                f"try http://{_host_and_port(url)}."
             )
         if parts.username or parts.password or parts.query or parts.fragment:
             raise ConfigError(
@@ -91,6 +89,23 @@ class Address:
                 f"{what} is {url!r}, one of a server's endpoints: expected the server; try {root}."
             )
         return cls(parts.scheme, host, port or DEFAULT_PORTS[parts.scheme], path)
+
+
+def _without_secrets(url: str) -> str:
+    """Return it as a message may show it: without a user, a query or a fragment."""
+    plain = re.split("[?#]", redact_text(url))[0]
+    return re.sub(r"^(\w+:/+|)\S*@", rf"\1{HIDDEN}@", plain)
+
+
+def _host_and_port(text: str) -> str:
+    """Return what was probably meant by a text that is no URL: a port, or all but http://."""
+    bare = text.strip().removeprefix("//")
+    port = _PORT.fullmatch(bare)
+    if port:
+        return f"{LOOPBACK}:{port[1]}"
+    if _NO_SCHEME.fullmatch(bare):
+        return bare
+    return f"{LOOPBACK}:8000"
 
 
 def parse_exporter_url(where: str) -> Address:
