@@ -119,10 +119,10 @@ def parse_exporter_url(where: str) -> Address:
     return replace(address, path=address.path.removesuffix("/metrics"))
 
 
-def group_by_family(found: list[Any]) -> list[list[Any]]:
+def group_by_family(infos: list[Any]) -> list[list[Any]]:
     """Group the results of `getaddrinfo` by family, in its order of preference."""
-    families = [info[0] for info in found]
-    ordered = sorted(found, key=lambda info: families.index(info[0]))
+    families = [info[0] for info in infos]
+    ordered = sorted(infos, key=lambda info: families.index(info[0]))
     return [list(group) for _, group in groupby(ordered, key=lambda info: info[0])]
 
 
@@ -131,10 +131,11 @@ def addresses_of(address: Address) -> tuple[str, ...]:
     import socket  # noqa: PLC0415 - the command line parses addresses; --help does without sockets
 
     try:
-        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        infos = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     except OSError:  # the name resolved a moment ago; a hiccup of DNS is no reason to stop
         return ()
-    return tuple(info[4][0] for info in group_by_family(found)[0])
+    preferred = group_by_family(infos)[0]
+    return tuple(info[4][0] for info in preferred)
 
 
 def check_port(flag: str, host: str, port: int) -> None:

@@ -119,9 +119,9 @@ class ConfigValues:
 
     def odd(self, name: str, value: Any, expected: str) -> ConfigError:
         """Return the sentence about a field that holds something else than expected."""
-        found = one_line(repr(value), SHOWN_CHARACTERS)
+        shown = one_line(repr(value), SHOWN_CHARACTERS)
         return ConfigError(
-            f"{self.file} has {found} as {name}: expected {expected}; try the file that was "
+            f"{self.file} has {shown} as {name}: expected {expected}; try the file that was "
             "published with the model."
         )
 

@@ -59,8 +59,8 @@ class StreamDecoder:
     returns holds all of them.
     """
 
-    def __init__(self, asked: SentRequest) -> None:
-        self.asked = asked
+    def __init__(self, request: SentRequest) -> None:
+        self.request = request
         self.exact_events = 0  # since the last part
         self.status = 0
         self._type = EVENT_STREAM
@@ -293,7 +293,7 @@ class StreamDecoder:
     ) -> RequestRecord:
         at_ns, not_before_ns, tokens = events
         return RequestRecord(
-            **self.asked._asdict(),
+            **self.request._asdict(),
             done_ns=done_ns,
             outcome=outcome,
             head_ns=self._head_ns,
