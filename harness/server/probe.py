@@ -139,12 +139,7 @@ def _read_metrics_pages(
 
     Raises ServerUnreachable for one of `urls` that has none.
     """
-    if urls:
-        places = list(urls)
-    elif len(addresses) > 1:
-        places = list(addresses)
-    else:
-        places = [""]  # the target
+    places = _places(urls, addresses)
     pages: dict[str, bytes] = {}
     servers: set[str] = set()
     missing = ""
@@ -165,6 +160,15 @@ def _read_metrics_pages(
     cache = cache_summary(*(cache_config(page, model) for page in pages.values()))
     first_page = next(iter(pages.values()))
     return MetricsPages(tuple(filter(None, pages)), cache, lacking(first_page, cache))
+
+
+def _places(urls: Sequence[str], addresses: Sequence[str]) -> list[str]:
+    """Where pages are, as TargetAccess.replicas takes it; "": at the target."""
+    if urls:
+        return list(urls)
+    if len(addresses) > 1:
+        return list(addresses)
+    return [""]
 
 
 def _read_page(url: str, replica: TargetAccess, model: str) -> tuple[bytes, str, str]:
