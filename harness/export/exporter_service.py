@@ -55,26 +55,38 @@ class TargetReader:
             self.lost(str(error))
             return
         if sample is None:
-            found = without_metrics(str(self._access.address), answer)
-            self.lost(f"{found}: expected a vLLM server; look at it with curl.")
+            problem = without_metrics(str(self._access.address), answer)
+            self.lost(f"{problem}: expected a vLLM server; look at it with curl.")
             return
-        kept = list(before.samples)
-        # A counter that fell means that the server has restarted: its old samples say nothing about
-        # the new process, and its flags may be different.
-        new = not before.up or (bool(kept) and bool(counter_that_fell(kept[-1], sample)))
         cache = cache_summary(cache_config(answer.body))
-        if new:
+        if self._is_new_process(sample):
             for lack in lacking(answer.body, cache):
                 _say(f"{lack}.")
+            samples = [sample]
+            shown_flags: Mapping[str, Any] = flags(self._access)
+        else:
+            samples = [*before.samples[1 - KEPT :], sample]
+            shown_flags = before.read
         self.seen = replace(
             before,
             up=True,
             took_s=took_ns / SECOND,
-            samples=([] if new else kept[1 - KEPT :]) + [sample],
+            samples=samples,
             cache=cache,
-            read=flags(self._access) if new else before.read,
+            read=shown_flags,
         )
         self.why = ""
+
+    def _is_new_process(self, sample: ServerSample) -> bool:
+        """Whether the server was down or has restarted, as a counter that fell shows.
+
+        Its old samples say nothing about the new process, and its flags may be different.
+        """
+        if not self.seen.up:
+            return True
+        if not self.seen.samples:
+            return False
+        return bool(counter_that_fell(self.seen.samples[-1], sample))
 
     def close(self) -> None:
         self._scrape.close()
@@ -100,7 +112,8 @@ class GpuReader:
             self.why = ""
 
     def lost(self, why: str) -> None:
-        self.samples, self.why = [], why
+        self.samples = []
+        self.why = why
 
 
 def run_exporter(
@@ -115,8 +128,8 @@ def run_exporter(
     gpu = GpuReader(open_gpus(gpu_metrics, access.address))
     pages = MetricsServer(host, port, lambda: render_page(target, gpu), "--port")
     signal.signal(signal.SIGTERM, lambda *_: pages.stop())
-    more = f"; {gpu.gpus.why}" if gpu.gpus.why else ""
-    _say(f"Serving {access.address} at http://{host}:{pages.port}/metrics{more}; Ctrl-C stops it.")
+    gpus = f"; {gpu.gpus.why}" if gpu.gpus.why else ""
+    _say(f"Serving {access.address} at http://{host}:{pages.port}/metrics{gpus}; Ctrl-C stops it.")
     for reader in (target, gpu):
         threading.Thread(target=_every_second, args=(reader,), daemon=True).start()
     pages.serve()
@@ -128,12 +141,14 @@ def _say(line: str) -> None:
 
 def render_page(target: TargetReader, gpu: GpuReader) -> bytes:
     now_ns = time.time_ns()
-    gpus = gpu_values(gpu.gpus.found, gpu.samples, now_ns)
-    return render_metrics(TARGET, target_values(target.seen, now_ns)) + render_metrics(GPU, gpus)
+    of_gpus = gpu_values(gpu.gpus.found, gpu.samples, now_ns)
+    of_target = target_values(target.seen, now_ns)
+    return render_metrics(TARGET, of_target) + render_metrics(GPU, of_gpus)
 
 
 def _every_second(reader: TargetReader | GpuReader) -> None:
-    due, reported = time.monotonic(), ""
+    due_s = time.monotonic()
+    reported = ""
     while True:
         try:
             reader.read()
@@ -142,12 +157,12 @@ def _every_second(reader: TargetReader | GpuReader) -> None:
         if reader.why != reported:
             _say(reader.why or reader.recovered)
         reported = reader.why
-        due = max(due + PERIOD_S, time.monotonic())
-        time.sleep(max(due - time.monotonic(), 0.0))
+        due_s = max(due_s + PERIOD_S, time.monotonic())
+        time.sleep(max(due_s - time.monotonic(), 0.0))
 
 
 WINDOW_NS: Final = 60 * SECOND  # over which means are taken
-KEYS: Final = {one.name.removeprefix("harness_"): one.key for one in GPU}
+KEYS: Final = {metric.name.removeprefix("harness_"): metric.key for metric in GPU}
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,61 +178,68 @@ class TargetState:
     target: str = ""  # HOST:PORT
 
 
-def target_values(seen: TargetState, now_ns: int) -> Values:
+def target_values(state: TargetState, now_ns: int) -> Values:
     """Return the values of TARGET; those of a target that does not answer are left out."""
-    values: dict[str, Any] = {"target_up": float(seen.up)}
-    if seen.target:
-        values["target_info"] = {(seen.target,): 1.0}
-    if not seen.up or not seen.samples:
+    values: dict[str, Any] = {"target_up": float(state.up)}
+    if state.target:
+        values["target_info"] = {(state.target,): 1.0}
+    if not state.up or not state.samples:
         return values
-    last = seen.samples[-1]
+    last = state.samples[-1]
     values["target_sample_age"] = (now_ns - last.at_ns) / SECOND
-    values["target_scrape_duration"] = seen.took_s
+    values["target_scrape_duration"] = state.took_s
     values["engine_cpu"] = last.engine_cpu_s
-    tokens = seen.cache.get("kv_tokens")
+    tokens = state.cache.get("kv_tokens")
     if tokens is not None:
         values["server_kv_tokens"] = float(tokens)
         values["server_kv_free_tokens"] = tokens * (1 - last.kv_usage)
-    return values | _slots(seen, last) | _split(seen.samples)
+    return values | _slots(state, last) | _split_ttft(state.samples)
 
 
-def _slots(seen: TargetState, last: ServerSample) -> Values:
-    flags, engines = {**seen.given, **seen.read}, seen.cache.get("engines")
-    server = {"flags": flags, "read": tuple(seen.read), "engines": engines}
-    found = max_num_seqs(server, seen.samples)
-    if found.value is None:
+def _slots(state: TargetState, last: ServerSample) -> Values:
+    server = {
+        "flags": {**state.given, **state.read},
+        "read": tuple(state.read),
+        "engines": state.cache.get("engines"),
+    }
+    known = max_num_seqs(server, state.samples)
+    if known.value is None:
         return {}
     return {
-        "server_max_num_seqs": {(found.source.value,): found.slots},
-        "server_slots_free": max(found.slots - last.running, 0.0),
+        "server_max_num_seqs": {(known.source.value,): known.slots},
+        "server_slots_free": max(known.slots - last.running, 0.0),
     }
 
 
-def _split(samples: Sequence[ServerSample]) -> Values:
-    recent = samples_within(samples, samples[-1].at_ns - WINDOW_NS, samples[-1].at_ns)
-    ttft, queue, prefill = (histogram_mean_s(recent, key) for key in ("ttft", "queue", "prefill"))
-    parts = {"queue": queue, "prefill": prefill, "rest": ttft - queue - prefill}
-    return {
-        "server_ttft_mean": ttft,
-        "server_ttft_part_mean": {(part,): value for part, value in parts.items()},
+def _split_ttft(samples: Sequence[ServerSample]) -> Values:
+    now_ns = samples[-1].at_ns
+    recent = samples_within(samples, now_ns - WINDOW_NS, now_ns)
+    ttft_s = histogram_mean_s(recent, "ttft")
+    queue_s = histogram_mean_s(recent, "queue")
+    prefill_s = histogram_mean_s(recent, "prefill")
+    parts_s = {
+        ("queue",): queue_s,
+        ("prefill",): prefill_s,
+        ("rest",): ttft_s - queue_s - prefill_s,
     }
+    return {"server_ttft_mean": ttft_s, "server_ttft_part_mean": parts_s}
 
 
 def gpu_values(found: Sequence[GpuInfo], samples: Sequence[GpuSample], now_ns: int) -> Values:
     """Return the values of GPU from one sample per GPU."""
     if not samples:
         return {}
-    values: dict[str, Any] = {
-        "gpu_info": {(str(g.index), g.name, g.uuid, g.driver): 1.0 for g in found},
-        "gpu_memory": {(str(g.index),): g.memory_mib * MIB or nan for g in found},
-        "gpu_sample_age": (now_ns - samples[0].at_ns) / SECOND,
-    }
-    for name, (series, unit) in GPU_SERIES.items():
-        values[KEYS[series]] = {(str(s.gpu),): getattr(s, name) * unit for s in samples}
-    values["gpu_throttled"] = {
-        (str(s.gpu), label): float(words in s.throttled)
-        for s in samples
-        if s.throttled is not None
-        for words, label in REASON_LABELS.items()
-    }
+    values: dict[str, Any] = {"gpu_sample_age": (now_ns - samples[0].at_ns) / SECOND}
+    values["gpu_info"] = {(str(gpu.index), gpu.name, gpu.uuid, gpu.driver): 1.0 for gpu in found}
+    values["gpu_memory"] = {(str(gpu.index),): gpu.memory_mib * MIB or nan for gpu in found}
+    for field_name, (series, unit) in GPU_SERIES.items():
+        readings = {(str(sample.gpu),): getattr(sample, field_name) * unit for sample in samples}
+        values[KEYS[series]] = readings
+    throttled = {}
+    for sample in samples:
+        if sample.throttled is None:
+            continue
+        for words, label in REASON_LABELS.items():
+            throttled[str(sample.gpu), label] = float(words in sample.throttled)
+    values["gpu_throttled"] = throttled
     return values

@@ -37,21 +37,30 @@ CHARTS: Final = [
     if row.live
 ]
 Point = list[float | str | None]
-_CURSOR: Final = re.compile(r"([0-9a-f]{1,20})-(\d{1,9})-(\d{1,9})-(\d{1,9})")
+_CURSOR: Final = re.compile(
+    r"(?P<run>[0-9a-f]{1,20})-(?P<thinned>\d{1,9})-(?P<points>\d{1,9})-(?P<version>\d{1,9})"
+)
 
 
 def slo_facts(slos: Sequence[Slo]) -> list[dict[str, Any]]:
-    return [
-        {
-            # an output speed is drawn on the TPOT chart, as the time per token that it stands for
-            "key": "tpot" if slo.speed else slo.metric,
-            "statistic": f"{slo.name}," if slo.speed else slo.statistic,
-            "limit": slo.limit,
-            "unit": slo.unit,
-            "limit_ms": slo.limit_ns / MS,
-        }
-        for slo in slos
-    ]
+    return [_facts_of(slo) for slo in slos]
+
+
+def _facts_of(slo: Slo) -> dict[str, Any]:
+    key = slo.metric
+    statistic = slo.statistic
+    if slo.speed:
+        # an output speed is drawn on the TPOT chart, as the time per token that it stands for
+        key = "tpot"
+        statistic = f"{slo.name},"
+    limit_ms = slo.limit_ns / MS
+    return {
+        "key": key,
+        "statistic": statistic,
+        "limit": slo.limit,
+        "unit": slo.unit,
+        "limit_ms": limit_ms,
+    }
 
 
 @dataclass(slots=True)
@@ -108,21 +117,29 @@ class LiveState:
     def changes_since(self, cursor: str = "") -> dict[str, Any]:
         """Return the `facts` and `points` after `cursor` (`whole`: all points, replace them)."""
         history = self.history
-        match = _CURSOR.fullmatch(cursor)
-        known = match is not None and match[1] == f"{self._run:x}"
-        had = tuple(map(int, match.groups()[1:])) if known and match is not None else (-1, 0, -1)
-        whole = had[0] != history.thinned
-        place = len(history.points)
+        n_points = len(history.points)
+        thinned, n_known, version = self._parse_cursor(cursor)
+        whole = thinned != history.thinned
+        points = history.points
+        if not whole:
+            points = history.points[min(n_known, n_points) :]
         update: dict[str, Any] = {
-            "cursor": f"{self._run:x}-{history.thinned}-{place}-{self._version}",
+            "cursor": f"{self._run:x}-{history.thinned}-{n_points}-{self._version}",
             "now": self.now,
-            "points": history.points if whole else history.points[min(had[1], place) :],
+            "points": points,
             "whole": whole,
         }
-        if had[2] != self._version:
+        if version != self._version:
             names = {"columns": COLUMNS, "latencies": CHARTS, "quantiles": [*QUANTILES]}
             update["facts"] = self.facts | names
         return update
+
+    def _parse_cursor(self, cursor: str) -> tuple[int, int, int]:
+        """What a page has: times thinned, points and version; (-1, 0, -1): nothing of this run."""
+        match = _CURSOR.fullmatch(cursor)
+        if match is None or match["run"] != f"{self._run:x}":
+            return -1, 0, -1
+        return int(match["thinned"]), int(match["points"]), int(match["version"])
 
 
 class State(NamedTuple):
@@ -164,10 +181,12 @@ DRILLED: Final = {
     Verdict.inconclusive: ("inconclusive", "unsure"),
     Verdict.missed: ("drill failed", "bad"),
 }
-FINAL_STATES: Final = tuple(STATES)[list(STATES).index("refused") :]  # the final states
+_NAMES: Final = tuple(STATES)
+FINAL_STATES: Final = _NAMES[_NAMES.index("refused") :]
 
 
 def state_facts(state: str, more: str = "") -> dict[str, Any]:
     row = STATES[state]
-    over, sentence = state in FINAL_STATES or state == "idle", row.sentence.format(more).strip()
+    over = state in FINAL_STATES or state == "idle"
+    sentence = row.sentence.format(more).strip()
     return row._asdict() | {"state": state, "over": over, "sentence": sentence}

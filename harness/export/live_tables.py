@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from harness.metrics.run_latencies import LatencyBins
     from harness.metrics.slo import Slo
 
-WITHIN, OVER, TOO_FEW = "within so far", "over so far", "too few requests"
+WITHIN: Final = "within so far"
+OVER: Final = "over so far"
+TOO_FEW: Final = "too few requests"
 CSV_COLUMNS: Final = ("key", "metric", "n", *QUANTILES, "max")
 
 
@@ -35,7 +37,8 @@ class LiveTables:
 
     def begin(self, counts: RunCounts, *, with_slos: bool = True) -> None:
         """Another run begins. A search judges each level by itself: it is shown without SLOs."""
-        self._counts, self._with_slos = counts, with_slos
+        self._counts = counts
+        self._with_slos = with_slos
         self.clear()
 
     def clear(self) -> None:
@@ -53,25 +56,22 @@ class LiveTables:
 
         Values are in ms; None: no value yet; "inf": too many requests failed.
         """
-        latencies = [
-            [LATENCIES[key].name, bins.n, *map(_shown, _values_ms(bins))]
-            for key, bins in self._latencies.look().items()
-        ]
+        latencies = []
+        for key, bins in self._latencies.look().items():
+            values = [_shown(ms) for ms in _values_ms(bins)]
+            latencies.append([LATENCIES[key].name, bins.n, *values])
         return {"latencies": latencies, "slos": self.slo_rows()}
 
     def slo_rows(self) -> list[dict[str, str | int]]:
         """Of each SLO, the exact share of observations over its limit; failures are over."""
-        counts = self._counts
         if not self._with_slos:
             return []
-        return [
-            _slo_row(
-                slo,
-                counts.observed[i] - self._observed_before[i],
-                counts.missed[i] - self._missed_before[i],
-            )
-            for i, slo in enumerate(counts.slos)
-        ]
+        rows = []
+        for i, slo in enumerate(self._counts.slos):
+            observed = self._counts.observed[i] - self._observed_before[i]
+            missed = self._counts.missed[i] - self._missed_before[i]
+            rows.append(_slo_row(slo, observed, missed))
+        return rows
 
     def csv(self) -> str:
         """The latencies with CSV_COLUMNS as the header, in ms; "-": no value yet."""

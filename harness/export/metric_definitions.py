@@ -7,7 +7,7 @@ processes, SLOs and enumerations; never a request, a prompt or the number of a l
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from math import inf, isnan
@@ -48,34 +48,28 @@ with (files(__package__) / "metrics.csv").open() as _file:
 
 def _metrics(of: str) -> tuple[MetricDefinition, ...]:
     """Those rows of metrics.csv."""
-    rows = [row for row in _ROWS if row["of"] == of]
-    return tuple(
-        MetricDefinition(
-            row["key"],
-            "_".join(filter(None, ("harness", row["key"], row["unit"], SUFFIX.get(row["kind"])))),
-            row["kind"],
-            row["help"],
-            tuple(row["labels"].split()),
-        )
-        for row in rows
-    )
+    return tuple(_metric(row) for row in _ROWS if row["of"] == of)
+
+
+def _metric(row: Mapping[str, str]) -> MetricDefinition:
+    parts = ("harness", row["key"], row["unit"], SUFFIX.get(row["kind"]))
+    name = "_".join(filter(None, parts))
+    labels = tuple(row["labels"].split())
+    return MetricDefinition(row["key"], name, row["kind"], row["help"], labels)
+
+
+def _latency_metrics() -> tuple[MetricDefinition, ...]:
+    metrics = []
+    for key, row in HISTOGRAMS.items():
+        counted_once = "gap" if key in GAPS else "request"
+        words = f"{row.title} of each {counted_once}. {row.counted}"
+        metrics.append(MetricDefinition(key, row.prometheus, "histogram", words))
+    return tuple(metrics)
 
 
 TARGET: Final = _metrics("target")
 GPU: Final = _metrics("gpu")
-RUN: Final = (
-    *_metrics("load"),
-    *(
-        MetricDefinition(
-            key,
-            row.prometheus,
-            "histogram",
-            f"{row.title} of each {'gap' if key in GAPS else 'request'}. {row.counted}",
-        )
-        for key, row in HISTOGRAMS.items()
-    ),
-    *_metrics("results"),
-)
+RUN: Final = (*_metrics("load"), *_latency_metrics(), *_metrics("results"))
 METRIC_DEFINITIONS: Final = {
     "the exporter": (*TARGET, *GPU),
     "a run": RUN,
@@ -94,19 +88,24 @@ class _Page:
 
     def collect(self) -> Iterator[Metric]:
         for row in self.rows:
-            found = self.values.get(row.key)
-            if found is None:
+            values = self.values.get(row.key)
+            if values is None:
                 continue
+            if not row.labels:
+                values = {(): values}
             family = FAMILIES[row.kind](row.name, row.help, labels=row.labels)
-            for labels, value in (found if row.labels else {(): found}).items():
+            for labels, value in values.items():
                 if isinstance(value, Histogram):
-                    bounds = ("+Inf" if bound == inf else str(bound) for bound in value.bounds)
-                    buckets = list(zip(bounds, value.counts, strict=True))
-                    family.add_metric(labels, buckets, value.sum)
+                    family.add_metric(labels, _buckets(value), value.sum)
                 elif not isnan(value):
                     family.add_metric(labels, value)
             if family.samples:
                 yield family
+
+
+def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
+    bounds = ["+Inf" if bound == inf else str(bound) for bound in histogram.bounds]
+    return list(zip(bounds, histogram.counts, strict=True))
 
 
 def render_metrics(rows: Sequence[MetricDefinition], values: Values) -> bytes:

@@ -13,7 +13,8 @@ from harness.errors import ConfigError
 
 STOP_POLL_S: Final = 0.2  # how often the server checks whether to stop
 CLIENT_TIMEOUT_S: Final = 1.0  # for a client that connects and sends nothing, or does not read
-OK, NOT_FOUND = 200, 404
+OK: Final = 200
+NOT_FOUND: Final = 404
 
 
 class MetricsServer(HTTPServer):
@@ -66,10 +67,16 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Handle GET; BaseHTTPRequestHandler answers other methods with 501."""
         path = self.path.partition("?")[0]
-        status, body = (OK, b"ok\n") if path == "/healthz" else (NOT_FOUND, b"see /metrics\n")
         if path == "/metrics":
-            status, body = OK, self.server.page()
+            body = self.server.page()
             self.server.scrapes += 1
+            self._answer(OK, body)
+        elif path == "/healthz":
+            self._answer(OK, b"ok\n")
+        else:
+            self._answer(NOT_FOUND, b"see /metrics\n")
+
+    def _answer(self, status: int, body: bytes) -> None:
         self.send_response(status)
         self.send_header("Content-Type", CONTENT_TYPE_PLAIN_0_0_4)
         self.send_header("Content-Length", str(len(body)))

@@ -35,12 +35,15 @@ class RunSeries:
 
         `tap` is called with each latency's new values in ns, for the live page.
         """
-        strictest = {s.name: s for s in sorted(slos, key=lambda s: s.limit_ns, reverse=True)}
-        self.counts = RunCounts([strictest[x] for x in dict.fromkeys(s.name for s in slos)], tap)
-        self._values: dict[str, Any] = {
-            "slo_limit": {(s.name,): s.limit_ns / SECOND for s in self.counts.slos},
-            "slo_allowed": {(s.name,): s.allowed for s in self.counts.slos},
-        }
+        strictest: dict[str, Slo] = {}
+        for slo in slos:
+            known = strictest.get(slo.name)
+            if known is None or slo.limit_ns <= known.limit_ns:
+                strictest[slo.name] = slo
+        self.counts = RunCounts(list(strictest.values()), tap)
+        limits = {(slo.name,): slo.limit_ns / SECOND for slo in strictest.values()}
+        allowed = {(slo.name,): slo.allowed for slo in strictest.values()}
+        self._values: dict[str, Any] = {"slo_limit": limits, "slo_allowed": allowed}
         self._about = (kind, workload)
         self._unit = "users"  # of levels; or rate
         self.set_run_info("", "", "")
@@ -61,28 +64,26 @@ class RunSeries:
         """Set the current level; without a phase and a purpose ("") between two levels."""
         self._values |= {
             "level": float(number),
-            "level_phase": {(one,): float(one == phase) for one in PHASES},
-            "level_purpose": {(one,): float(one == purpose) for one in Purpose},
+            "level_phase": {(name,): float(name == phase) for name in PHASES},
+            "level_purpose": {(name,): float(name == purpose) for name in Purpose},
         }
 
     def set_progress(self, decisions: Iterable[str], low: float = nan, high: float = nan) -> None:
         decided = list(decisions)
         self._values |= {
-            "levels": {(one,): float(decided.count(one)) for one in Decision},
+            "levels": {(decision,): float(decided.count(decision)) for decision in Decision},
             f"bracket_low_{self._unit}": low,
             f"bracket_high_{self._unit}": high,
         }
 
     def set_client_samples(self, samples: Iterable[ClientSample]) -> None:
-        latest = list(samples)
-        self._values |= {
-            "loop_lag": {
-                (s.process,): s.loop_lag_ms * MS / SECOND
-                for s in latest
-                if not s.process.startswith("decoder")  # a decoder has no event loop
-            },
-            "client_cpu": {(s.process,): s.cpu_s for s in latest},
-        }
+        loop_lag = {}
+        client_cpu = {}
+        for sample in samples:
+            client_cpu[sample.process,] = sample.cpu_s
+            if not sample.process.startswith("decoder"):  # a decoder has no event loop
+                loop_lag[sample.process,] = sample.loop_lag_ms * MS / SECOND
+        self._values |= {"loop_lag": loop_lag, "client_cpu": client_cpu}
 
     def set_drill(self, events: Mapping[str, int]) -> None:
         """Set how often each event has begun."""
@@ -97,23 +98,21 @@ class RunSeries:
 
     def set_knee(self, knee: Knee) -> None:
         low, high = knee.ci95
-        ends = {"knee": knee.estimate, "knee_low": low, "knee_high": high}
-        known = {key: float(value) for key, value in ends.items() if value is not None}
-        self._values |= {f"{key}_{self._unit}": value for key, value in known.items()}
+        for name, value in (("knee", knee.estimate), ("knee_low", low), ("knee_high", high)):
+            if value is not None:
+                self._values[f"{name}_{self._unit}"] = float(value)
 
     def page(self) -> bytes:
         counts = self.counts
-        names = [(slo.name,) for slo in counts.slos]
-        return render_metrics(
-            RUN,
-            self._values
-            | {key: each.histogram() for key, each in counts.latency.items()}
-            | {
-                "output_tokens": counts.output_tokens,
-                "prompt_tokens": counts.prompt_tokens,
-                "requests": {(str(o),): n for o, n in counts.outcomes.items()},
-                "good_requests": counts.good,
-                "slo_observations": dict(zip(names, counts.observed, strict=True)),
-                "slo_misses": dict(zip(names, counts.missed, strict=True)),
-            },
-        )
+        slo_names = [(slo.name,) for slo in counts.slos]
+        requests = {(str(outcome),): n for outcome, n in counts.outcomes.items()}
+        counted = {
+            "output_tokens": counts.output_tokens,
+            "prompt_tokens": counts.prompt_tokens,
+            "requests": requests,
+            "good_requests": counts.good,
+            "slo_observations": dict(zip(slo_names, counts.observed, strict=True)),
+            "slo_misses": dict(zip(slo_names, counts.missed, strict=True)),
+        }
+        latencies = {key: counter.histogram() for key, counter in counts.latency.items()}
+        return render_metrics(RUN, self._values | latencies | counted)

@@ -38,10 +38,11 @@ class TargetAccess:
     @property
     def secrets(self) -> tuple[str, ...]:
         """What no file may hold: the key, and what headers take from the environment."""
-        named = [
-            os.environ.get(name, "") for _, value in self.headers for name in names_in(value)[0]
-        ]
-        return tuple(filter(None, (self.api_key, *named)))
+        secrets = [self.api_key]
+        for _, value in self.headers:
+            variables, *_ = names_in(value)
+            secrets += [os.environ.get(name, "") for name in variables]
+        return tuple(filter(None, secrets))
 
     def tls_context(self) -> ssl.SSLContext:
         """Return a context that verifies unless `insecure`. Raises ConfigError: unreadable CA."""
@@ -62,15 +63,17 @@ class TargetAccess:
 
         Another host than the target's is sent neither the key nor the user's headers.
         """
-        found = {}
-        for one in metrics:
-            if "://" in one:
-                there = replace(self, address=Address.parse(one))
-                other = there.address.host != self.address.host
-                found[one] = replace(there, api_key="", headers=()) if other else there
+        replicas = {}
+        for place in metrics:
+            if "://" in place:
+                replica = replace(self, address=Address.parse(place))
+                if replica.address.host != self.address.host:
+                    replica = replace(replica, api_key="", headers=())
+                replicas[place] = replica
             else:
-                found[str(replace(self.address, host=one))] = replace(self, via=one)
-        return found or {str(self.address): self}
+                url = str(replace(self.address, host=place))
+                replicas[url] = replace(self, via=place)
+        return replicas or {str(self.address): self}
 
     def over_tls(self) -> TargetAccess:
         """Return the same target over TLS, unverified: only to find out whether it speaks TLS."""
@@ -81,4 +84,6 @@ class TargetAccess:
 def _reason(error: OSError) -> str:
     """Return the reason without its number: OpenSSL has a name for it, the system a sentence."""
     reason = getattr(error, "reason", None)
-    return str(reason).replace("_", " ").lower() if reason else error.strerror or str(error)
+    if reason:
+        return str(reason).replace("_", " ").lower()
+    return error.strerror or str(error)

@@ -15,7 +15,9 @@ from harness.records.redact import HIDDEN, redact_text
 LOOPBACK: Final = "127.0.0.1"  # where our own pages without a login are served
 DEFAULT_PORTS = {"http": 80, "https": 443}
 _HOST = re.compile(r"[\w.-]+|[0-9A-Fa-f:.]+(%\w+)?")  # a name, an IPv4 or an IPv6 address
+_PATH = re.compile("[!-~]*")
 _PORT = re.compile(r":?([1-9][0-9]{1,4})", re.ASCII)
+_NO_SCHEME = re.compile(r"(?!.*://)\w[\w.:/-]*")
 _ENDPOINT = re.compile(r"/v1/(chat/completions|completions|responses|messages|models)$")
 _OTHER_ENDPOINT = re.compile(r"/(metrics|health|version|docs|tokenize)$")  # of a server itself
 TARGET: Final = "the URL"
@@ -54,8 +56,7 @@ class Address:
     @classmethod
     def parse(cls, url: str, what: str = TARGET) -> Address:
         """Parse `http://HOST[:PORT][/PATH][/v1]`. Raises ConfigError with an example."""
-        plain = re.split("[?#]", redact_text(url))[0]
-        shown = re.sub(r"^(\w+:/+|)\S*@", rf"\1{HIDDEN}@", plain)
+        shown = _without_secrets(url)
         try:
             parts = urlsplit(url.strip())
             port = parts.port
@@ -68,13 +69,10 @@ class Address:
             ) from None
         # `urlsplit` drops line breaks and tabs from the middle of a URL
         known = parts.scheme in DEFAULT_PORTS and url.strip().isprintable()
-        if not (known and _HOST.fullmatch(host) and re.fullmatch("[!-~]*", parts.path)):
-            bare = url.strip().removeprefix("//")
-            bare = f"{LOOPBACK}:{port_alone[1]}" if (port_alone := _PORT.fullmatch(bare)) else bare
-            bare = bare if re.fullmatch(r"(?!.*://)\w[\w.:/-]*", bare) else f"{LOOPBACK}:8000"
+        if not (known and _HOST.fullmatch(host) and _PATH.fullmatch(parts.path)):
             raise ConfigError(
                 f"{what} is {shown!r}: expected http:// or https:// with a host, without spaces; "
-                f"try http://{bare}."
+                f"try http://{_host_and_port(url)}."
             )
         if parts.username or parts.password or parts.query or parts.fragment:
             raise ConfigError(
@@ -93,6 +91,23 @@ class Address:
         return cls(parts.scheme, host, port or DEFAULT_PORTS[parts.scheme], path)
 
 
+def _without_secrets(url: str) -> str:
+    """Return it as a message may show it: without a user, a query or a fragment."""
+    plain = re.split("[?#]", redact_text(url))[0]
+    return re.sub(r"^(\w+:/+|)\S*@", rf"\1{HIDDEN}@", plain)
+
+
+def _host_and_port(text: str) -> str:
+    """Return what was probably meant by a text that is no URL: a port, or all but http://."""
+    bare = text.strip().removeprefix("//")
+    port = _PORT.fullmatch(bare)
+    if port:
+        return f"{LOOPBACK}:{port[1]}"
+    if _NO_SCHEME.fullmatch(bare):
+        return bare
+    return f"{LOOPBACK}:8000"
+
+
 def parse_exporter_url(where: str) -> Address:
     """Parse the URL of --gpu-metrics, with or without /metrics. Raises ConfigError."""
     if "://" not in where:
@@ -104,10 +119,10 @@ def parse_exporter_url(where: str) -> Address:
     return replace(address, path=address.path.removesuffix("/metrics"))
 
 
-def group_by_family(found: list[Any]) -> list[list[Any]]:
+def group_by_family(infos: list[Any]) -> list[list[Any]]:
     """Group the results of `getaddrinfo` by family, in its order of preference."""
-    families = [info[0] for info in found]
-    ordered = sorted(found, key=lambda info: families.index(info[0]))
+    families = [info[0] for info in infos]
+    ordered = sorted(infos, key=lambda info: families.index(info[0]))
     return [list(group) for _, group in groupby(ordered, key=lambda info: info[0])]
 
 
@@ -116,10 +131,11 @@ def addresses_of(address: Address) -> tuple[str, ...]:
     import socket  # noqa: PLC0415 - the command line parses addresses; --help does without sockets
 
     try:
-        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        infos = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     except OSError:  # the name resolved a moment ago; a hiccup of DNS is no reason to stop
         return ()
-    return tuple(info[4][0] for info in group_by_family(found)[0])
+    preferred = group_by_family(infos)[0]
+    return tuple(info[4][0] for info in preferred)
 
 
 def check_port(flag: str, host: str, port: int) -> None:

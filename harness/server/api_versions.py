@@ -53,7 +53,9 @@ def version_of(access: TargetAccess) -> str:
         answer = fetch(access, "/version")
     except ServerUnreachable:
         return ""
-    body = answer.json() if answer.status == http.client.OK else None
+    if answer.status != http.client.OK:
+        return ""
+    body = answer.json()
     return str(body.get("version", "")) if isinstance(body, dict) else ""
 
 
@@ -71,5 +73,7 @@ def is_too_old(api: str, version: str) -> bool:
 
 def _numbers(version: str) -> tuple[int, ...]:
     """`0.11.0+cpu` -> (0, 11, 0); () for what is none."""
-    found = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", version)
-    return tuple(int(number or 0) for number in found.groups()) if found else ()
+    match = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", version)
+    if match is None:
+        return ()
+    return tuple(int(number or 0) for number in match.groups())

@@ -34,10 +34,13 @@ class ConfigValues:
 
     def value(self, *names: str) -> Any:
         """Return the first of the fields that is not null; else the family's default, else None."""
-        found = [self.fields[name] for name in names if self.fields.get(name) is not None]
-        if found:
-            return found[0]
-        return next((self.defaults[name] for name in names if name in self.defaults), None)
+        for name in names:
+            if self.fields.get(name) is not None:
+                return self.fields[name]
+        for name in names:
+            if name in self.defaults:
+                return self.defaults[name]
+        return None
 
     def whole(self, *names: str, least: int = 0) -> int | None:
         """Return a whole number, or None where it is left out. Raises ConfigError."""
@@ -86,7 +89,7 @@ class ConfigValues:
         value = self.value(*names)
         if value is None:
             return ()
-        if not isinstance(value, list | tuple) or not all(isinstance(one, str) for one in value):
+        if not isinstance(value, list | tuple) or not all(isinstance(word, str) for word in value):
             raise self.odd(names[0], value, "a list of texts")
         return tuple(value)
 
@@ -95,10 +98,15 @@ class ConfigValues:
         value = self.value(name)
         if value is None:
             return ()
-        numbers = [_whole(one) for one in value] if isinstance(value, list | tuple) else [None]
-        if any(number is None or not 0 <= number <= LARGEST for number in numbers):
+        if not isinstance(value, list | tuple):
             raise self.odd(name, value, "a list of whole numbers")
-        return tuple(number for number in numbers if number is not None)
+        numbers = []
+        for item in value:
+            number = _whole(item)
+            if number is None or not 0 <= number <= LARGEST:
+                raise self.odd(name, value, "a list of whole numbers")
+            numbers.append(number)
+        return tuple(numbers)
 
     def part(self, name: str, defaults: Config | None = None) -> ConfigValues:
         """Return an object within; an empty one where it is left out."""
@@ -111,9 +119,9 @@ class ConfigValues:
 
     def odd(self, name: str, value: Any, expected: str) -> ConfigError:
         """Return the sentence about a field that holds something else than expected."""
-        found = one_line(repr(value), SHOWN_CHARACTERS)
+        shown = one_line(repr(value), SHOWN_CHARACTERS)
         return ConfigError(
-            f"{self.file} has {found} as {name}: expected {expected}; try the file that was "
+            f"{self.file} has {shown} as {name}: expected {expected}; try the file that was "
             "published with the model."
         )
 

@@ -42,17 +42,21 @@ def draft_weights(draft: Config, model: Config, parallel: Parallel = ONE_GPU) ->
     hidden = model_shape(model).hidden
     if not is_eagle(draft, hidden):
         return loaded_weights(plan, parallel)
-    own = model_shape(draft).hidden
+    draft_hidden = model_shape(draft).hidden
     if _is_eagle3(draft):
-        head = _own_head(draft, own)
-        fewest = _eagle(plan, Matrix("fc", STATES_OF_EAGLE3 * hidden, own), *head)
-        fewest = replace(fewest, layers=tuple(map(_reads_two_states, plan.layers)))
-        most = replace(fewest, embeddings=plan.embeddings)
+        joined = Matrix("fc", STATES_OF_EAGLE3 * hidden, draft_hidden)
+        head = _own_head(draft, draft_hidden)
+        layers = tuple(map(_reads_two_states, plan.layers))
+        sharing = replace(_eagle(plan, joined, *head), layers=layers)
+        with_own = replace(sharing, embeddings=plan.embeddings)
     else:
-        fewest = _eagle(plan, Matrix("fc", hidden + own, own))
-        most = replace(fewest, embeddings=plan.embeddings, last=(*fewest.last, *plan.last))
-    least, upper = loaded_weights(fewest, parallel), loaded_weights(most, parallel)
-    return replace(least, most_all_gpus=upper.all_gpus, most_one_gpu=upper.one_gpu, notes=(RANGE,))
+        joined = Matrix("fc", hidden + draft_hidden, draft_hidden)
+        sharing = _eagle(plan, joined)
+        last = (*sharing.last, *plan.last)
+        with_own = replace(sharing, embeddings=plan.embeddings, last=last)
+    least = loaded_weights(sharing, parallel)
+    most = loaded_weights(with_own, parallel)
+    return replace(least, most_all_gpus=most.all_gpus, most_one_gpu=most.one_gpu, notes=(RANGE,))
 
 
 def extra_layers_weights(model: Config, parallel: Parallel = ONE_GPU) -> Weights:
@@ -87,9 +91,11 @@ def _eagle(plan: WeightPlan, *last: Matrix) -> WeightPlan:
 
 def _reads_two_states(layer: tuple[Matrix, ...]) -> tuple[Matrix, ...]:
     """Return a layer of EAGLE 3: its attention reads a token's embedding and a state."""
-    return tuple(
-        replace(one, inputs=2 * one.inputs) if one.module in READ_TWICE else one for one in layer
-    )
+    matrices = []
+    for matrix in layer:
+        inputs = 2 * matrix.inputs if matrix.module in READ_TWICE else matrix.inputs
+        matrices.append(replace(matrix, inputs=inputs))
+    return tuple(matrices)
 
 
 def _own_head(draft: Config, hidden: int) -> tuple[Matrix, ...]:

@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from math import isnan, nan
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import psutil
 import pynvml
@@ -42,6 +41,15 @@ class NoGpu(Exception):  # noqa: N818 - a finding, not an error
 # under a steady load of 216 MB/s), so ours is computed from the byte counters.
 
 
+class PcieBytes(NamedTuple):
+    """What a GPU has counted by an instant; the counters begin again at `wrap`."""
+
+    at_ns: int
+    received: int
+    sent: int
+    wrap: int
+
+
 class NvmlGpus:
     """This machine's GPUs, through NVIDIA's own `pynvml`. Use `open`."""
 
@@ -51,7 +59,7 @@ class NvmlGpus:
         """`nvml` has pynvml's functions, `handles` are its devices by their index."""
         self._nvml = nvml
         self._handles = handles
-        self._bytes: dict[int, tuple[int, int, int, int]] = {}  # as `_count` returns them
+        self._bytes: dict[int, PcieBytes] = {}  # at the last reading, by index
 
     @classmethod
     def open(cls, nvml: Any = pynvml, users: Collection[int] = ()) -> NvmlGpus:
@@ -68,7 +76,9 @@ class NvmlGpus:
         if not handles:
             nvml.nvmlShutdown()
             raise NoGpu("no GPU here (NVIDIA's driver sees none)")
-        used = {i: one for i, one in handles.items() if users and _used_by(nvml, one, users)}
+        used = {}
+        if users:
+            used = {i: gpu for i, gpu in handles.items() if _used_by(nvml, gpu, users)}
         return cls(nvml, used or handles)
 
     def close(self) -> None:
@@ -93,31 +103,32 @@ class NvmlGpus:
         return [self._read(index, handle, at_ns) for index, handle in self._handles.items()]
 
     def _read(self, index: int, handle: Any, at_ns: int) -> GpuSample:
-        nvml, number = self._nvml, self._number
-        received, sent = self._pcie_mb_per_s(index, handle, at_ns)
+        nvml = self._nvml
+        number = self._number
+        received_mb_per_s, sent_mb_per_s = self._pcie_mb_per_s(index, handle, at_ns)
+        power_mw = number(nvml.nvmlDeviceGetPowerUsage, handle)
+        energy_mj = number(nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
+        clock = nvml.nvmlDeviceGetClockInfo
+        temperature = nvml.nvmlDeviceGetTemperature
         return GpuSample(
             at_ns,
             index,
             util_pct=number(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
             memory_util_pct=number(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).memory),
             memory_used_mib=self._memory(handle, "used"),
-            power_w=number(lambda: nvml.nvmlDeviceGetPowerUsage(handle)) / 1e3,
-            energy_j=number(lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1e3,
-            sm_clock_mhz=number(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
-            memory_clock_mhz=number(
-                lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)
-            ),
-            temperature_c=number(
-                lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
-            ),
-            pcie_rx_mb_per_s=received,
-            pcie_tx_mb_per_s=sent,
+            power_w=power_mw / 1e3,
+            energy_j=energy_mj / 1e3,
+            sm_clock_mhz=number(clock, handle, nvml.NVML_CLOCK_SM),
+            memory_clock_mhz=number(clock, handle, nvml.NVML_CLOCK_MEM),
+            temperature_c=number(temperature, handle, nvml.NVML_TEMPERATURE_GPU),
+            pcie_rx_mb_per_s=received_mb_per_s,
+            pcie_tx_mb_per_s=sent_mb_per_s,
             throttled=self._throttled(handle),
         )
 
-    def _number(self, query: Callable[[], float]) -> float:
+    def _number(self, query: Callable[..., float], *arguments: Any) -> float:
         try:
-            return float(query())
+            return float(query(*arguments))
         except self._nvml.NVMLError:
             return nan
 
@@ -127,28 +138,29 @@ class NvmlGpus:
     def _throttled(self, handle: Any) -> tuple[str, ...] | None:
         # by the newer name of the call, or the older one if the driver has only that
         for name in ("EventReasons", "ThrottleReasons"):
-            query = partial(getattr(self._nvml, f"nvmlDeviceGetCurrentClocks{name}"), handle)
-            if not isnan(mask := self._number(query)):
+            query = getattr(self._nvml, f"nvmlDeviceGetCurrentClocks{name}")
+            mask = self._number(query, handle)
+            if not isnan(mask):
                 return throttle_reasons(int(mask))
         return None
 
     def _pcie_mb_per_s(self, index: int, handle: Any, at_ns: int) -> tuple[float, float]:
         """Return what the GPU (received, sent) since the last reading."""
+        now = self._pcie_bytes(handle, at_ns)
+        if now is None:
+            return nan, nan
+        before = self._bytes.get(index)
+        self._bytes[index] = now
+        if before is None:
+            return nan, nan
         # A 32-bit counter may wrap once between two readings; more than 4 GiB in between cannot be
         # told from less.
-        now, before = self._count(handle, at_ns), self._bytes.get(index)
-        if now is not None:
-            self._bytes[index] = now
-        if now is None or before is None:
-            return nan, nan
-        seconds, wrap = max(now[0] - before[0], 1) / SECOND, now[-1]
-        received, sent = (
-            (new - old) % wrap for new, old in zip(now[1:3], before[1:3], strict=True)
-        )
+        received = (now.received - before.received) % now.wrap
+        sent = (now.sent - before.sent) % now.wrap
+        seconds = max(now.at_ns - before.at_ns, 1) / SECOND
         return received / 1e6 / seconds, sent / 1e6 / seconds
 
-    def _count(self, handle: Any, at_ns: int) -> tuple[int, int, int, int] | None:
-        """Return the instant, the PCIe bytes received and sent, and where these counters wrap."""
+    def _pcie_bytes(self, handle: Any, at_ns: int) -> PcieBytes | None:
         nvml = self._nvml
         fields = [nvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES, nvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES]
         try:
@@ -157,9 +169,9 @@ class NvmlGpus:
             return None
         if received.nvmlReturn or sent.nvmlReturn:
             return None
-        small = received.valueType == UNSIGNED_INT
-        rx, tx = (getattr(one.value, "uiVal" if small else "ullVal") for one in (received, sent))
-        return at_ns, rx, tx, 1 << (32 if small else 64)
+        if received.valueType == UNSIGNED_INT:
+            return PcieBytes(at_ns, received.value.uiVal, sent.value.uiVal, wrap=1 << 32)
+        return PcieBytes(at_ns, received.value.ullVal, sent.value.ullVal, wrap=1 << 64)
 
 
 def _used_by(nvml: Any, handle: Any, users: Collection[int]) -> bool:
@@ -188,9 +200,9 @@ class GpuInfo:
 
     @classmethod
     def of(cls, labels: dict[str, Any]) -> GpuInfo:
-        memory = labels["memory_mib"]
-        known = {"memory_mib": 0.0 if isnan(memory) else memory}  # NaN: shared with the CPU
-        return cls(**labels | known | {"uuid": labels["uuid"][:UUID_LENGTH]})
+        gpu = cls(**labels)
+        memory_mib = 0.0 if isnan(gpu.memory_mib) else gpu.memory_mib  # NaN: shared with the CPU
+        return replace(gpu, memory_mib=memory_mib, uuid=gpu.uuid[:UUID_LENGTH])
 
 
 class ExportedGpus:
@@ -251,13 +263,12 @@ def open_gpus(choice: str | None, server: Address | None) -> GpuReadings:
 
     Raises ConfigError and ServerUnreachable for the URL of an exporter.
     """
-    if choice is None:
-        if server is None:
-            return GpuReadings(NONE, why="no GPU here (the embedded engine needs none)")
-        if not server.is_local:
-            return GpuReadings(
-                NONE, why="the server's GPUs are elsewhere (--gpu-metrics URL reads an exporter's)"
-            )
+    if choice is None and server is None:
+        return GpuReadings(NONE, why="no GPU here (the embedded engine needs none)")
+    if choice is None and server is not None and not server.is_local:
+        return GpuReadings(
+            NONE, why="the server's GPUs are elsewhere (--gpu-metrics URL reads an exporter's)"
+        )
     if choice == NONE:
         return GpuReadings(NONE, why="GPUs were not read (--gpu-metrics none)")
     if choice in (None, LOCAL):
@@ -282,7 +293,7 @@ def _exporter(url: str) -> GpuReadings:
     address = parse_exporter_url(url)
     source = ExportedGpus(TargetAccess(address, connect_ns=ANSWER_NS, answer_ns=ANSWER_NS))
     try:
-        found = source.gpus()
+        gpus = source.gpus()
     except ServerUnreachable as error:
         why = getattr(error.__cause__, "strerror", None) or error.__cause__
         raise ServerUnreachable(
@@ -290,18 +301,18 @@ def _exporter(url: str) -> GpuReadings:
             "`vllm-harness exporter` or a dcgm-exporter there; "
             f"try `curl {address}/metrics`, or --gpu-metrics none."
         ) from error
-    if not found:
-        ours = source.is_ours()
-        source.close()
-        if ours:
-            raise ConfigError(
-                f"--gpu-metrics is {url}, and this `vllm-harness exporter` sees no GPU on its "
-                "machine: expected it beside the server, on the machine with the GPUs; try "
-                "`vllm-harness doctor` there, or --gpu-metrics none."
-            )
+    if gpus:
+        return GpuReadings(str(address), tuple(map(GpuInfo.of, gpus)), source)
+    is_ours = source.is_ours()
+    source.close()
+    if is_ours:
         raise ConfigError(
-            f"--gpu-metrics is {url}, which shows no GPU: expected `vllm-harness exporter` or a "
-            "dcgm-exporter (series DCGM_FI_DEV_GPU_UTIL) beside the server; "
-            f"try http://{address.host}:9400, or --gpu-metrics none."
+            f"--gpu-metrics is {url}, and this `vllm-harness exporter` sees no GPU on its "
+            "machine: expected it beside the server, on the machine with the GPUs; try "
+            "`vllm-harness doctor` there, or --gpu-metrics none."
         )
-    return GpuReadings(str(address), tuple(map(GpuInfo.of, found)), source)
+    raise ConfigError(
+        f"--gpu-metrics is {url}, which shows no GPU: expected `vllm-harness exporter` or a "
+        "dcgm-exporter (series DCGM_FI_DEV_GPU_UTIL) beside the server; "
+        f"try http://{address.host}:9400, or --gpu-metrics none."
+    )

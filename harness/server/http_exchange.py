@@ -75,7 +75,8 @@ class HttpConnection:
         """Send one request, as `fetch` does; `last` tells the server to close after its answer."""
         access = self._access
         # Only a response that was read to its end leaves the connection usable, and brings it back.
-        kept, self._kept = self._kept, None
+        kept = self._kept
+        self._kept = None
         try:
             if kept is not None:
                 # Servers close idle connections without a warning; only that is tried once more, on
@@ -94,20 +95,19 @@ class HttpConnection:
     def _exchange(
         self, connection: http.client.HTTPConnection, path: str, body: object, *, last: bool
     ) -> HttpAnswer:
-        access, data = self._access, None if body is None else json.dumps(body).encode()
+        access = self._access
+        content = None if body is None else json.dumps(body).encode()
+        method = "GET" if content is None else "POST"
+        where = access.address.path + path
         deadline_ns = time.monotonic_ns() + access.answer_ns
-        where, headers = access.address.path + path, _headers(access, data, last=last)
+        headers = _headers(access, has_content=content is not None, last=last)
         try:
             sent_ns = time.monotonic_ns()
-            connection.request("POST" if data else "GET", where, data, headers)
+            connection.request(method, where, content, headers)
             with connection.getresponse() as response:
-                kind = response.headers.get_content_type()
-                headers = {name.lower(): value for name, value in response.getheaders()}
-                pieces = _read(response, deadline_ns)
-                body = b"".join(piece for _, piece in pieces)
-                answer = HttpAnswer(response.status, kind, body, headers, sent_ns, pieces)
-                whole = response.isclosed() or response.length == 0
-                if whole and not (last or response.will_close):
+                answer = _read_answer(response, sent_ns, deadline_ns)
+                read_to_its_end = response.isclosed() or response.length == 0
+                if read_to_its_end and not (last or response.will_close):
                     self._kept = connection
         finally:
             if self._kept is not connection:
@@ -115,14 +115,16 @@ class HttpConnection:
         return answer
 
 
-def _headers(access: TargetAccess, data: bytes | None, *, last: bool) -> dict[str, str]:
-    return {
-        "Accept": "*/*",
-        **({"Connection": "close"} if last else {}),
-        **({"Authorization": f"Bearer {access.api_key}"} if access.api_key else {}),
-        **({"Content-Type": "application/json"} if data is not None else {}),
-        **fill_headers(access.headers, dict.fromkeys(PLACEHOLDERS, "probe"), os.environ),
-    }
+def _headers(access: TargetAccess, *, has_content: bool, last: bool) -> dict[str, str]:
+    headers = {"Accept": "*/*"}
+    if last:
+        headers["Connection"] = "close"
+    if access.api_key:
+        headers["Authorization"] = f"Bearer {access.api_key}"
+    if has_content:
+        headers["Content-Type"] = "application/json"
+    probe_words = dict.fromkeys(PLACEHOLDERS, "probe")
+    return headers | fill_headers(access.headers, probe_words, os.environ)
 
 
 def _speaks_tls(access: TargetAccess) -> bool:
@@ -137,14 +139,30 @@ def _speaks_tls(access: TargetAccess) -> bool:
         return False
 
 
-def _read(response: http.client.HTTPResponse, deadline_ns: int) -> tuple[tuple[int, bytes], ...]:
+def _read_answer(response: http.client.HTTPResponse, sent_ns: int, deadline_ns: int) -> HttpAnswer:
+    headers = {name.lower(): value for name, value in response.getheaders()}
+    pieces = _read_body(response, deadline_ns)
+    return HttpAnswer(
+        response.status,
+        response.headers.get_content_type(),
+        b"".join(piece for _, piece in pieces),
+        headers,
+        sent_ns,
+        pieces,
+    )
+
+
+def _read_body(
+    response: http.client.HTTPResponse, deadline_ns: int
+) -> tuple[tuple[int, bytes], ...]:
     """Read the body, bounded in size, and in time even if it arrives byte by byte."""
     pieces: list[tuple[int, bytes]] = []
     size = 0
     while size < MAX_BODY and (piece := response.read1(1 << 16)):
-        pieces.append((time.monotonic_ns(), piece))
+        arrived_ns = time.monotonic_ns()
+        pieces.append((arrived_ns, piece))
         size += len(piece)
-        if pieces[-1][0] > deadline_ns:
+        if arrived_ns > deadline_ns:
             raise TimeoutError
     if response.length and size < MAX_BODY:  # shorter than its Content-Length
         body = b"".join(piece for _, piece in pieces)
@@ -153,10 +171,16 @@ def _read(response: http.client.HTTPResponse, deadline_ns: int) -> tuple[tuple[i
 
 
 def _connect(access: TargetAccess) -> http.client.HTTPConnection:
-    where, make = access.address, partial(http.client.HTTPConnection)
+    where = access.address
+    timeout_s = access.connect_ns / SECOND
+    connection: http.client.HTTPConnection
     if where.tls:
-        make = partial(http.client.HTTPSConnection, context=access.tls_context())
-    connection = make(where.host, where.port, timeout=access.connect_ns / SECOND)
+        context = access.tls_context()
+        connection = http.client.HTTPSConnection(
+            where.host, where.port, timeout=timeout_s, context=context
+        )
+    else:
+        connection = http.client.HTTPConnection(where.host, where.port, timeout=timeout_s)
     if access.via:  # in place of one that http.client chooses; Host and TLS keep the name
         to_one = partial(socket.create_connection, (access.via, where.port))
         vars(connection)["_create_connection"] = lambda _, *rest: to_one(*rest)
@@ -173,37 +197,40 @@ def _not_connected(access: TargetAccess, error: OSError) -> ServerUnreachable:
     """Explain why there is no connection: name, network, listener or TLS."""
     where = access.address
     if isinstance(error, ssl.SSLCertVerificationError) and error.verify_code in NAME_MISMATCH:
-        found = (
+        problem = (
             f"{where} presents a certificate for another name ({error.verify_message}): "
             "expected one for the host in the URL; try the name that the certificate carries"
         )
     elif isinstance(error, ssl.SSLCertVerificationError):
-        found = (
+        problem = (
             f"{where} presents a certificate that is not trusted ({error.verify_message}): "
             "expected one signed by a known authority; try --ca-file FILE with its authority"
         )
     elif isinstance(error, ssl.SSLError) and error.reason in SPEAKS_PLAIN:
-        found = f"{where} does not speak TLS: expected HTTPS as the URL says; try http:// in it"
+        problem = f"{where} does not speak TLS: expected HTTPS as the URL says; try http:// in it"
     elif isinstance(error, ssl.SSLError):
-        found = (
+        problem = (
             f"{where} fails the TLS handshake ({error.reason or error}): expected HTTPS; "
             f"try `openssl s_client -connect {where.host}:{where.port}`"
         )
     elif isinstance(error, socket.gaierror):
-        found = f"the host {where.host!r} has no address: expected a known name; try its IP address"
+        problem = (
+            f"the host {where.host!r} has no address: expected a known name; try its IP address"
+        )
     elif isinstance(error, ConnectionRefusedError):
-        found = (
+        problem = (
             f"nothing listens at {where}: expected a vLLM server; start it with "
             f"`vllm serve MODEL --port {where.port}` or correct the port"
         )
     else:
-        slow = isinstance(error, TimeoutError)
-        reason = f"no answer in {say_ns(access.connect_ns)}" if slow else error.strerror or error
-        found = (
+        reason: object = error.strerror or error
+        if isinstance(error, TimeoutError):
+            reason = f"no answer in {say_ns(access.connect_ns)}"
+        problem = (
             f"{where} cannot be reached ({reason}): expected a vLLM server; "
             f"try `curl {where}/v1/models` from this machine"
         )
-    return ServerUnreachable(f"{found}.")
+    return ServerUnreachable(f"{problem}.")
 
 
 def _no_answer(access: TargetAccess, error: Exception) -> ServerUnreachable:
@@ -214,11 +241,12 @@ def _no_answer(access: TargetAccess, error: Exception) -> ServerUnreachable:
             f"{where} takes the connection but does not finish an answer within "
             f"{say_ns(access.answer_ns)}: expected an HTTP response; try `curl {where}/health`."
         )
-    seen = one_line(f"it says {str(error)!r}", MAX_QUOTED_CHARS)
     if isinstance(error, ConnectionError | http.client.IncompleteRead):
-        seen = "it closes the connection early"
+        symptom = "it closes the connection early"
+    else:
+        symptom = one_line(f"it says {str(error)!r}", MAX_QUOTED_CHARS)
     return ServerUnreachable(
-        f"{where} does not answer in HTTP, {seen}: expected a vLLM server; {TRY_PRINTED_PORT}"
+        f"{where} does not answer in HTTP, {symptom}: expected a vLLM server; {TRY_PRINTED_PORT}"
     )
 
 

@@ -58,6 +58,7 @@ NOT_READ: Final = (
     "block_configs",
     "linear_attn_config",
 )
+SWITCH: Final = "use_sliding_window"
 PATTERN: Final = ("sliding_window_pattern", "_sliding_window_pattern")
 # Kinds whose factor is in the limit already.
 UNSCALED_ROPE: Final = (
@@ -77,39 +78,59 @@ def model_config(path: Path | None) -> dict[str, Any]:
     ModelOpt's own file beside it is taken as its quantization_config if it has none. Raises
     ConfigError where a part is no object.
     """
-    file = path / "config.json" if path and path.is_dir() else path
-    config = (read_json(file) if file else None) or {}
-    if file and config and not config.get("quantization_config"):
-        beside = (read_json(file.parent / MODELOPT_FILE) or {}).get("quantization")
-        older = config.get("compression_config")
-        if isinstance(beside, Mapping):
-            config["quantization_config"] = {"quant_method": "modelopt", **beside}
-        elif isinstance(older, Mapping):
-            config["quantization_config"] = {"quant_method": "compressed-tensors", **older}
+    if path is None:
+        return {}
+    file = path / "config.json" if path.is_dir() else path
+    config = read_json(file) or {}
+    if config and not config.get("quantization_config"):
+        config |= _quantization_elsewhere(config, file.parent)
     for name in TEXT_PARTS:
         text = ConfigValues(config).part(name).fields
         if text:
-            said = {key: value for key, value in text.items() if value is not None}
-            silent = {key: None for key in text if config.get(key) is None}
-            outer = config.get("model_type")
-            if "model_type" not in said and isinstance(outer, str):
-                said["model_type"] = TEXT_FAMILIES.get(outer, outer)
-            return {**config, **silent, **said, NESTED: True}
+            return _with_text_part(config, text)
     return config
+
+
+def _quantization_elsewhere(config: Config, folder: Path) -> dict[str, Any]:
+    """Return the quantization_config that ModelOpt's own file, or an older field, stands for."""
+    beside = read_json(folder / MODELOPT_FILE) or {}
+    modelopt = beside.get("quantization")
+    if isinstance(modelopt, Mapping):
+        return {"quantization_config": {"quant_method": "modelopt", **modelopt}}
+    compression = config.get("compression_config")
+    if isinstance(compression, Mapping):
+        return {"quantization_config": {"quant_method": "compressed-tensors", **compression}}
+    return {}
+
+
+def _with_text_part(config: Config, text: Config) -> dict[str, Any]:
+    """Return the fields of a multimodal model, in which those of its text part count first."""
+    given = {key: value for key, value in text.items() if value is not None}
+    # a null of the text part is one only where the outer file says nothing either
+    nulls = {key: None for key in text if config.get(key) is None}
+    outer_type = config.get("model_type")
+    if "model_type" not in given and isinstance(outer_type, str):
+        given["model_type"] = TEXT_FAMILIES.get(outer_type, outer_type)
+    return {**config, **nulls, **given, NESTED: True}
 
 
 def values_of(config: Config) -> tuple[ConfigValues, Family]:
     """Return a view of the file with its family's values. Raises ConfigError: not a known one."""
     name = ConfigValues(config).word("model_type")
     if name not in FAMILIES:
-        found = f"of model_type {name!r}, whose layers are not known here" if name else ""
+        kind = "without model_type"
+        if name:
+            kind = f"of model_type {name!r}, whose layers are not known here"
         raise ConfigError(
-            f"config.json is {found or 'without model_type'}: expected one of "
-            f"{', '.join(FAMILIES)}; {WITHOUT_CONFIG}"
+            f"config.json is {kind}: expected one of {', '.join(FAMILIES)}; {WITHOUT_CONFIG}"
         )
     family = FAMILIES[name]
-    defaults = {**(family.within if config.get(NESTED) else {}), **family.always}
-    return ConfigValues(config, defaults), family
+    return _with_defaults(config, family), family
+
+
+def _with_defaults(config: Config, family: Family) -> ConfigValues:
+    within = family.within if config.get(NESTED) else {}
+    return ConfigValues(config, {**within, **family.always})
 
 
 def context_limit(config: Config) -> int | None:
@@ -118,18 +139,18 @@ def context_limit(config: Config) -> int | None:
     Raises ConfigError for a field that is no number.
     """
     name = ConfigValues(config).word("model_type")
-    family = FAMILIES.get(name, Family())
-    within = family.within if config.get(NESTED) else {}
-    values = ConfigValues(config, {**within, **family.always})
+    values = _with_defaults(config, FAMILIES.get(name, Family()))
     named = [values.whole(field, least=1) for field in CONTEXT]
-    smallest = min((length for length in named if length is not None), default=None)
-    limit = values.whole(OWN_CONTEXT) or smallest
+    known = [length for length in named if length is not None]
+    limit = values.whole(OWN_CONTEXT) or min(known, default=None)
     rope = values.part("rope_scaling" if values.value("rope_scaling") else "rope_parameters")
     kind = rope.word("rope_type", "type")
     if limit is None or kind in ("", "default", *UNSCALED_ROPE) or "gemma3" in name:
         return limit
     factor = rope.real("factor")
-    return limit if factor is None else max(int(limit * factor), 1)
+    if factor is None:
+        return limit
+    return max(int(limit * factor), 1)
 
 
 def model_shape(config: Config) -> ModelShape:
@@ -137,35 +158,53 @@ def model_shape(config: Config) -> ModelShape:
     values, family = values_of(config)
     name = values.word("model_type")
     rank = values.whole("kv_lora_rank") or 0
-    sizes = [values.whole(*names, least=1) for names in SIZES]
-    missing = [names[0] for names, size in zip(SIZES, sizes, strict=True) if size is None]
-    if rank or family.latent:
-        missing += [one for one in LATENT if values.whole(one) is None]
-    if missing:
-        raise lacking(name, missing)
-    hidden, layers, heads = (size or 0 for size in sizes)
+    hidden, layers, heads = _sizes(values, is_latent=rank > 0 or family.latent)
     draft_layers = values.whole("num_nextn_predict_layers", "num_mtp_modules") or 0
     for field, count in (("num_hidden_layers", layers), ("draft layers", draft_layers)):
         if count > MOST_LAYERS:
             raise values.odd(field, count, f"at most {MOST_LAYERS:,}")
     head_size = values.whole("head_dim", least=1)
-    if head_size is None and hidden % heads and not rank:
-        raise values.odd("hidden_size", hidden, f"a multiple of the {heads} heads, or head_dim")
-    latent = rank and rank + (values.whole("qk_rope_head_dim") or 0)
+    if head_size is None:
+        if hidden % heads and not rank:
+            raise values.odd("hidden_size", hidden, f"a multiple of the {heads} heads, or head_dim")
+        head_size = max(hidden // heads, 1)
+    latent_size = 0
+    if rank:
+        latent_size = rank + (values.whole("qk_rope_head_dim") or 0)
     return ModelShape(
         family=name,
         layers=layers,
         hidden=hidden,
         heads=heads,
         kv_heads=_kv_heads(values, heads),
-        head_size=head_size or max(hidden // heads, 1),
+        head_size=head_size,
         windows=_windows(values, family, layers),
-        latent_size=latent,
+        latent_size=latent_size,
         context_limit=context_limit(config),
         quantization=values.part("quantization_config").word("quant_method"),
         kv_cache_dtype=own_kv_cache_dtype(config),
         draft_layers=draft_layers,
     )
+
+
+def _sizes(values: ConfigValues, *, is_latent: bool) -> list[int]:
+    """Return hidden size, layers and heads. Raises ConfigError where one is missing.
+
+    Of a model with a latent cache, the sizes of that may not be missing either.
+    """
+    sizes = []
+    missing = []
+    for names in SIZES:
+        size = values.whole(*names, least=1)
+        if size is None:
+            missing.append(names[0])
+        else:
+            sizes.append(size)
+    if is_latent:
+        missing += [field for field in LATENT if values.whole(field) is None]
+    if missing:
+        raise lacking(values.word("model_type"), missing)
+    return sizes
 
 
 def lacking(family: str, fields: list[str]) -> ConfigError:
@@ -192,15 +231,20 @@ def _windows(values: ConfigValues, family: Family, layers: int) -> tuple[int, ..
                 f"config.json, of model_type {name!r}, has {field}: expected layers that each keep "
                 f"the keys and values of their own tokens; {WITHOUT_CONFIG}"
             )
+    window = 0
     # A null is no window; a field left out is the family's own.
-    silenced = values.has("sliding_window") and values.fields["sliding_window"] is None
-    window = 0 if silenced else values.whole("sliding_window") or 0
+    is_null = values.has("sliding_window") and values.fields["sliding_window"] is None
+    if not is_null:
+        window = values.whole("sliding_window") or 0
     kinds = values.words("layer_types")
-    if not kinds and name == "granitemoehybrid":
+    if kinds:
+        slides = _kinds(values, kinds, layers)
+        if any(slides) and not window:
+            raise lacking(name, ["sliding_window"])
+    elif name == "granitemoehybrid":
         raise lacking(name, ["layer_types"])
-    slides = _kinds(values, kinds, layers) if kinds else _pattern(values, family, layers)
-    if any(slides) and not window and kinds:
-        raise lacking(name, ["sliding_window"])
+    else:
+        slides = _pattern(values, family, layers)
     return tuple(window if slide else 0 for slide in slides)
 
 
@@ -219,26 +263,33 @@ def _kinds(values: ConfigValues, kinds: tuple[str, ...], layers: int) -> list[bo
 
 def _pattern(values: ConfigValues, family: Family, layers: int) -> list[bool]:
     """Return which layers slide by the family's rule, or the pattern that the file names."""
-    switch = "use_sliding_window"
     if family.slides == LATE_LAYERS:
-        first = (values.whole("max_window_layers") or 0) if values.flag(switch) else layers
-        if 0 < first < layers:
-            raise values.odd(
-                "max_window_layers", first, f"0 or {layers}: vLLM slides all layers of it or none"
-            )
-        return [first == 0] * layers
-    if values.value(switch) is not None and not values.flag(switch):
+        return _late_layers(values, layers)
+    if not values.flag(SWITCH, otherwise=True):
         return [False] * layers
-    if values.flag(switch) and family.slides == NO_LAYER:
+    if values.flag(SWITCH) and family.slides == NO_LAYER:
         raise lacking(values.word("model_type"), ["layer_types"])
-    every = values.value(*PATTERN)
-    if isinstance(every, str) and every and set(every) <= {"L", "G"}:
-        own = [every[layer % len(every)] == "L" for layer in range(layers)]
-        return [slide and layer < layers - 1 for layer, slide in enumerate(own)]
+    letters = values.value(*PATTERN)
+    if isinstance(letters, str) and letters and set(letters) <= {"L", "G"}:
+        slides = [letters[layer % len(letters)] == "L" for layer in range(layers)]
+        slides[-1] = False  # the last layer is global, whatever its letter
+        return slides
     nth = values.whole(*PATTERN, least=1) or family.slides
     if family.slides in (NO_LAYER, ALL_LAYERS):
         return [family.slides == ALL_LAYERS] * layers
     return [(layer + 1) % nth > 0 for layer in range(layers)]
+
+
+def _late_layers(values: ConfigValues, layers: int) -> list[bool]:
+    """Return which layers slide where max_window_layers names the first one: all, or none."""
+    first = layers
+    if values.flag(SWITCH):
+        first = values.whole("max_window_layers") or 0
+    if 0 < first < layers:
+        raise values.odd(
+            "max_window_layers", first, f"0 or {layers}: vLLM slides all layers of it or none"
+        )
+    return [first == 0] * layers
 
 
 def own_kv_cache_dtype(config: Config) -> str:
@@ -247,9 +298,11 @@ def own_kv_cache_dtype(config: Config) -> str:
     inner = scheme.part("quantization")  # as ModelOpt's own file has it
     algorithm = scheme.word("kv_cache_quant_algo") or inner.word("kv_cache_quant_algo")
     if algorithm:
-        known = ("fp8", "nvfp4")
-        return next((name for name in known if algorithm.lower().startswith(name)), "auto")
-    bits = scheme.part("kv_cache_scheme")
-    if not bits.fields:
+        for known in ("fp8", "nvfp4"):
+            if algorithm.lower().startswith(known):
+                return known
         return "auto"
-    return "nvfp4" if bits.whole("num_bits") == BITS_OF_NVFP4 else "fp8"
+    cache = scheme.part("kv_cache_scheme")
+    if not cache.fields:
+        return "auto"
+    return "nvfp4" if cache.whole("num_bits") == BITS_OF_NVFP4 else "fp8"

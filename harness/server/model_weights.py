@@ -43,6 +43,14 @@ EXPERT_INNER: Final = ("moe_intermediate_size", *INNER)
 SHARED: Final = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
 SHARED_INNER: Final = ("shared_expert_intermediate_size", "shared_intermediate_size")
 CHOSEN: Final = ("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_k")
+# in the order of LatentAttention's fields
+LATENT_SIZES: Final = (
+    "kv_lora_rank",
+    "qk_rope_head_dim",
+    "qk_nope_head_dim",
+    "v_head_dim",
+    "q_lora_rank",
+)
 BIAS: Final = ("attention_bias", "qkv_bias", "use_qkv_bias", "use_bias")
 GPT2_INNER: Final = 4  # times the hidden size, where n_inner is null
 GIVE_WEIGHTS: Final = "try --weights with their GB, of all GPUs."
@@ -69,16 +77,20 @@ def division_fault(config: Config, parallel: Parallel) -> str:
         plan = weight_plan(config)
     except UnknownWeightsError:
         return ""
-    found = undivided(plan, parallel)
-    if found is None:
+    fault = undivided(plan, parallel)
+    if fault is None:
         return ""
-    smaller = [n for n in range(1, parallel.tensor) if parallel.tensor % n == 0]
-    fits = [n for n in smaller if undivided(plan, replace(parallel, tensor=n)) is None]
-    whole = undivided(plan, replace(parallel, expert=True)) is None
-    ways = [f"--tensor-parallel {fits[-1]}"] if fits else []
-    ways += ["--enable-expert-parallel"] if whole else []
-    sentence = found.sentence(plan.quantization.method)
-    return f"{sentence}; try {' or '.join(ways)}." if ways else f"{sentence}."
+    sentence = fault.sentence(plan.quantization.method)
+    remedies = []
+    divisors = [n for n in range(1, parallel.tensor) if parallel.tensor % n == 0]
+    fitting = [n for n in divisors if undivided(plan, replace(parallel, tensor=n)) is None]
+    if fitting:
+        remedies.append(f"--tensor-parallel {fitting[-1]}")
+    if undivided(plan, replace(parallel, expert=True)) is None:
+        remedies.append("--enable-expert-parallel")
+    if not remedies:
+        return f"{sentence}."
+    return f"{sentence}; try {' or '.join(remedies)}."
 
 
 def quantized_by(config: Config, method: str) -> Config:
@@ -101,19 +113,16 @@ def weight_plan(config: Config) -> WeightPlan:
         raise UnknownWeightsError(
             f"The weights are unknown ({quantization.unknown}): {GIVE_WEIGHTS}"
         )
-    attention = _attention(values, family, shape)
-    kinds = {sparse: _layer(values, family, shape, sparse) for sparse in _kinds(values, shape)}
-    layers = tuple(
-        (*attention, *kinds[_is_sparse(values, layer) if True in kinds else False])
-        for layer in range(shape.layers)
-    )
+    layers = _layers(values, family, shape)
     tied = values.flag("tie_word_embeddings")
     embeddings, head = _vocabulary(values, family, shape, quantization)
     last = [vector("norm", shape.hidden, count=1 + family.norm_bias)]
+    if not tied:
+        last.append(head)
     plan = WeightPlan(
         layers=layers,
         embeddings=embeddings,
-        last=tuple(last if tied else [*last, head]),
+        last=tuple(last),
         tied=tied,
         tables=_rotary_tables(values, family, shape),
         quantization=quantization,
@@ -122,36 +131,45 @@ def weight_plan(config: Config) -> WeightPlan:
     return add_towers(plan, ConfigValues(config), shape)
 
 
+def _layers(
+    values: ConfigValues, family: Family, shape: ModelShape
+) -> tuple[tuple[Matrix, ...], ...]:
+    """Return the matrices of each layer. Raises UnknownWeightsError."""
+    attention = _attention(values, family, shape)
+    sparse = [False] * shape.layers
+    if _experts(values):
+        sparse = [_is_sparse(values, layer) for layer in range(shape.layers)]
+    feed_forward = {kind: _feed_forward(values, family, shape, kind) for kind in set(sparse)}
+    return tuple((*attention, *feed_forward[kind]) for kind in sparse)
+
+
 def _attention(values: ConfigValues, family: Family, shape: ModelShape) -> list[Matrix]:
     before = norms(shape.hidden, family.norms, family.norm_bias)
     if shape.latent_size:
-        size = {
-            name: values.whole(name) or 0
-            for name in ("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
-        }
-        rank, rope, nope, value = size.values()
-        low = values.whole("q_lora_rank") or 0
-        latent = LatentAttention(shape.hidden, shape.heads, rank, rope, nope, value, low)
-        return [*before, *latent.matrices()]
-    own = any(values.flag(name) for name in BIAS)
+        return [*before, *_latent_attention(values, shape).matrices()]
+    query_bias = family.query_bias
+    output_bias = family.output_bias
+    own_bias = any(values.flag(name) for name in BIAS)
+    if query_bias is None:
+        query_bias = own_bias
+    if output_bias is None:
+        output_bias = own_bias
     attention = Attention(
         shape.hidden,
         shape.heads,
         shape.kv_heads,
         shape.head_size,
-        query_bias=own if family.query_bias is None else family.query_bias,
-        output_bias=own if family.output_bias is None else family.output_bias,
+        query_bias=query_bias,
+        output_bias=output_bias,
         head_norms=family.head_norms,
         sinks=shape.family == "gpt_oss",
     )
     return [*before, *attention.matrices()]
 
 
-def _kinds(values: ConfigValues, shape: ModelShape) -> set[bool]:
-    """Return whether there are layers with experts, without, or both."""
-    if not _experts(values):
-        return {False}
-    return {_is_sparse(values, layer) for layer in range(shape.layers)}
+def _latent_attention(values: ConfigValues, shape: ModelShape) -> LatentAttention:
+    sizes = [values.whole(name) or 0 for name in LATENT_SIZES]
+    return LatentAttention(shape.hidden, shape.heads, *sizes)
 
 
 def _experts(values: ConfigValues) -> int:
@@ -172,21 +190,27 @@ def _is_sparse(values: ConfigValues, layer: int) -> bool:
     return (layer + 1) % step == 0 and layer % every == 0
 
 
-def _layer(values: ConfigValues, family: Family, shape: ModelShape, sparse: bool) -> list[Matrix]:
-    """Return the feed-forward part of a layer. Raises UnknownWeightsError."""
-    if family.experts and not _experts(values) and not any(map(values.has, EXPERT_COUNTS)):
-        _lacks(shape, EXPERT_COUNTS[:3])
-    own_bias = values.flag("mlp_bias") or values.flag("use_bias")
-    bias = own_bias if family.mlp_bias is None else family.mlp_bias
+def _feed_forward(
+    values: ConfigValues, family: Family, shape: ModelShape, sparse: bool
+) -> list[Matrix]:
+    """Return that part of a layer with experts, or without. Raises UnknownWeightsError."""
+    experts = _experts(values)
+    if family.experts and not experts and not any(map(values.has, EXPERT_COUNTS)):
+        raise _lacks(shape, EXPERT_COUNTS[:3])
+    bias = values.flag("mlp_bias") or values.flag("use_bias")
+    if family.mlp_bias is not None:
+        bias = family.mlp_bias
     if not sparse:
         inner = _dense_size(values, family, shape)
         return FeedForward(shape.hidden, inner, family.gated, bias).matrices()
-    inner = values.whole(*EXPERT_INNER) or _lacks(shape, EXPERT_INNER[:1])
-    found = Experts(shape.hidden, inner, _experts(values), bias).matrices()
-    shared = values.whole(*SHARED_INNER) or inner * (values.whole(*SHARED) or 0)
+    inner = _needed(values, shape, EXPERT_INNER)
+    matrices = Experts(shape.hidden, inner, experts, bias).matrices()
+    shared = values.whole(*SHARED_INNER)
+    if not shared:
+        shared = inner * (values.whole(*SHARED) or 0)
     if shared:
-        found += FeedForward(shape.hidden, shared, module="mlp.shared_experts").matrices()
-    return found
+        matrices += FeedForward(shape.hidden, shared, module="mlp.shared_experts").matrices()
+    return matrices
 
 
 def _dense_size(values: ConfigValues, family: Family, shape: ModelShape) -> int:
@@ -196,11 +220,19 @@ def _dense_size(values: ConfigValues, family: Family, shape: ModelShape) -> int:
         return shared
     if shape.family == "gpt2":
         return values.whole(*INNER) or GPT2_INNER * shape.hidden
-    return values.whole(*INNER) or _lacks(shape, INNER[:1])
+    return _needed(values, shape, INNER)
 
 
-def _lacks(shape: ModelShape, fields: tuple[str, ...]) -> int:
-    raise UnknownWeightsError(
+def _needed(values: ConfigValues, shape: ModelShape, names: tuple[str, ...]) -> int:
+    """Return a size by the first of its names. Raises UnknownWeightsError where there is none."""
+    size = values.whole(*names)
+    if not size:
+        raise _lacks(shape, names[:1])
+    return size
+
+
+def _lacks(shape: ModelShape, fields: tuple[str, ...]) -> UnknownWeightsError:
+    return UnknownWeightsError(
         f"The weights are unknown: config.json, of model_type {shape.family!r}, lacks "
         f"{' or '.join(fields)}; add it, or {GIVE_WEIGHTS}"
     )
@@ -210,18 +242,20 @@ def _vocabulary(
     values: ConfigValues, family: Family, shape: ModelShape, quantization: Quantization
 ) -> tuple[tuple[Matrix, ...], Matrix]:
     """Return embeddings and head, in 16 bit unless the file says so. Raises UnknownWeightsError."""
-    words = values.whole("vocab_size", least=1) or _lacks(shape, ("vocab_size",))
+    words = values.whole("vocab_size", least=1)
+    if words is None:
+        raise _lacks(shape, ("vocab_size",))
     padded = round_up(words, VOCABULARY_STEP)
-    wide = values.whole("word_embed_proj_dim") or shape.hidden
-    found = [Matrix("model.embed_tokens", wide, padded, Shard.OUTPUTS, kind=Kind.HALF)]
-    if wide != shape.hidden:
-        found.append(Matrix("model.project", wide, shape.hidden, count=2, kind=Kind.HALF))
+    width = values.whole("word_embed_proj_dim") or shape.hidden
+    embeddings = [Matrix("model.embed_tokens", width, padded, Shard.OUTPUTS, kind=Kind.HALF)]
+    if width != shape.hidden:
+        embeddings.append(Matrix("model.project", width, shape.hidden, count=2, kind=Kind.HALF))
     if family.positions is not None:
         learned = (shape.context_limit or 0) + family.positions
-        found.append(vector("model.embed_positions", shape.hidden, count=learned))
+        embeddings.append(vector("model.embed_positions", shape.hidden, count=learned))
     kind = Kind.LINEAR if quantization.head else Kind.HALF
-    head = Matrix("lm_head", wide, padded, Shard.OUTPUTS, kind=kind)
-    return tuple(found), head
+    head = Matrix("lm_head", width, padded, Shard.OUTPUTS, kind=kind)
+    return tuple(embeddings), head
 
 
 def _rotary_tables(values: ConfigValues, family: Family, shape: ModelShape) -> tuple[Matrix, ...]:
@@ -232,7 +266,8 @@ def _rotary_tables(values: ConfigValues, family: Family, shape: ModelShape) -> t
     if shape.latent_size:
         turned = values.whole("qk_rope_head_dim") or 0
     share = values.real("partial_rotary_factor")
-    turned = turned if share is None else int(turned * min(share, 1.0))
+    if share is not None:
+        turned = int(turned * min(share, 1.0))
     return (Matrix("rotary", turned, shape.context_limit, count=family.tables, kind=Kind.TABLE),)
 
 
@@ -240,4 +275,6 @@ def _chosen_share(values: ConfigValues) -> float:
     """Return the share of experts that a token goes through; all where it is not said."""
     experts = _experts(values)
     chosen = values.whole(*CHOSEN) or experts
-    return min(chosen / experts, 1.0) if experts else 1.0
+    if not experts:
+        return 1.0
+    return min(chosen / experts, 1.0)

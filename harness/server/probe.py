@@ -99,8 +99,7 @@ def probe(
         tier, notes = _stream(access, api, chosen, fields)
     version = version_of(access)
     addresses = addresses_of(access.address)
-    pages, no_metrics = _read_pages(access, metrics_urls, addresses, chosen)
-    cache = cache_summary(*(cache_config(page, chosen) for page in pages.values()))
+    metrics = _read_metrics_pages(access, metrics_urls, addresses, chosen)
     tokens = _optional(access, "/tokenize", {"model": chosen, "prompt": "Hi"})
     return Capabilities(
         url=str(access.address),
@@ -113,46 +112,78 @@ def probe(
         continuous_usage=tier.continuous_usage,
         final_usage=tier.final_usage,
         tokenize=tokens is not None,
-        metrics=not no_metrics,
-        no_metrics=no_metrics,
+        metrics=not metrics.missing,
+        no_metrics=metrics.missing,
         addresses=max(len(addresses), 1),
-        replicas=tuple(filter(None, pages)),
+        replicas=metrics.replicas,
         flags=flags(access),
-        cache=cache,
-        lacking=() if no_metrics else lacking(next(iter(pages.values())), cache),
+        cache=metrics.cache,
+        lacking=metrics.lacking,
         notes=notes,
     )
 
 
-def _read_pages(
+class MetricsPages(NamedTuple):
+    """What the /metrics of all replicas say."""
+
+    replicas: tuple[str, ...]  # as TargetAccess.replicas takes them; (): there is one
+    cache: Mapping[str, Any]  # of cache_summary
+    lacking: tuple[str, ...]  # what they do not tell
+    missing: str = ""  # why one of them has no metrics of vLLM's
+
+
+def _read_metrics_pages(
     access: TargetAccess, urls: Sequence[str], addresses: Sequence[str], model: str
-) -> tuple[dict[str, bytes], str]:
-    """The /metrics of each replica, as TargetAccess.replicas calls it; and why one has none, or "".
+) -> MetricsPages:
+    """Read the page of each of `urls`, else of each address, else of the target.
 
     Raises ServerUnreachable for one of `urls` that has none.
     """
-    where = list(urls or (addresses if len(addresses) > 1 else [""]))
-    pages, seen, missing = {}, [], ""
-    replicas = access.replicas(filter(None, where))
-    for one, (name, replica) in zip(where, replicas.items(), strict=True):
-        try:
-            answer = fetch(replica, "/metrics")
-        except ServerUnreachable as error:
-            missing = f"{name}: {error}" if replica.via else str(error)
-            continue
-        found = answer.status == HTTPStatus.OK
-        sample = read_metrics(replica, answer, 0, model=model) if found else None
-        missing = missing if sample else without_metrics(name, answer, model)
-        # A server that is idle and began at the same instant is the same, by another address.
-        seen.append(repr([getattr(sample, key, "") for key in SAME_SERVER]))
-        if urls or seen[-1] not in seen[:-1]:
-            pages[one] = answer.body
+    places = _places(urls, addresses)
+    pages: dict[str, bytes] = {}
+    servers: set[str] = set()
+    missing = ""
+    replicas = access.replicas(filter(None, places))
+    for place, (url, replica) in zip(places, replicas.items(), strict=True):
+        page, server, problem = _read_page(url, replica, model)
+        missing = problem or missing
+        if urls or server not in servers:
+            pages[place] = page
+        servers.add(server)
     if missing and urls:
         raise ServerUnreachable(
             f"{missing.rstrip('.')}. Expected each --metrics-url to be a replica of vLLM; try "
             "`curl URL/metrics`."
         )
-    return dict.fromkeys(where, b"") if missing else pages, missing
+    if missing:
+        return MetricsPages(tuple(filter(None, places)), cache={}, lacking=(), missing=missing)
+    cache = cache_summary(*(cache_config(page, model) for page in pages.values()))
+    first_page = next(iter(pages.values()))
+    return MetricsPages(tuple(filter(None, pages)), cache, lacking(first_page, cache))
+
+
+def _places(urls: Sequence[str], addresses: Sequence[str]) -> list[str]:
+    """Where pages are, as TargetAccess.replicas takes it; "": at the target."""
+    if urls:
+        return list(urls)
+    if len(addresses) > 1:
+        return list(addresses)
+    return [""]
+
+
+def _read_page(url: str, replica: TargetAccess, model: str) -> tuple[bytes, str, str]:
+    """Return the page, which server it is of, and why it has no metrics of vLLM's, or ""."""
+    try:
+        answer = fetch(replica, "/metrics")
+    except ServerUnreachable as error:
+        return b"", "", f"{url}: {error}" if replica.via else str(error)
+    sample = None
+    if answer.status == HTTPStatus.OK:
+        sample = read_metrics(replica, answer, 0, model=model)
+    problem = "" if sample else without_metrics(url, answer, model)
+    # A server that is idle and began at the same instant is the same, by another address.
+    server = repr([getattr(sample, key, "") for key in SAME_SERVER])
+    return answer.body, server, problem
 
 
 def _models(access: TargetAccess) -> dict[str, dict[str, object]]:
@@ -161,20 +192,23 @@ def _models(access: TargetAccess) -> dict[str, dict[str, object]]:
         raise _refused(access, "/v1/models", answer)
     body = answer.json()
     rows = body.get("data") if isinstance(body, dict) else None
-    named = {str(row["id"]): row for row in rows or [] if isinstance(row, dict) and row.get("id")}
-    if not named:
+    models = {}
+    for row in rows or []:
+        if isinstance(row, dict) and row.get("id"):
+            models[str(row["id"])] = row
+    if not models:
         raise ServerUnreachable(
             f"{access.address} answers HTTP, but its /v1/models lists no model: expected a vLLM "
             f"server; {TRY_PRINTED_PORT}"
         )
-    return named
+    return models
 
 
-def _length(said: object) -> int | None:
+def _length(value: object) -> int | None:
     """A number of tokens; None for what is none."""
-    if isinstance(said, bool) or not isinstance(said, int):
+    if isinstance(value, bool) or not isinstance(value, int):
         return None
-    return said if said > 0 else None
+    return value if value > 0 else None
 
 
 def choose_model(access: TargetAccess, model: str | None, listed: tuple[str, ...]) -> str:
@@ -201,15 +235,14 @@ def _stream(
     """Return what the server both accepts and does, and what is odd about its stream."""
     spec = TINY_IDS if api == "generate" else TINY_REQUEST
     for tier in TIERS:
-        answer = fetch(
-            access, API_PATHS[api], json_body(api, model, spec, fields, **tier._asdict())
-        )
+        body = json_body(api, model, spec, fields, **tier._asdict())
+        answer = fetch(access, API_PATHS[api], body)
         if answer.status == 200:  # noqa: PLR2004 - HTTP
-            seen = read_stream(access, answer)
+            stream = read_stream(access, answer)
             # A server may count unasked and refuse to be asked.
-            continuous = tier.continuous_usage and seen.continuous_usage
-            final = tier.final_usage and seen.final_usage
-            return Tier(tier.fixed_length, continuous, final), seen.notes
+            continuous = tier.continuous_usage and stream.continuous_usage
+            final = tier.final_usage and stream.final_usage
+            return Tier(tier.fixed_length, continuous, final), stream.notes
         if answer.status not in REFUSED or tier == TIERS[-1]:
             raise _refused(access, API_PATHS[api], answer)
     raise AssertionError("unreachable: the last tier returns or raises")
@@ -228,39 +261,36 @@ def _refused(access: TargetAccess, path: str, answer: HttpAnswer) -> ServerUnrea
     status = answer.status
     if status == 401 or (status == 403 and b"--enable-" not in answer.body):  # noqa: PLR2004 - HTTP
         key = "no key was sent: neither VLLM_API_KEY nor OPENAI_API_KEY is set"
-        key = f"the key in {access.key_source} was refused" if access.key_source else key
-        said = (
+        if access.key_source:
+            key = f"the key in {access.key_source} was refused"
+        rest = (
             f" and {key}: expected the key that the server was started with; "
             "try `export VLLM_API_KEY=...`."
         )
     elif status == 404:  # noqa: PLR2004 - HTTP
-        said = f": expected vLLM's API; {TRY_PRINTED_PORT[:-1]}, or another --api."
+        rest = f": expected vLLM's API; {TRY_PRINTED_PORT[:-1]}, or another --api."
     elif status == 503:  # noqa: PLR2004 - HTTP
-        said = (
+        rest = (
             ": expected a server that is ready; try again when "
             f"`curl -f {access.address}/health` succeeds."
         )
     elif 300 <= status < 400 and "location" in answer.headers:  # noqa: PLR2004 - HTTP
-        said = (
-            f" and redirects to {_said(access, answer.headers['location'])}: expected the server "
+        rest = (
+            f" and redirects to {quoted(access, answer.headers['location'])}: expected the server "
             "itself; try the URL that it redirects to, without the path."
         )
     elif status == 429:  # noqa: PLR2004 - HTTP
-        later = _quoted(answer.headers.get("retry-after", ""))
-        said = (
-            f" ({f'Retry-After: {later}' if later else 'no Retry-After'}): expected a server that "
-            f"takes requests; try again {f'after {later} s' if later.isdecimal() else 'later'}, or "
-            "without its rate limit."
+        retry_after = _quoted(answer.headers.get("retry-after", ""))
+        header = f"Retry-After: {retry_after}" if retry_after else "no Retry-After"
+        when = f"after {retry_after} s" if retry_after.isdecimal() else "later"
+        rest = (
+            f" ({header}): expected a server that takes requests; try again {when}, or without "
+            "its rate limit."
         )
     else:
-        words = _said(access, answer.body.decode(errors="replace"))
-        said = f" ({words}): expected 200; try the same request with curl."
-    return ServerUnreachable(f"{access.address}{path} answers {status}{said}")
-
-
-def _said(access: TargetAccess, text: str) -> str:
-    """A server's words, which may repeat what it was sent."""
-    return quoted(access, text)
+        words = quoted(access, answer.body.decode(errors="replace"))
+        rest = f" ({words}): expected 200; try the same request with curl."
+    return ServerUnreachable(f"{access.address}{path} answers {status}{rest}")
 
 
 def _quoted(text: str) -> str:
@@ -274,10 +304,12 @@ def flags(access: TargetAccess) -> dict[str, Any]:
     config = body.get("vllm_config") if isinstance(body, dict) else None
     if not isinstance(config, dict):
         return {}
-    return {
-        name: part[name]
-        for key, names in KNEE_FLAGS.items()
-        if isinstance(part := config.get(key), dict)
-        for name in names
-        if isinstance(part.get(name), int | float | str)
-    }
+    shown = {}
+    for section, names in KNEE_FLAGS.items():
+        part = config.get(section)
+        if not isinstance(part, dict):
+            continue
+        for name in names:
+            if isinstance(part.get(name), int | float | str):
+                shown[name] = part[name]
+    return shown

@@ -53,11 +53,10 @@ def read_stream(access: TargetAccess, answer: HttpAnswer) -> Seen:
         raise _refused(access, what)
     _check_end(access, end_of(events))
     counted = [chunk for chunk in chunks if chunk.completion_tokens >= 0]
-    return Seen(
-        continuous_usage=any(chunk.carries_token for chunk in counted),
-        final_usage=any(not chunk.carries_token and not chunk.silent for chunk in counted),
-        notes=(UNENDED,) if unended else (),
-    )
+    continuous = any(chunk.carries_token for chunk in counted)
+    final = any(not chunk.carries_token and not chunk.silent for chunk in counted)
+    notes = (UNENDED,) if unended else ()
+    return Seen(continuous, final, notes)
 
 
 def _refused(access: TargetAccess, what: str) -> ServerUnreachable:

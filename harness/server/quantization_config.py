@@ -25,6 +25,7 @@ SKIPPED: Final = (
     "exclude",
     "llm_int8_skip_modules",
 )
+ModuleFormat = tuple[tuple[str, ...], Format]  # patterns of modules, and how these are stored
 ALL: Final = ()  # patterns of modules: every linear layer
 SCALE: Final = 16  # bits of a scale in 16 bit
 FULL_SCALE: Final = 32
@@ -65,26 +66,31 @@ def _unknown(method: str, why: str) -> Quantization:
 
 def _skipped(scheme: ConfigValues) -> tuple[str, ...]:
     """Return what stays in 16 bit. Raises ConfigError for a pattern that cannot be tried."""
-    found: list[str] = []
+    patterns: list[str] = []
     for field in SKIPPED:
-        found += [checked(scheme, field, pattern) for pattern in scheme.words(field)]
-    return tuple(found)
+        patterns += [checked(scheme, field, pattern) for pattern in scheme.words(field)]
+    return tuple(patterns)
 
 
 def checked(scheme: ConfigValues, field: str, pattern: str) -> str:
     """Return the pattern. Raises ConfigError where it is no regular expression, or a slow one."""
     if not pattern.startswith(REGULAR):
         return TEXT_PART.sub("model.", pattern)
-    body = pattern.removeprefix(REGULAR)
-    many = sum(body.count(sign) for sign in "*+{") > MOST_REPETITIONS
-    slow = many or len(body) > LONGEST_PATTERN or REPEATED_GROUP.search(body)
-    try:
-        re.compile(body)
-    except (re.error, OverflowError):
-        slow = True
-    if slow:
+    if not _is_simple(pattern.removeprefix(REGULAR)):
         raise scheme.odd(field, pattern, "a simple regular expression after re:")
     return pattern
+
+
+def _is_simple(pattern: str) -> bool:
+    """Whether it is a regular expression, and certain to be a fast one."""
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError):
+        return False
+    repetitions = sum(pattern.count(sign) for sign in "*+{")
+    if repetitions > MOST_REPETITIONS or len(pattern) > LONGEST_PATTERN:
+        return False
+    return REPEATED_GROUP.search(pattern) is None
 
 
 def _fp8(scheme: ConfigValues) -> Quantization:
@@ -114,31 +120,36 @@ def _integers(scheme: ConfigValues) -> Quantization:
         return _unknown(method, "the file does not say how many bits")
     group = _group(scheme, INT4_GROUP)
     skipped = [*_skipped(scheme)]
-    formats: list[tuple[tuple[str, ...], Format]] = []
-    for name, own in _exceptions(scheme):
-        if own is None or own >= MOST_BITS:
-            skipped.append(name)
+    formats: list[ModuleFormat] = []
+    for module, own_bits in _exceptions(scheme):
+        if own_bits is None or own_bits >= MOST_BITS:
+            skipped.append(module)
         else:
-            formats.append(((name,), Format(own, group=group, scale_bits=SCALE + own)))
+            own_format = Format(own_bits, group=group, scale_bits=SCALE + own_bits)
+            formats.append(((module,), own_format))
     formats.append((ALL, Format(bits, group=group, scale_bits=SCALE + bits)))
     return Quantization(method, tuple(formats), tuple(skipped), head=scheme.flag("lm_head"))
 
 
 def _exceptions(scheme: ConfigValues) -> list[tuple[str, int | None]]:
     """Return patterns of modules with bits of their own; None: not quantized."""
-    found: list[tuple[str, int | None]] = []
+    exceptions: list[tuple[str, int | None]] = []
     modules = scheme.part("extra_config")  # AutoRound's, by name
     for name in modules.fields:
-        own = _bits(modules.part(name), "bits")
-        if own is not None:
-            found.append((checked(scheme, "extra_config", name), own))
+        bits = _bits(modules.part(name), "bits")
+        if bits is not None:
+            exceptions.append((checked(scheme, "extra_config", name), bits))
     patterns = scheme.part("dynamic")  # GPTQModel's: `-:` before a pattern takes modules out
     for name in patterns.fields:
-        pattern = checked(scheme, "dynamic", REGULAR + name.removeprefix("-:").removeprefix("+:"))
-        own = None if name.startswith("-:") else _bits(patterns.part(name), "bits")
-        if own is not None or name.startswith("-:"):
-            found.append((pattern, own))
-    return found
+        expression = name.removeprefix("-:").removeprefix("+:")
+        pattern = checked(scheme, "dynamic", REGULAR + expression)
+        if name.startswith("-:"):
+            exceptions.append((pattern, None))
+            continue
+        bits = _bits(patterns.part(name), "bits")
+        if bits is not None:
+            exceptions.append((pattern, bits))
+    return exceptions
 
 
 def _bits(scheme: ConfigValues, *names: str) -> int | None:
@@ -178,8 +189,8 @@ def _bitsandbytes(scheme: ConfigValues) -> Quantization:
 def _compressed_tensors(scheme: ConfigValues) -> Quantization:
     method = "compressed-tensors"
     groups = scheme.part("config_groups")
-    formats: list[tuple[tuple[str, ...], Format]] = []
-    rest: list[tuple[tuple[str, ...], Format]] = []
+    named_formats: list[ModuleFormat] = []
+    class_formats: list[ModuleFormat] = []
     for name in groups.fields:
         group = groups.part(name)
         weights = group.part("weights")
@@ -189,15 +200,15 @@ def _compressed_tensors(scheme: ConfigValues) -> Quantization:
         if form is None:
             return _unknown(method, f"config_groups.{name}.weights lacks num_bits")
         targets = group.words("targets")
-        named = [checked(group, "targets", one) for one in targets if one != "Linear"]
+        names = [checked(group, "targets", target) for target in targets if target != "Linear"]
         # A target is a class of layers, or names; a name counts before a class.
-        if named and "Linear" not in targets:
-            formats.append((tuple(named), form))
+        if names and "Linear" not in targets:
+            named_formats.append((tuple(names), form))
         else:
-            rest.append((ALL, form))
-    if not formats and not rest:
+            class_formats.append((ALL, form))
+    if not named_formats and not class_formats:
         return _unknown(method, "the file lacks config_groups")
-    return Quantization(method, (*formats, *rest), _skipped(scheme))
+    return Quantization(method, (*named_formats, *class_formats), _skipped(scheme))
 
 
 def _tensor_format(weights: ConfigValues, form: str) -> Format | None:
@@ -206,20 +217,27 @@ def _tensor_format(weights: ConfigValues, form: str) -> Format | None:
     if bits is None:
         return None
     strategy = weights.word("strategy")
-    structure = weights.value("block_structure")
-    sides = () if isinstance(structure, str) else weights.wholes("block_structure")
-    if structure == "128x128":
-        sides = (128, 128)
+    sides = _block_sides(weights)
     if strategy == "block" and len(sides) == 2 and all(sides):  # noqa: PLR2004 - as above
         return Format(bits, block=(sides[0], sides[1]))
     if "nvfp4" in form or strategy == "tensor_group":
         return Format(bits, group=_group(weights, NVFP4_GROUP), scale_bits=SMALL_SCALE)
     if "mxfp4" in form:
         return Format(bits, group=MXFP4_GROUP, scale_bits=SMALL_SCALE)
-    zero = 0 if weights.flag("symmetric", otherwise=True) else bits
+    zero_bits = 0 if weights.flag("symmetric", otherwise=True) else bits
     if strategy == "group" or weights.value("group_size") not in (None, -1):
-        return Format(bits, group=_group(weights, INT4_GROUP), scale_bits=SCALE + zero)
+        return Format(bits, group=_group(weights, INT4_GROUP), scale_bits=SCALE + zero_bits)
     return Format(bits, scale_bits=FULL_SCALE)
+
+
+def _block_sides(weights: ConfigValues) -> tuple[int, ...]:
+    """Return (rows, columns) of a block; () where it is not said, or in unknown words."""
+    structure = weights.value("block_structure")
+    if structure == "128x128":
+        return (128, 128)
+    if isinstance(structure, str):
+        return ()
+    return weights.wholes("block_structure")
 
 
 def _modelopt(scheme: ConfigValues) -> Quantization:
@@ -232,13 +250,13 @@ def _modelopt(scheme: ConfigValues) -> Quantization:
     if algorithm not in ("MIXED_PRECISION", "MIXED"):
         return _unknown("modelopt", f"quant_algo {algorithm or 'is not named'}")
     layers = scheme.part("quantized_layers")
-    formats: list[tuple[tuple[str, ...], Format]] = []
+    formats: list[ModuleFormat] = []
     for name in layers.fields:
-        one = layers.part(name)
-        own = _modelopt_format(one.word("quant_algo").upper(), one)
-        if own is None:
+        layer = layers.part(name)
+        form = _modelopt_format(layer.word("quant_algo").upper(), layer)
+        if form is None:
             return _unknown("modelopt", f"quantized_layers.{name} has no known quant_algo")
-        formats.append(((name,), own))
+        formats.append(((name,), form))
     if not formats:
         return _unknown("modelopt", "MIXED_PRECISION without quantized_layers")
     return Quantization("modelopt", tuple(formats), skipped)

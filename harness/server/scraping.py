@@ -73,13 +73,16 @@ class MetricsScraper:
 
         The sample is stamped with the middle of the exchange. Raises ServerUnreachable.
         """
-        start = self._now_ns()
+        start_ns = self._now_ns()
         answer = self._connection.fetch("/metrics")
-        took_ns = self._now_ns() - start
-        found = None
+        took_ns = self._now_ns() - start_ns
+        sample = None
         if answer.status == HTTPStatus.OK:
-            found = read_metrics(self._access, answer, start + took_ns // 2, took_ns, self._model)
-        return answer, found and self._processes.with_cpu_times(found), took_ns
+            middle_ns = start_ns + took_ns // 2
+            sample = read_metrics(self._access, answer, middle_ns, took_ns, self._model)
+        if sample is not None:
+            sample = self._processes.with_cpu_times(sample)
+        return answer, sample, took_ns
 
     def close(self) -> None:
         self._connection.close()
@@ -96,68 +99,84 @@ class ServerProcesses:
 
     def __init__(self, address: Address) -> None:
         self.port = address.port
-        self._left = MAX_SEARCHES if address.is_local else 0
+        self._searches_left = MAX_SEARCHES if address.is_local else 0
         self._engines: list[psutil.Process] = []
         self._api_servers: list[psutil.Process] = []
         self._threads = math.nan
 
     def with_cpu_times(self, sample: ServerSample) -> ServerSample:
         """Add the CPU seconds of the server's processes to a sample, as far as they are known."""
-        if not self._engines and self._left:
-            self._left -= 1
+        if not self._engines and self._searches_left:
+            self._searches_left -= 1
             self._find()
         if not self._engines:
             return sample
         try:
-            engine_s, api_s = total_cpu_s(self._engines), total_cpu_s(self._api_servers)
+            engine_s = total_cpu_s(self._engines)
+            all_api_s = total_cpu_s(self._api_servers)
         except psutil.Error:  # exited, or of another user: search again
-            self._engines, self._left = [], MAX_SEARCHES
+            self._engines = []
+            self._searches_left = MAX_SEARCHES
             return sample
-        # Of several API servers on one port, a scrape reaches any one and sees only its counter.
-        api_s = api_s / len(self._api_servers) if self._api_servers else sample.api_cpu_s
+        api_s = sample.api_cpu_s
+        if self._api_servers:
+            # Of several on one port, a scrape reaches any one and sees only its counter.
+            api_s = all_api_s / len(self._api_servers)
         return replace(sample, engine_cpu_s=engine_s, api_cpu_s=api_s, api_threads=self._threads)
 
     def _find(self) -> None:
         try:
             family = family_of(self.port)
-            engines, servers = (processes_named(family, name) for name in (ENGINE, API_SERVER))
-            if rust := processes_named(family, RUST_FRONT_END):
-                servers, self._threads = rust, len(rust[0].cpu_affinity())
+            engines = processes_named(family, ENGINE)
+            api_servers = processes_named(family, API_SERVER)
+            rust = processes_named(family, RUST_FRONT_END)
+            if rust:
+                api_servers = rust
+                self._threads = len(rust[0].cpu_affinity())
         except psutil.Error:  # one of them is exiting
             return
-        self._engines, self._api_servers = engines, servers
+        self._engines = engines
+        self._api_servers = api_servers
 
 
 def family_of(port: int) -> list[psutil.Process]:
     """Return the listener on the port, vLLM above it, and all below. Raises psutil.Error."""
-    listeners = {
-        c.pid
-        for c in psutil.net_connections("tcp")
-        if c.status == psutil.CONN_LISTEN and c.laddr.port == port and c.pid
-    }
-    heads = {_head(psutil.Process(pid)) for pid in listeners}
-    return [process for head in heads for process in (head, *head.children(recursive=True))]
+    listeners = set()
+    for connection in psutil.net_connections("tcp"):
+        listens = connection.status == psutil.CONN_LISTEN and connection.laddr.port == port
+        if listens and connection.pid:
+            listeners.add(connection.pid)
+    family = []
+    for head in {_head(psutil.Process(pid)) for pid in listeners}:
+        family += [head, *head.children(recursive=True)]
+    return family
 
 
 def _head(process: psutil.Process) -> psutil.Process:
     """Return the topmost ancestor that runs vLLM."""
     above = process.parent()
     while above is not None and _is_vllm(above.cmdline()):
-        process, above = above, above.parent()
+        process = above
+        above = process.parent()
     return process
 
 
 def _is_vllm(command: Sequence[str]) -> bool:
     # `vllm serve`, `python -m vllm...` or one of vLLM's own process names, but not a shell whose
     # command line mentions vllm.
-    name, *rest = [*command, "", "", ""][:3]
-    module = rest[1] if rest[0] == "-m" else Path(rest[0]).name
-    return name.startswith("VLLM::") or module.split(".")[0] == "vllm"
+    program, first, second, *_ = [*command, "", "", ""]
+    module = second if first == "-m" else Path(first).name
+    return program.startswith("VLLM::") or module.split(".")[0] == "vllm"
 
 
 def processes_named(processes: Sequence[psutil.Process], name: str) -> list[psutil.Process]:
     """Return the processes whose name begins with one of vLLM's names. Raises psutil.Error."""
-    return [p for p in processes if Path((p.cmdline() or [""])[0]).name.startswith(name)]
+    return [process for process in processes if _program(process).startswith(name)]
+
+
+def _program(process: psutil.Process) -> str:
+    command = process.cmdline()
+    return Path(command[0]).name if command else ""
 
 
 def total_cpu_s(processes: Sequence[psutil.Process]) -> float:

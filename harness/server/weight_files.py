@@ -28,8 +28,9 @@ def stored_bytes(path: Path | None) -> int:
         return 0
     folder = path if path.is_dir() else path.parent
     files = list(folder.glob("model*.safetensors"))
-    parts = [int(part[1]) for file in files if (part := PART.search(file.name))]
-    if len(parts) < max(parts, default=0):
+    parts = [part for file in files if (part := PART.search(file.name))]
+    expected = max((int(part[1]) for part in parts), default=0)
+    if len(parts) < expected:
         return 0
     headers = [_header(file) for file in files]
     if not all(headers):
@@ -37,7 +38,9 @@ def stored_bytes(path: Path | None) -> int:
     stored = sum(file.stat().st_size for file in files)
     in_32_bit = sum(_float32_bytes(header) for header in headers)
     # vLLM loads a model of 32 bit in 16 bit; a few scales of a quantized one stay as they are.
-    return stored - in_32_bit // 2 if 2 * in_32_bit > stored else stored
+    if 2 * in_32_bit > stored:
+        return stored - in_32_bit // 2
+    return stored
 
 
 def _header(file: Path) -> dict[str, Any]:
@@ -52,7 +55,7 @@ def _header(file: Path) -> dict[str, Any]:
 
 
 def _float32_bytes(header: dict[str, Any]) -> int:
-    tensors = ConfigValues(header, file="a header of safetensors")
-    sizes = [tensors.part(name) for name in header]
-    shapes = [one.wholes("shape") for one in sizes if one.word("dtype") == FLOAT32]
-    return FLOAT32_BYTES * sum(prod(shape) for shape in shapes)
+    values = ConfigValues(header, file="a header of safetensors")
+    tensors = [values.part(name) for name in header]
+    in_32_bit = [tensor for tensor in tensors if tensor.word("dtype") == FLOAT32]
+    return FLOAT32_BYTES * sum(prod(tensor.wholes("shape")) for tensor in in_32_bit)

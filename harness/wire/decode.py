@@ -59,16 +59,21 @@ class StreamDecoder:
     returns holds all of them.
     """
 
-    def __init__(self, asked: SentRequest) -> None:
-        self.asked = asked
+    def __init__(self, request: SentRequest) -> None:
+        self.request = request
         self.exact_events = 0  # since the last part
         self.status = 0
         self._type = EVENT_STREAM
-        self._head_ns = self._first_event_ns = -1
+        self._head_ns = -1
+        self._first_event_ns = -1
         self._finish = ""
-        self._prompt = self._output = self._cached = self._answer = -1
+        self._prompt = -1
+        self._output = -1
+        self._cached = -1
+        self._answer = -1  # index of the first event that is not reasoning
         # choices without a token: before the first token, and after it
-        self._events_before = self._silent_events = 0
+        self._events_before = 0
+        self._silent_events = 0
         self._last_silent_ns = -1
         self._counted = 0  # tokens that usage has accounted for so far
         self._done = False
@@ -91,7 +96,9 @@ class StreamDecoder:
         return len(self._at) - self._reported
 
     def head(self, status: int, head_ns: int, content_type: str) -> None:
-        self.status, self._head_ns, self._type = status, head_ns, content_type
+        self.status = status
+        self._head_ns = head_ns
+        self._type = content_type
         self._keeps_body = status != OK_STATUS or content_type not in (EVENT_STREAM, "")
 
     def feed(self, body: bytes, at_ns: int, bound_ns: int, exact: int) -> None:
@@ -102,7 +109,8 @@ class StreamDecoder:
             self._body += body[: MAX_ERROR_BYTES - len(self._body)]
             if self.status != OK_STATUS:
                 return
-        sse, match = self._sse, self._template.match
+        sse = self._sse
+        match = self._template.match
         try:
             events = sse.feed(body)
             left = len(events)
@@ -119,12 +127,13 @@ class StreamDecoder:
                 self._template.learn(data, chunk)
                 self._event(chunk, at_ns, low_ns)
         except NotACompletion as error:
-            self._problem = Outcome.protocol.value, str(error)
+            self._problem = (Outcome.protocol.value, str(error))
         except EventTooLong as error:
             # For an HTML page without line ends, its type explains more than its length.
             outcome, sentence = outcome_of_body(self._type, "", done=self._done, body=self._body)
-            wrong_type = outcome is Outcome.protocol
-            self._problem = Outcome.protocol.value, sentence if wrong_type else str(error)
+            if outcome is not Outcome.protocol:
+                sentence = str(error)
+            self._problem = (Outcome.protocol.value, sentence)
 
     def _event(self, chunk: Chunk, at_ns: int, low_ns: int) -> None:
         carries, answer, ids, completion, prompt, cached, finish, error, done = chunk[:9]
@@ -133,7 +142,7 @@ class StreamDecoder:
         if finish:
             self._finish = finish
         if error:
-            self._problem = Outcome.status.value, error
+            self._problem = (Outcome.status.value, error)
         self._done = self._done or done
         if prompt >= 0:
             self._prompt = prompt
@@ -154,8 +163,10 @@ class StreamDecoder:
         if chunk.stranger:
             self._progress_at_stranger = self._progress
         if chunk.silent:
-            self._events_before += not self._at
-            self._silent_events += len(self._at) > 0
+            if self._at:
+                self._silent_events += 1
+            else:
+                self._events_before += 1
             self._last_silent_ns = at_ns
 
     @property
@@ -173,7 +184,8 @@ class StreamDecoder:
         """
         if self._problem is not None:
             return
-        n, first, last = len(running), running[0], running[-1]
+        first = running[0]
+        last = running[-1]
         if not even or first not in (-1, self._counted + 1):
             for at, low, count in zip(at_ns.cast("q"), low_ns.cast("q"), running, strict=True):
                 self._token(at, low, count, 1)
@@ -181,11 +193,11 @@ class StreamDecoder:
         if last >= 0:
             self._counted = self._output = last
         else:
-            self._take_uncounted(n)
+            self._take_uncounted(len(running))
         self.exact_events += exact
         self._at.frombytes(at_ns)
         self._low.frombytes(low_ns)
-        self._tokens.extend(ONE * n)
+        self._tokens.extend(ONE * len(running))
 
     def _token(self, at_ns: int, low_ns: int, running: int, tokens: int) -> None:
         """Append an event of `tokens` tokens, or of as many as the running count grew by."""
@@ -196,7 +208,8 @@ class StreamDecoder:
             self._counted = self._output = running
         elif running < 0:
             self._take_uncounted(1)
-        self.exact_events += low_ns == at_ns
+        if low_ns == at_ns:
+            self.exact_events += 1
         self._at.append(at_ns)
         self._low.append(low_ns)
         self._tokens.append(tokens)
@@ -209,14 +222,17 @@ class StreamDecoder:
             self._uncounted += events
 
     def _plausible(self, count: int) -> bool:
-        if count > MAX_OUTPUT_TOKENS:
-            self._problem = Outcome.protocol.value, f"the server counts {count:,} output tokens"
-        return count <= MAX_OUTPUT_TOKENS
+        if count <= MAX_OUTPUT_TOKENS:
+            return True
+        self._problem = (Outcome.protocol.value, f"the server counts {count:,} output tokens")
+        return False
 
     def part(self, known_until_ns: int) -> RequestRecord:
         """Return the events since the previous part, as an open record."""
-        start, self._reported, self.exact_events = self._reported, len(self._at), 0
-        events = self._at[start:], self._low[start:], self._tokens[start:]
+        start = self._reported
+        self._reported = len(self._at)
+        self.exact_events = 0
+        events = (self._at[start:], self._low[start:], self._tokens[start:])
         return self._record(Outcome.open, "", known_until_ns, events)
 
     def end(self, outcome: Outcome | None, error: str, done_ns: int) -> RequestRecord:
@@ -244,14 +260,15 @@ class StreamDecoder:
 
         Evenly, and what is left over to the later ones: an end token comes last and has no event.
         """
-        events, tokens = len(self._at), self._output
-        if self._answer == 0:  # what it thought of before its answer did not come
-            tokens -= max(self._thought, 0)
         if not self._uncounted or self._ids > 0 or self._output < 0:
             return
+        tokens = self._output
+        if self._answer == 0:  # what it thought of before its answer did not come
+            tokens -= max(self._thought, 0)
+        events = len(self._at)
         tokens = max(tokens, events)
-        before = [tokens * n // events for n in range(events + 1)]
-        self._tokens = ns_array([end - begin for begin, end in pairwise(before)])
+        tokens_before = [tokens * n // events for n in range(events + 1)]
+        self._tokens = ns_array([end - begin for begin, end in pairwise(tokens_before)])
 
     def _verdict(self, error: str) -> tuple[Outcome, str]:
         if self._problem is not None:
@@ -276,7 +293,7 @@ class StreamDecoder:
     ) -> RequestRecord:
         at_ns, not_before_ns, tokens = events
         return RequestRecord(
-            **self.asked._asdict(),
+            **self.request._asdict(),
             done_ns=done_ns,
             outcome=outcome,
             head_ns=self._head_ns,
@@ -317,10 +334,10 @@ def outcome_of_body(
     """
     if done:
         return Outcome.ok, ""
-    said = words_of(body) if content_type == PLAIN_TEXT else read_error(body)
-    said = f": {said}" if said else ""
+    words = words_of(body) if content_type == PLAIN_TEXT else read_error(body)
+    quoted = f": {words}" if words else ""
     if content_type not in (EVENT_STREAM, ""):
-        return Outcome.protocol, f"the server answered {content_type}, not {EVENT_STREAM}{said}"
-    if said:
-        return Outcome.protocol, f"the server answered without a stream{said}"
+        return Outcome.protocol, f"the server answered {content_type}, not {EVENT_STREAM}{quoted}"
+    if words:
+        return Outcome.protocol, f"the server answered without a stream{quoted}"
     return Outcome.truncated, error or "the stream ended without [DONE]"

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from math import isnan, nan
-from typing import Any, Final
+from math import nan
+from typing import Any, Final, NamedTuple
 
 from harness.records.samples import GpuSample
 from harness.wire.gpu_series import GPU_SERIES, MIB, REASON_LABELS, throttle_reasons
@@ -37,18 +37,25 @@ DCGM_MEMORY: Final = ("DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV
 DCGM_TOTAL: Final = "DCGM_FI_DEV_FB_TOTAL"
 OWN_MEMORY: Final = "harness_gpu_memory_bytes"
 THROTTLED: Final = "harness_gpu_throttled"  # a line for each reason
-WANTED: Final = {
-    *(name for names in (DCGM_FIELDS, OWN_FIELDS) for name, _ in names.values()),
-    *(*MASKS, *DCGM_MEMORY, DCGM_TOTAL, OWN_MEMORY, THROTTLED, "harness_gpu_info"),
-}
+READINGS: Final = {name for name, _ in (*DCGM_FIELDS.values(), *OWN_FIELDS.values())}
+MEMORY: Final = {*DCGM_MEMORY, DCGM_TOTAL, OWN_MEMORY}
+WANTED: Final = READINGS | MEMORY | {*MASKS, THROTTLED, "harness_gpu_info"}
 ENGINE_CPU: Final = "harness_engine_cpu_seconds_total"
-
-
 OWN_EXPORTER: Final = "harness_target_up"  # on its page with or without a GPU
 # A GPU of a page: its host, its UUID (either may be unsaid), and its index there.
 GpuKey = tuple[str, str, int]
 HOST_LABELS: Final = ("Hostname", "node", "instance")  # dcgm-exporter's; a federation's
 INSTANCE: Final = "GPU_I_ID"  # of a GPU in MIG mode
+# A series' name, with the reason if it has one, and the MIG instance, "" for the GPU itself.
+Part = tuple[str, str]
+
+
+class GpuLines(NamedTuple):
+    """What a page's lines say of one GPU."""
+
+    number: int  # its index, as `numbers` of `gpu_samples` has it
+    values: dict[str, float]  # by the series' name
+    labels: dict[str, str]
 
 
 def gpu_samples(
@@ -58,21 +65,26 @@ def gpu_samples(
 
     `numbers` keeps the index of each GPU from one page to the next: two hosts both have a GPU 0.
     """
-    return [_sample(gpu, values, at_ns) for gpu, values, _ in _by_gpu(text, numbers)]
+    return [_sample(gpu, at_ns) for gpu in _by_gpu(text, numbers)]
 
 
 def gpu_labels(text: bytes | str, numbers: dict[GpuKey, int] | None = None) -> list[dict[str, Any]]:
     """Return the properties of each GPU: index, name, memory in MiB, driver, UUID."""
-    return [
-        {
-            "index": gpu,
-            "name": labels.get("modelName", labels.get("name", "")),
-            "memory_mib": _memory_mib(values),
-            "driver": labels.get("DCGM_FI_DRIVER_VERSION", labels.get("driver", "")),
-            "uuid": labels.get("UUID", labels.get("uuid", "")),
-        }
-        for gpu, values, labels in _by_gpu(text, numbers)
-    ]
+    return [_properties(gpu) for gpu in _by_gpu(text, numbers)]
+
+
+def _properties(gpu: GpuLines) -> dict[str, Any]:
+    # DCGM's label, else our own exporter's
+    name = gpu.labels.get("modelName", gpu.labels.get("name", ""))
+    driver = gpu.labels.get("DCGM_FI_DRIVER_VERSION", gpu.labels.get("driver", ""))
+    uuid = gpu.labels.get("UUID", gpu.labels.get("uuid", ""))
+    return {
+        "index": gpu.number,
+        "name": name,
+        "memory_mib": _memory_mib(gpu.values),
+        "driver": driver,
+        "uuid": uuid,
+    }
 
 
 def _memory_mib(values: Mapping[str, float]) -> float:
@@ -81,9 +93,10 @@ def _memory_mib(values: Mapping[str, float]) -> float:
         return values[OWN_MEMORY] / MIB
     if DCGM_TOTAL in values:
         return values[DCGM_TOTAL]
-    used, free, reserved = (values.get(name, nan) for name in DCGM_MEMORY)
-    whole = used + free
-    return 0.0 if isnan(whole) else whole + (0.0 if isnan(reserved) else reserved)
+    used, free, reserved = DCGM_MEMORY
+    if used not in values or free not in values:
+        return 0.0
+    return values[used] + values[free] + values.get(reserved, 0.0)
 
 
 def is_own_exporter(text: bytes | str) -> bool:
@@ -93,34 +106,37 @@ def is_own_exporter(text: bytes | str) -> bool:
 
 def engine_cpu_s(text: bytes | str) -> float:
     """Return the CPU time of the engine cores on our exporter's machine; NaN if it is absent."""
-    return next((one.value for one in parse_metrics(text, {ENGINE_CPU})), nan)
+    for sample in parse_metrics(text, {ENGINE_CPU}):
+        return sample.value
+    return nan
 
 
-def _by_gpu(
-    text: bytes | str, numbers: dict[GpuKey, int] | None
-) -> list[tuple[int, dict[str, float], dict[str, str]]]:
-    """Each GPU's index, values by name, and labels."""
-    # A line may be there twice, or once for each container that the GPU is shared by.
-    values: defaultdict[GpuKey, dict[tuple[str, str], float]] = defaultdict(dict)
+def _by_gpu(text: bytes | str, numbers: dict[GpuKey, int] | None) -> list[GpuLines]:
+    """Return what the page says of each GPU, by index, and keep these in `numbers`."""
+    parts: defaultdict[GpuKey, dict[Part, float]] = defaultdict(dict)
     labels: defaultdict[GpuKey, dict[str, str]] = defaultdict(dict)
     for sample in parse_metrics(text, WANTED):
         key = _key(sample.labels)
-        if key is not None and sample.value < MIN_BLANK_VALUE:
-            name = sample.name + sample.labels.get("reason", "")
-            part = name, sample.labels.get(INSTANCE, "")
-            values[key][part] = max(sample.value, values[key].get(part, 0.0))
-            labels[key] |= sample.labels
+        if key is None or not sample.value < MIN_BLANK_VALUE:  # a NaN is below nothing
+            continue
+        labels[key] |= sample.labels
+        name = sample.name + sample.labels.get("reason", "")
+        part = (name, sample.labels.get(INSTANCE, ""))
+        # A line may be there twice, or once for each container that the GPU is shared by.
+        parts[key][part] = max(sample.value, parts[key].get(part, 0.0))
     known = {} if numbers is None else numbers
-    for key in sorted(values):
+    for key in sorted(parts):
         known.setdefault(key, _free_number(key[-1], known.values()))
-    found = [(known[key], _whole(parts), labels[key]) for key, parts in values.items()]
-    return sorted(found, key=lambda gpu: gpu[0])
+    gpus = [GpuLines(known[key], _of_gpu(parts[key]), labels[key]) for key in parts]
+    return sorted(gpus, key=lambda gpu: gpu.number)
 
 
 def _key(labels: Mapping[str, str]) -> GpuKey | None:
     index = labels.get("gpu", "")
-    host = next((labels[name] for name in HOST_LABELS if labels.get(name)), "")
-    return (host, labels.get("UUID", ""), int(index)) if index.isdecimal() else None
+    if not index.isdecimal():
+        return None
+    hosts = (labels[name] for name in HOST_LABELS if labels.get(name))
+    return next(hosts, ""), labels.get("UUID", ""), int(index)
 
 
 def _free_number(wanted: int, taken: Collection[int]) -> int:
@@ -128,26 +144,35 @@ def _free_number(wanted: int, taken: Collection[int]) -> int:
     return wanted if wanted not in taken else max(taken) + 1
 
 
-def _whole(parts: Mapping[tuple[str, str], float]) -> dict[str, float]:
+def _of_gpu(parts: Mapping[Part, float]) -> dict[str, float]:
     """The GPU's values: the memory of MIG instances adds up, all else is the whole GPU's."""
-    whole: dict[str, float] = {}
+    values: dict[str, float] = {}
     for (name, instance), value in parts.items():
-        if (name, "") in parts and instance:
+        if instance and (name, "") in parts:
             continue  # the GPU has a line of its own
-        before = whole.get(name, 0.0)
-        whole[name] = before + value if name in (*DCGM_MEMORY, DCGM_TOTAL) else max(before, value)
-    return whole
+        before = values.get(name, 0.0)
+        if name in (*DCGM_MEMORY, DCGM_TOTAL):
+            values[name] = before + value
+        else:
+            values[name] = max(before, value)
+    return values
 
 
-def _sample(gpu: int, values: dict[str, float], at_ns: int) -> GpuSample:
-    read: dict[str, Any] = {
-        key: values[name] / size
-        for names in (OWN_FIELDS, DCGM_FIELDS)
-        for key, (name, size) in names.items()
-        if name in values
-    }
-    labels = {words: THROTTLED + label for words, label in REASON_LABELS.items()}
-    told = [words for words, name in labels.items() if name in values]
-    reasons = tuple(words for words in told if values[labels[words]]) if told else None
-    masks = [throttle_reasons(int(values[name])) for name in MASKS if name in values]
-    return GpuSample(at_ns, gpu, **read, throttled=masks[0] if masks else reasons)
+def _sample(gpu: GpuLines, at_ns: int) -> GpuSample:
+    readings: dict[str, Any] = {}
+    for series in (OWN_FIELDS, DCGM_FIELDS):
+        for field, (name, size) in series.items():
+            if name in gpu.values:
+                readings[field] = gpu.values[name] / size
+    return GpuSample(at_ns, gpu.number, **readings, throttled=_throttled(gpu.values))
+
+
+def _throttled(values: Mapping[str, float]) -> tuple[str, ...] | None:
+    """The reasons in words: of DCGM's bits, else of our exporter's lines; None: not said."""
+    for name in MASKS:
+        if name in values:
+            return throttle_reasons(int(values[name]))
+    series = {words: THROTTLED + label for words, label in REASON_LABELS.items()}
+    if not any(name in values for name in series.values()):
+        return None
+    return tuple(words for words, name in series.items() if values.get(name))

@@ -216,7 +216,9 @@ class TlsClient:
         """Return the plaintext of the records that `data` completed. Raises ssl.SSLError."""
         self._in.write(data)
         pieces: list[bytes] = []
-        read, waiting, pending = self._tls.read, self._in, self._tls.pending
+        read = self._tls.read
+        waiting = self._in
+        pending = self._tls.pending
         self.whole = True
         try:
             # Ask only while something is left: one `read` too many raises SSLWantReadError, and an

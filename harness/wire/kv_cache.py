@@ -6,6 +6,7 @@ Pages in, plain data for run.json out.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 
 from harness.wire.prometheus_text import MetricSample, parse_metrics
@@ -35,21 +36,23 @@ def cache_config(text: bytes | str, model: str = "") -> list[dict[str, str]]:
 
     Of a page of several models, those of `model` alone.
     """
-    found = parse_metrics(text, CACHE_CONFIG)
+    samples = parse_metrics(text, CACHE_CONFIG)
     if len(models_on(text)) > 1:
-        found = [sample for sample in found if sample.labels.get("model_name") == model]
+        samples = [sample for sample in samples if sample.labels.get("model_name") == model]
     engines: list[dict[str, str]] = []
-    for sample in found:
+    for sample in samples:
         labels = {k: v for k, v in sample.labels.items() if v != "None" and k[:1] != "_"}
         if labels not in engines:  # a gateway may write a line twice
             engines.append(labels)
+    return sorted(engines, key=_engine_order)
 
-    def order(labels: dict[str, str]) -> tuple[int, str]:
-        """By number, as vLLM names its engines; any other name comes first."""
-        name = labels.get("engine", "")
-        return int(name) if name.isascii() and name.isdecimal() else -1, name
 
-    return sorted(engines, key=order)
+def _engine_order(labels: Mapping[str, str]) -> tuple[int, str]:
+    """By number, as vLLM names its engines; any other name comes first."""
+    name = labels.get("engine", "")
+    if name.isascii() and name.isdecimal():
+        return int(name), name
+    return -1, name
 
 
 def models_on(text: bytes | str) -> list[str]:
@@ -67,37 +70,49 @@ def cache_summary(*replicas: Sequence[Mapping[str, str]]) -> dict[str, Any]:
 
     `block_size` is in tokens; `kv_blocks` and `kv_tokens` are totals over all engines.
     """
-    engines = [engine for replica in replicas for engine in replica]
+    engines = list(chain.from_iterable(replicas))
     if not engines:
         return {}
+    first = engines[0]
+    blocks = [_blocks(replica) for replica in replicas]
+    tokens = [_tokens(replica) for replica in replicas]
     return {
         "engines": len(engines),
-        "block_size": whole_number(engines[0].get("block_size")),
-        "kv_blocks": _total([_blocks(replica) for replica in replicas]),
-        "kv_tokens": _total([_tokens(replica) for replica in replicas]),
-        "cache_config": dict(engines[0]),
+        "block_size": whole_number(first.get("block_size")),
+        "kv_blocks": _total(blocks),
+        "kv_tokens": _total(tokens),
+        "cache_config": dict(first),
     }
 
 
 def _blocks(engines: Sequence[Mapping[str, str]]) -> int | None:
     """Of one replica. vLLM's front end adds up its engines and says the sum for each of them."""
     blocks = [whole_number(engine.get("num_gpu_blocks")) for engine in engines]
-    same = len(set(blocks)) == 1
-    return blocks[0] if same else _total(blocks)
+    all_same = len(set(blocks)) == 1
+    return blocks[0] if all_same else _total(blocks)
 
 
 def _tokens(engines: Sequence[Mapping[str, str]]) -> int | None:
     """Of one replica: as vLLM says since 0.26, for layers may share blocks; else of all blocks."""
-    if len(engines) == 1 and (said := whole_number(engines[0].get("kv_cache_size_tokens"))):
-        return said
+    if not engines:
+        return None
+    if len(engines) == 1:
+        tokens = whole_number(engines[0].get("kv_cache_size_tokens"))
+        if tokens:
+            return tokens
     blocks = _blocks(engines)
-    size = whole_number(engines[0].get("block_size")) if engines else None
-    return blocks * size if blocks is not None and size is not None else None
+    block_size = whole_number(engines[0].get("block_size"))
+    if blocks is None or block_size is None:
+        return None
+    return blocks * block_size
 
 
 def _total(numbers: Sequence[int | None]) -> int | None:
+    """The sum; None where there is no number, or one of them is unknown."""
     known = [number for number in numbers if number is not None]
-    return sum(known) if known and len(known) == len(numbers) else None
+    if not known or len(known) < len(numbers):
+        return None
+    return sum(known)
 
 
 def whole_number(text: str | None) -> int | None:
@@ -109,15 +124,15 @@ def whole_number(text: str | None) -> int | None:
 
 def lacking(text: bytes | str, cache: Mapping[str, Any]) -> tuple[str, ...]:
     """What a page of vLLM's does not tell although others do, in sentences without a full stop."""
-    there = {sample.name for sample in parse_metrics(text, PROCESS_FIGURES)}
-    unknown = [words for name, words in PROCESS_FIGURES.items() if name not in there]
-    said = []
+    names = {sample.name for sample in parse_metrics(text, PROCESS_FIGURES)}
+    unknown = [words for name, words in PROCESS_FIGURES.items() if name not in names]
+    sentences = []
     if not cache and len(models_on(text)) > 1:
-        said.append(SEVERAL)
+        sentences.append(SEVERAL)
     elif not cache:
         unknown.insert(0, NO_CACHE_CONFIG)
     if unknown:
-        said.append(f"the server's /metrics do not tell {', '.join(unknown)}: {RUST}")
+        sentences.append(f"the server's /metrics do not tell {', '.join(unknown)}: {RUST}")
     if cache and cache["kv_tokens"] is None:
-        said.append(NO_BLOCKS)
-    return tuple(said)
+        sentences.append(NO_BLOCKS)
+    return tuple(sentences)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -89,7 +88,7 @@ def read_event(data: bytes) -> Chunk:
     if data == DONE:
         return _DONE_CHUNK
     if isinstance(data, NamedError):
-        return Chunk(error=_named_error(data))
+        return _read_named_error(data)
     body = read_json(data)
     try:
         return _read(body)
@@ -106,21 +105,32 @@ def end_of(events: Sequence[bytes]) -> Chunk:
     A server that fails amid a stream has sent its 200 long before: it says so in an event, and
     [DONE] may follow as if all were well.
     """
-    error, finish, done, stranger, token, other = "", "", False, False, False, False
+    error = ""
+    finish_reason = ""
+    done = False
+    carries_token = False
+    other_sign = False
+    stranger = False
     for data in events:
-        with suppress(NotACompletion):  # the first one may have lost its beginning
+        try:
             chunk = read_event(data)
-            error, finish = chunk.error or error, chunk.finish_reason or finish
-            done, token = done or chunk.done, token or chunk.carries_token
-            other = other or chunk.silent or chunk.completion_tokens > 0 or bool(finish)
-            if chunk.carries_token or chunk.silent:
-                stranger = False
-            stranger = stranger or chunk.stranger
+        except NotACompletion:  # the first one may have lost its beginning
+            continue
+        error = chunk.error or error
+        finish_reason = chunk.finish_reason or finish_reason
+        done = done or chunk.done
+        carries_token = carries_token or chunk.carries_token
+        if chunk.silent or chunk.completion_tokens > 0 or finish_reason:
+            other_sign = True
+        if chunk.stranger:
+            stranger = True
+        elif chunk.carries_token or chunk.silent:
+            stranger = False  # the answer went on after it
     return Chunk(
-        carries_token=token,
-        silent=other,
+        carries_token=carries_token,
+        silent=other_sign,
         error=error,
-        finish_reason=finish,
+        finish_reason=finish_reason,
         done=done,
         stranger=stranger,
     )
@@ -131,12 +141,12 @@ def read_json(data: bytes) -> Any:
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError as error:
-        strictly = str(error)
+        reason = str(error)
     # Rare, and ten times slower.
     try:
         return json.loads(data.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
-        raise NotACompletion(f"an event is not JSON: {strictly}") from None
+        raise NotACompletion(f"an event is not JSON: {reason}") from None
 
 
 def read_error(body: bytes) -> str:
@@ -149,43 +159,36 @@ def read_error(body: bytes) -> str:
         return ""
 
 
-def _named_error(data: bytes) -> str:
+def _read_named_error(data: bytes) -> Chunk:
     try:
-        body = read_json(data)
+        return _error_chunk(read_json(data))
     except NotACompletion:
-        body = data.decode("utf-8", "replace")
-    return error_message(body) or NO_WORDS
+        return _error_chunk(data.decode("utf-8", "replace"))
+
+
+def _error_chunk(error: object) -> Chunk:
+    return Chunk(error=error_message(error) or NO_WORDS)
 
 
 def _read(body: Any) -> Chunk:
     """Read an object of any shape; an unexpected one raises AttributeError, TypeError, ..."""
     if body.get("error") or body.get("object") == "error":  # the object itself: vLLM before 0.10
-        return Chunk(error=error_message(body.get("error") or body) or NO_WORDS)
+        return _error_chunk(body.get("error") or body)
     kind = body.get("type")
     if "choices" not in body and (kind is not None or not body.get("usage")):
-        return _read_typed(kind, body) if isinstance(kind, str) else _read_other(body)
-    completion, prompt, cached, thought = _usage(body.get("usage"))
-    ids = -1
-    finish, carries, answer, silent = "", False, False, False
-    if choices := body.get("choices"):
-        choice = _only(choices)
-        delta = choice.get("delta")
-        token_ids = choice.get("token_ids")  # null unless requested
-        if delta is None:
-            carries = answer = bool(choice.get("text", token_ids))
-        else:
-            carries = answer = bool(delta.get("content") or delta.get("tool_calls"))
-            if not answer:
-                carries = bool(delta.get("reasoning") or delta.get("reasoning_content"))
-        silent = not carries
-        if silent and choice.get("error"):  # of gateways, beside the reason
-            return Chunk(error=error_message(choice["error"]) or NO_WORDS)
-        if reason := choice.get("finish_reason"):
-            finish = _reason(reason)
-        if token_ids is not None:
-            ids = len(token_ids)
+        if isinstance(kind, str):
+            return _read_typed(kind, body)
+        return _read_other(body)
+    usage = _usage(body.get("usage"))
+    choices = body.get("choices")
+    if choices:
+        return _read_choice(choices, usage)
+    completion, prompt, cached, reasoning = usage
     return Chunk(
-        carries, answer, ids, completion, prompt, cached, finish, "", False, silent, False, thought
+        completion_tokens=completion,
+        prompt_tokens=prompt,
+        cached_tokens=cached,
+        reasoning_tokens=reasoning,
     )
 
 
@@ -193,25 +196,61 @@ def _usage(usage: Any) -> tuple[int, int, int, int]:
     """The (completion, prompt, cached, reasoning) tokens, -1 for what is not said."""
     if not usage:
         return -1, -1, -1, -1
-    details = usage.get("prompt_tokens_details")
-    cached = _count(details.get("cached_tokens")) if details else -1
-    made_of = usage.get("completion_tokens_details")
-    thought = _count(made_of.get("reasoning_tokens")) if made_of else -1
-    counts = _count(usage.get("completion_tokens")), _count(usage.get("prompt_tokens"))
-    return *counts, cached, thought
+    prompt_details = usage.get("prompt_tokens_details")
+    cached = _count(prompt_details.get("cached_tokens")) if prompt_details else -1
+    completion_details = usage.get("completion_tokens_details")
+    reasoning = _count(completion_details.get("reasoning_tokens")) if completion_details else -1
+    completion = _count(usage.get("completion_tokens"))
+    prompt = _count(usage.get("prompt_tokens"))
+    return completion, prompt, cached, reasoning
 
 
-def _only(choices: Any) -> Any:
+def _read_choice(choices: Any, usage: tuple[int, int, int, int]) -> Chunk:
+    """An event of /v1/chat/completions or /v1/completions, with its counts as `_usage` has them."""
     if len(choices) > 1 or choices[0].get("index"):
         raise NotACompletion("an event has a second choice, and one was asked for")
-    return choices[0]
+    choice = choices[0]
+    delta = choice.get("delta")
+    token_ids = choice.get("token_ids")  # null unless requested
+    if delta is None:
+        is_answer = bool(choice.get("text", token_ids))
+        carries_token = is_answer
+    else:
+        is_answer = bool(delta.get("content") or delta.get("tool_calls"))
+        carries_token = is_answer or bool(delta.get("reasoning") or delta.get("reasoning_content"))
+    silent = not carries_token
+    if silent and choice.get("error"):  # of gateways, beside the reason
+        return _error_chunk(choice["error"])
+    finish = ""
+    if reason := choice.get("finish_reason"):
+        finish = _reason(reason)
+    new_tokens = -1
+    if token_ids is not None:
+        new_tokens = len(token_ids)
+    completion, prompt, cached, reasoning = usage
+    # By position, not by name: this runs for each event, and names take longer.
+    return Chunk(
+        carries_token,
+        is_answer,
+        new_tokens,
+        completion,
+        prompt,
+        cached,
+        finish,
+        "",
+        False,
+        silent,
+        False,
+        reasoning,
+    )
 
 
 def _read_typed(kind: str, body: dict[str, Any]) -> Chunk:
     """An event of /v1/messages or /v1/responses, which say in `type` what they are."""
-    delta, whole = body.get("delta") or {}, body.get("response") or body
+    delta = body.get("delta") or {}
+    response = body.get("response") or body
     if kind in ("error", "response.failed"):
-        return Chunk(error=error_message(whole.get("error") or whole) or NO_WORDS)
+        return _error_chunk(response.get("error") or response)
     if isinstance(delta, str):  # of /v1/responses
         return Chunk(bool(delta), "reasoning" not in kind)
     if not kind.startswith(KNOWN_TYPES):
@@ -219,19 +258,37 @@ def _read_typed(kind: str, body: dict[str, Any]) -> Chunk:
     answer = bool(delta.get("text") or delta.get("partial_json"))
     if answer or delta.get("thinking"):
         return Chunk(carries_token=True, is_answer=answer)
-    usage, done = (body.get("message") or whole).get("usage") or {}, kind in LAST_EVENTS
-    details, known = usage.get("input_tokens_details") or {}, INPUTS[0] in usage
-    made_of = usage.get("output_tokens_details") or {}
-    prompt = sum(usage.get(name) or 0 for name in INPUTS) if known else -1
-    stopped = delta.get("stop_reason") or (whole.get("incomplete_details") or {}).get("reason")
-    finish = stopped or "stop" * (done and bool(usage))
+    message = body.get("message") or response  # the first event of /v1/messages has it
+    usage = message.get("usage") or {}
+    finish = delta.get("stop_reason")
+    if not finish:
+        incomplete = response.get("incomplete_details") or {}
+        finish = incomplete.get("reason")
+    return _typed_counts(kind, usage, finish)
+
+
+def _typed_counts(kind: str, usage: Any, finish: Any) -> Chunk:
+    """An event without text: what was counted by then, and whether the answer ends with it."""
+    done = kind in LAST_EVENTS
+    if not finish:
+        finish = "stop" if done and usage else ""
+    completion = -1
+    if finish:  # only then it is that of the whole answer
+        completion = _count(usage.get("output_tokens"))
+    prompt = -1
+    if INPUTS[0] in usage:
+        prompt = sum(usage.get(name) or 0 for name in INPUTS)
+    input_details = usage.get("input_tokens_details") or {}
+    output_details = usage.get("output_tokens_details") or {}
+    cached = usage.get(INPUTS[1], input_details.get("cached_tokens"))
+    reasoning = output_details.get("reasoning_tokens")
     return Chunk(
-        completion_tokens=_count(usage.get("output_tokens")) if finish else -1,
+        completion_tokens=completion,
         prompt_tokens=_count(prompt),
-        cached_tokens=_count(usage.get(INPUTS[1], details.get("cached_tokens"))),
+        cached_tokens=_count(cached),
         finish_reason=_reason(FINISHES.get(finish, finish)),
         done=done,
-        reasoning_tokens=_count(made_of.get("reasoning_tokens")),
+        reasoning_tokens=_count(reasoning),
     )
 
 
@@ -241,7 +298,7 @@ def _read_other(body: dict[str, Any]) -> Chunk:
         return Chunk()
     known = (*ERROR_WORDS, *ERROR_CODES[:-1])  # a type alone is none
     if any(body.get(name) for name in known):
-        return Chunk(error=error_message(body) or NO_WORDS)
+        return _error_chunk(body)
     return Chunk(stranger=True)
 
 
@@ -267,8 +324,8 @@ def _words(said: object, deeper: int) -> str:
     if isinstance(said, dict):
         return _words_of_object(said, deeper - 1)
     if isinstance(said, list):
-        each = (_words(one, deeper - 1) for one in said[:MAX_ERRORS])
-        return "; ".join(words for words in each if words)
+        sentences = [_words(error, deeper - 1) for error in said[:MAX_ERRORS]]
+        return "; ".join(filter(None, sentences))
     return str(said)
 
 
@@ -278,6 +335,9 @@ def _words_of_object(said: dict[str, Any], deeper: int) -> str:
             where = said.get("loc")  # of pydantic: the field that was refused
             field = ".".join(map(str, where)) if isinstance(where, list) else ""
             return f"{field}: {words}" if field else words
-    codes = ((name, said.get(name)) for name in ERROR_CODES)
-    known = ((name, code) for name, code in codes if isinstance(code, int | str) and code != "")
-    return ", ".join(f"{name} {code}" for name, code in known)
+    codes = []
+    for name in ERROR_CODES:
+        code = said.get(name)
+        if isinstance(code, int | str) and code != "":
+            codes.append(f"{name} {code}")
+    return ", ".join(codes)

@@ -47,14 +47,18 @@ def parse_metrics(text: bytes | str, wanted: Container[str] | None = None) -> li
 
 
 def _sample(line: str) -> MetricSample | None:
-    found = _LINE.match(line)
-    if found is None:
+    match = _LINE.match(line)
+    if match is None:
         return None
-    inside = found["labels"] or ""
+    inside = match["labels"] or ""
     labels = dict(_LABEL.findall(inside))
     if "\\" in inside:
-        labels = {k: _ESCAPED.sub(lambda m: _ESCAPES[m[0]], v) for k, v in labels.items()}
+        labels = {name: _unescaped(value) for name, value in labels.items()}
     try:
-        return MetricSample(found["name"], float(found["value"]), labels)
+        return MetricSample(match["name"], float(match["value"]), labels)
     except ValueError:
         return None
+
+
+def _unescaped(value: str) -> str:
+    return _ESCAPED.sub(lambda escape: _ESCAPES[escape[0]], value)

@@ -75,9 +75,17 @@ class SseDecoder:
     # An unfinished line is kept as a list of pieces and joined once, when it ends. Joining it with
     # every new piece would copy a body without line ends again and again: quadratic time.
     __slots__ = (
-        "_after_cr", "_begun", "_between", "_data", "_data_bytes", "_is_error", "_line",
-        "_line_bytes", "last", "stray",
-    )  # fmt: skip
+        "_after_cr",
+        "_begun",
+        "_between",
+        "_data",
+        "_data_bytes",
+        "_is_error",
+        "_line",
+        "_line_bytes",
+        "last",
+        "stray",
+    )
 
     def __init__(self) -> None:
         self.last = False
@@ -85,7 +93,8 @@ class SseDecoder:
         self._is_error = False  # the event that has not ended yet is called `error`
         self._line: list[bytes] = []
         self._data: list[bytes] = []  # of the event that has not ended yet
-        self._line_bytes = self._data_bytes = 0
+        self._line_bytes = 0
+        self._data_bytes = 0
         self._after_cr = False  # a CR ended the last line: an LF right after it belongs to it
         self._between = False  # events, with nothing of the next one: feed may take a short way
         self._begun = False  # past the byte order mark that may open a stream
@@ -100,7 +109,8 @@ class SseDecoder:
         if self._between and chunk.startswith(DATA) and chunk.endswith(EVENT_END):
             plain = chunk.count(b"\n") == 2 and _CR not in chunk  # noqa: PLR2004 - the two at the end
             if plain and chunk[6] > _SPACE:
-                self.last, self._after_cr = True, False
+                self.last = True
+                self._after_cr = False
                 return [chunk[6:-2]]
         events = self._lines(chunk)
         open_event = self._line or self._data or self._is_error
@@ -153,9 +163,10 @@ class SseDecoder:
     def _joined(self, piece: bytes) -> bytes:
         if not self._line:
             return piece
-        whole = b"".join((*self._line, piece))
-        self._line, self._line_bytes = [], 0
-        return whole
+        line = b"".join((*self._line, piece))
+        self._line = []
+        self._line_bytes = 0
+        return line
 
     def _events(self, lines: list[bytes]) -> tuple[list[bytes], bool]:
         """Return the events that end in these lines, and whether anything follows the last one."""
@@ -170,7 +181,9 @@ class SseDecoder:
                 if data.strip():
                     events.append(NamedError(data) if self._is_error else data)
                     after = False
-                self._data, self._data_bytes, self._is_error = [], 0, False
+                self._data = []
+                self._data_bytes = 0
+                self._is_error = False
             else:
                 self._is_error = False
         return events, after

@@ -22,19 +22,22 @@ from harness.wire.sse import TEXT_KEYS
 
 NO_MATCH: Final = -2
 _COUNT: Final = re.compile(rb'"(prompt|total|completion)_tokens":\d+')
-_QUOTE, _BACKSLASH = b'"', 92
+_QUOTE: Final = b'"'
+_BACKSLASH: Final = 92  # the byte's number
 # Placeholders in a template; control characters never occur unescaped in JSON.
-ANY_NUMBER, RUNNING_COUNT = b"\x01", b"\x02"
+ANY_NUMBER: Final = b"\x01"
+RUNNING_COUNT: Final = b"\x02"
 _COUNTED: Final = {
     b"prompt": b'"prompt_tokens":' + ANY_NUMBER,
     b"total": b'"total_tokens":' + ANY_NUMBER,
     b"completion": b'"completion_tokens":' + RUNNING_COUNT,
 }
 _DIGITS: Final = rb"[0-9]{1,15}"  # below `openai.MAX_TOKENS`; C has the same limit
-_patterns: dict[bytes, Callable[[bytes, int], re.Match[bytes] | None]] = {}
+Matcher = Callable[[bytes, int], re.Match[bytes] | None]  # of the bytes from a position to the end
+_matchers: dict[bytes, Matcher] = {}
 # Compiling a pattern takes as long as parsing 100 events. The cache is shared by all streams of a
 # process and bounded, because a server may put something unique into every stream.
-_MAX_PATTERNS: Final = 256
+_MAX_MATCHERS: Final = 256
 # A stream whose events are all different would compile a pattern for each: it gets this many tries.
 _MAX_LESSONS: Final = 5
 
@@ -46,11 +49,12 @@ class TokenTemplate:
 
     def __init__(self) -> None:
         self._before = b""
-        self._size = self._lessons = 0
-        self._rest: Callable[[bytes, int], re.Match[bytes] | None]
+        self._size = 0  # of `_before`; 0: there is no template yet
+        self._lessons = 0
+        self._rest: Matcher
 
     def match(self, data: bytes) -> int:
-        """Return the running count of the token in `data`, -1 if it has none, or UNLIKE."""
+        """Return the running count of the token in `data`, -1 if it has none, or NO_MATCH."""
         size = self._size
         if not size or not data.startswith(self._before):
             return NO_MATCH
@@ -71,12 +75,16 @@ class TokenTemplate:
         # over after the first, and a pattern would be compiled for nothing.
         if self._lessons == 1:
             return
-        if (found := _split(data)) is None:
+        parts = _split(data)
+        if parts is None:
             return
-        before, rest = found
-        pattern = _pattern(rest)
-        if pattern is not None:
-            self._size, self._before, self._rest = len(before), before, pattern
+        before, rest = parts
+        matcher = _matcher(rest)
+        if matcher is None:
+            return
+        self._size = len(before)
+        self._before = before
+        self._rest = matcher
 
 
 def template_of(data: bytes) -> tuple[bytes, bytes] | None:
@@ -84,17 +92,20 @@ def template_of(data: bytes) -> tuple[bytes, bytes] | None:
 
     Variable numbers are replaced by ANY_NUMBER or RUNNING_COUNT. None if it is not a plain token.
     """
-    if (found := _split(data)) is None:
+    parts = _split(data)
+    if parts is None:
         return None
     try:
         chunk = read_event(data)
     except NotACompletion:
         return None
-    return found if _is_plain_token(chunk) else None
+    return parts if _is_plain_token(chunk) else None
 
 
 def _is_plain_token(chunk: Chunk) -> bool:
-    return chunk[:3] == (True, True, -1) and not chunk.finish_reason and chunk.cached_tokens < 0
+    # Else it says more than a match would read: token ids, a reason, the cached tokens.
+    is_text = chunk.carries_token and chunk.is_answer and chunk.new_tokens == -1
+    return is_text and not chunk.finish_reason and chunk.cached_tokens < 0
 
 
 def _split(data: bytes) -> tuple[bytes, bytes] | None:
@@ -107,15 +118,17 @@ def _split(data: bytes) -> tuple[bytes, bytes] | None:
         end = data.find(_QUOTE, end + 1)
     if end <= size:  # no text, as in the event with the role
         return None
+    # Every second piece is what the pattern's group matched: which count it is.
     pieces = _COUNT.split(data[end:])
-    pieces[1::2] = map(_COUNTED.__getitem__, pieces[1::2])
+    for index in range(1, len(pieces), 2):
+        pieces[index] = _COUNTED[pieces[index]]
     return data[:size], b"".join(pieces)
 
 
-def _pattern(rest: bytes) -> Callable[[bytes, int], re.Match[bytes] | None] | None:
+def _matcher(rest: bytes) -> Matcher | None:
     """Return a matcher of what follows a token's text; None when the cache is full."""
-    if rest not in _patterns and len(_patterns) < _MAX_PATTERNS:
+    if rest not in _matchers and len(_matchers) < _MAX_MATCHERS:
         pattern = re.escape(rest).replace(RUNNING_COUNT, b"(%b)" % _DIGITS)
         pattern = pattern.replace(ANY_NUMBER, _DIGITS)
-        _patterns[rest] = re.compile(pattern).fullmatch
-    return _patterns.get(rest)
+        _matchers[rest] = re.compile(pattern).fullmatch
+    return _matchers.get(rest)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, replace
 from math import fsum, inf, isnan, nan
 from statistics import fmean
@@ -26,40 +26,48 @@ def server_sample(
     routers have it, the lines of `model` count; "": all. Raises ValueError with a sentence for a
     histogram bucket whose bound is not a number.
     """
+    samples = _of_model(parse_metrics(text, SERIES_NAMES), model)
     lines: defaultdict[str, list[MetricSample]] = defaultdict(list)
-    for sample in _each_once(_of_model(parse_metrics(text, SERIES_NAMES), model)):
+    for sample in _without_repeats(samples):
         lines[sample.name].append(sample)
     if not any(name.startswith(VLLM_PREFIXES) for name in lines):
         return None
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     histograms: dict[str, Histogram] = {}
     for series in SERIES:
-        if series.kind != "histogram":
+        if series.kind == "histogram":
+            histogram = _histogram(series, lines)
+            if histogram is not None:
+                histograms[series.key] = histogram
+        else:
             value = _by_reason(series, lines) if series.by else _number(series, lines)
-            found |= {series.key: value} if value is not None else {}
-        elif (histogram := _histogram(series, lines)) is not None:
-            histograms[series.key] = histogram
-    found |= summed_fields(histograms)
-    return ServerSample(at_ns, **found, took_ns=took_ns, histograms=histograms)
+            if value is not None:
+                values[series.key] = value
+    values |= summed_fields(histograms)
+    return ServerSample(at_ns, **values, took_ns=took_ns, histograms=histograms)
 
 
 def _of_model(samples: list[MetricSample], model: str) -> list[MetricSample]:
     # The only model of a server may be called otherwise: by an alias, or a LoRA adapter of it.
-    named = [sample.labels.get("model_name", "") for sample in samples]
-    if not model or len({name for name in named if name}) < 2:  # noqa: PLR2004 - several
+    models = {_model(sample) for sample in samples} - {""}
+    if not model or len(models) < 2:  # noqa: PLR2004 - several
         return samples
-    return [s for s, name in zip(samples, named, strict=True) if name in ("", model)]
+    return [sample for sample in samples if _model(sample) in ("", model)]
 
 
-def _each_once(samples: Iterable[MetricSample]) -> list[MetricSample]:
+def _model(sample: MetricSample) -> str:
+    return sample.labels.get("model_name", "")
+
+
+def _without_repeats(samples: Iterable[MetricSample]) -> list[MetricSample]:
     # A gateway may write a line twice; of two values the larger is the newer one of a counter.
-    found: dict[object, MetricSample] = {}
+    kept: dict[object, MetricSample] = {}
     for sample in samples:
-        key = sample.name, frozenset(sample.labels.items())
-        before = found.get(key)
+        key = (sample.name, frozenset(sample.labels.items()))
+        before = kept.get(key)
         if before is None or sample.value > before.value:
-            found[key] = sample
-    return list(found.values())
+            kept[key] = sample
+    return list(kept.values())
 
 
 def _samples(series: Series, lines: Lines) -> list[MetricSample]:
@@ -75,7 +83,10 @@ def _samples(series: Series, lines: Lines) -> list[MetricSample]:
 
 def _number(series: Series, lines: Lines) -> float | None:
     samples = _samples(series, lines)
-    values = _newest_process(samples) if series.kind == "gauge" else [s.value for s in samples]
+    if series.kind == "gauge":
+        values = _newest_process(samples)
+    else:
+        values = [sample.value for sample in samples]
     return series.over(values) if values else None
 
 
@@ -99,17 +110,28 @@ def _by_reason(series: Series, lines: Lines) -> dict[str, float] | None:
 def _histogram(series: Series, lines: Lines) -> Histogram | None:
     """Return the sum over all engines, on the buckets that they share."""
     for names in series.names():
-        for bucket, total in zip(names[0::3], names[1::3], strict=True):
-            if bucket in lines:
-                engines: defaultdict[Any, dict[float, float]] = defaultdict(dict)
-                for sample in lines[bucket]:
-                    labels = dict(sample.labels)
-                    bound = _bound(bucket, labels.pop("le", "+Inf"))
-                    engines[tuple(sorted(labels.items()))][bound] = sample.value
-                parts = [_cumulative(counts) for counts in engines.values()]
-                whole = sum_histograms(parts)
-                return Histogram(whole.bounds, whole.counts, fsum(s.value for s in lines[total]))
+        # for each way to write the name: its `_bucket`, `_sum` and `_count`
+        for bucket_name, sum_name in zip(names[0::3], names[1::3], strict=True):
+            if bucket_name not in lines:
+                continue
+            buckets = sum_histograms(_by_engine(lines[bucket_name]))
+            total = fsum(sample.value for sample in lines[sum_name])
+            return Histogram(buckets.bounds, buckets.counts, total)
     return None
+
+
+def _by_engine(buckets: Iterable[MetricSample]) -> list[Histogram]:
+    """Return the buckets of each engine, without a sum; an engine is what all labels but `le` say.
+
+    Raises ValueError for a bound that is not a number.
+    """
+    engines: defaultdict[Any, dict[float, float]] = defaultdict(dict)
+    for sample in buckets:
+        labels = dict(sample.labels)
+        bound = _bound(sample.name, labels.pop("le", "+Inf"))
+        engine = tuple(sorted(labels.items()))
+        engines[engine][bound] = sample.value
+    return [_cumulative(counts) for counts in engines.values()]
 
 
 def _bound(name: str, le: str) -> float:
@@ -133,21 +155,41 @@ def sum_samples(replicas: Mapping[str, ServerSample]) -> ServerSample:
     Counters, requests and histograms add up, as those of several engines do. What a process can use
     at most (its CPU) is a mean: a sum would look like one process at its limit.
     """
-    each = list(replicas.values())
-    if len(each) == 1:
-        return each[0]
-    over = {one.key: one.over for one in SERIES} | {"api_cpu_s": fmean, "api_threads": fmean}
-    found: dict[str, Any] = {}
-    for name in (f.name for f in fields(ServerSample) if f.default is not MISSING):
-        values = [float(getattr(one, name)) for one in each]
-        found[name] = nan if any(map(isnan, values)) else over.get(name, fsum)(values)
-    begun = min(one.at_ns - round(one.took_ns / 2) for one in each)
-    ended = max(one.at_ns + round(one.took_ns / 2) for one in each)
-    shared = set.intersection(*(set(one.histograms) for one in each))
+    samples = list(replicas.values())
+    if len(samples) == 1:
+        return samples[0]
+    begun_ns = min(sample.at_ns - round(sample.took_ns / 2) for sample in samples)
+    ended_ns = max(sample.at_ns + round(sample.took_ns / 2) for sample in samples)
+    numbers = _sum_numbers(samples)
+    numbers["took_ns"] = ended_ns - begun_ns
+    finished: Counter[str] = Counter()
+    for sample in samples:
+        finished += Counter(sample.finished)
+    without_histograms = {name: replace(sample, histograms={}) for name, sample in replicas.items()}
     return ServerSample(
-        (begun + ended) // 2,
-        **found | {"took_ns": ended - begun},
-        finished=sum((Counter(one.finished) for one in each), Counter()),
-        histograms={key: sum_histograms([one.histograms[key] for one in each]) for key in shared},
-        replicas={name: replace(one, histograms={}) for name, one in replicas.items()},
+        (begun_ns + ended_ns) // 2,
+        **numbers,
+        finished=finished,
+        histograms=_sum_shared_histograms(samples),
+        replicas=without_histograms,
     )
+
+
+def _sum_numbers(samples: Sequence[ServerSample]) -> dict[str, Any]:
+    over = {series.key: series.over for series in SERIES}
+    over |= {"api_cpu_s": fmean, "api_threads": fmean}
+    numbers: dict[str, Any] = {}
+    for field in fields(ServerSample):
+        if field.default is MISSING:  # no number: what is required, or a mapping
+            continue
+        values = [float(getattr(sample, field.name)) for sample in samples]
+        if any(map(isnan, values)):
+            numbers[field.name] = nan
+        else:
+            numbers[field.name] = over.get(field.name, fsum)(values)
+    return numbers
+
+
+def _sum_shared_histograms(samples: Sequence[ServerSample]) -> dict[str, Histogram]:
+    shared = set.intersection(*(set(sample.histograms) for sample in samples))
+    return {key: sum_histograms([sample.histograms[key] for sample in samples]) for key in shared}

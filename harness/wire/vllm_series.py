@@ -19,6 +19,12 @@ from statistics import fmean
 from typing import Final, Literal
 
 Kind = Literal["gauge", "counter", "histogram"]
+# How the names of a kind's lines end.
+ENDS: Final[dict[Kind, tuple[str, ...]]] = {
+    "gauge": ("",),
+    "counter": ("_total", ""),
+    "histogram": ("_bucket", "_sum", "_count"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +53,7 @@ class Series:
 
 
 def _written(kind: Kind, name: str) -> tuple[str, ...]:
-    ends = {"gauge": ("",), "counter": ("_total", ""), "histogram": ("_bucket", "_sum", "_count")}
-    return tuple(one + end for one in written_by_all(name) for end in ends[kind])
+    return tuple(written + end for written in written_by_all(name) for end in ENDS[kind])
 
 
 def written_by_all(name: str) -> tuple[str, ...]:
