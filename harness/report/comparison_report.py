@@ -269,7 +269,9 @@ def settings_report(
 ) -> tuple[str, str]:
     """The text, which is Markdown too and begins with the headline; the page."""
     measured = [setting.name for setting in settings if setting.figures]
-    failures = [f"{one.name}: {one_line(one.failure)}" for one in settings if one.failure]
+    failures = [
+        f"{setting.name}: {one_line(setting.failure)}" for setting in settings if setting.failure
+    ]
     first = _best_sentence(settings, pairs, measured, slos)
     if len(measured) < FEWEST_COMPARED:  # the headline says why
         first = " ".join([first, *failures])

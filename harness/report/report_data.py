@@ -119,11 +119,11 @@ class ReportData:
         """What an axis of levels counts."""
         return "requests/s" if self.is_rate else f"{self.result.unit}s"
 
-    def level_text(self, load: float, one: str = "") -> str:
-        """`16 concurrent requests`, `41 sessions`, `20 requests/s`."""
+    def level_text(self, load: float, unit: str = "") -> str:
+        """`16 concurrent requests`, `41 sessions`, `20 requests/s`; `unit`: in place of its own."""
         if self.is_rate:
             return f"{load:,} requests/s"
-        return count_of(load, one or self.result.unit)
+        return count_of(load, unit or self.result.unit)
 
 
 def as_mapping(value: Any) -> dict[str, Any]:

@@ -83,26 +83,26 @@ def _tile(name: str, value: str, note: str) -> dict[str, str]:
 
 def _knee_tiles(facts: ReportData) -> list[dict[str, str]]:
     """The level that passed, and the best estimate."""
-    found = []
+    shown = []
     knee = facts.knee
     if knee.holds:
         note = "the highest level tried"
         if knee.fails_by:
             note = f"fails by {knee.fails_by:,}"
-        found.append(_tile("Holds", facts.level_text(knee.holds, facts.who), note))
+        shown.append(_tile("Holds", facts.level_text(knee.holds, facts.who), note))
     if knee.estimate is not None:
         low, high = knee.ci95
         note = ""
         if low is not None and high is not None:
             note = f"95% CI: {low:,} to {high:,}"
         estimate = facts.level_text(knee.estimate, facts.who)
-        found.append(_tile("Best estimate", estimate, note))
-    return found
+        shown.append(_tile("Best estimate", estimate, note))
+    return shown
 
 
 def _figure_tiles(facts: ReportData) -> list[dict[str, str]]:
     """The latencies and the throughput at the knee."""
-    found = []
+    shown = []
     for name, figure in knee_figures(facts).items():
         if figure.known:
             value = f"{figure.digits} {figure.unit}".replace(" output tokens/s", " tok/s")
@@ -110,22 +110,22 @@ def _figure_tiles(facts: ReportData) -> list[dict[str, str]]:
                 note = f"95% CI: {figure.interval}"
             else:
                 note = f"at {facts.level_text(facts.measured_at, facts.who)}"
-            found.append(_tile(name, value, note))
-    return found
+            shown.append(_tile(name, value, note))
+    return shown
 
 
 def _throughput_tiles(facts: ReportData) -> list[dict[str, str]]:
     """Where throughput over latency peaks, and where throughput levels off."""
     if facts.status == Status.not_reached:  # neither a peak nor a plateau was reached
         return []
-    found = []
+    shown = []
     knees = {"Power knee": facts.result.power, "Throughput plateau": facts.result.plateau}
     for name, knee in knees.items():
         if knee:
             low, high = knee.ci95
             level = facts.level_text(knee.users, facts.who)
-            found.append(_tile(name, level, f"between {low:,} and {high:,}"))
-    return found
+            shown.append(_tile(name, level, f"between {low:,} and {high:,}"))
+    return shown
 
 
 def level_rows(facts: ReportData) -> list[Row]:
