@@ -154,29 +154,42 @@ def common_pairs(a: Sides, b: Sides, unit: str = "users") -> list[Pair]:
 
 def compare_folders(a: Path, b: Path, tolerance: float) -> Comparison:
     """Compare B with A, the baseline. Raises RunFolderError; ConfigError if no level is common."""
-    runs = read_run(a), read_run(b)
-    plans, units = [search_plan(run) for run in runs], [levels_unit(run) for run in runs]
-    if compare.PER_S in units and units[0] != units[1]:
+    run_a = read_run(a)
+    run_b = read_run(b)
+    plan = search_plan(run_a)
+    search_plan(run_b)  # raises if it cannot be read
+    unit = levels_unit(run_a)
+    unit_b = levels_unit(run_b)
+    if unit != unit_b and compare.PER_S in {unit, unit_b}:
         raise ConfigError(
-            f"{a} has levels of {units[0]} and {b} of {units[1]}: expected two runs of one kind; "
+            f"{a} has levels of {unit} and {b} of {unit_b}: expected two runs of one kind; "
             "try the reports of both, side by side."
         )
-    sides_a, sides_b = (_read(run, plans[0]) for run in runs)
-    pairs = common_pairs(sides_a, sides_b, units[0])
+    sides_a = _read(run_a, plan)
+    sides_b = _read(run_b, plan)
+    pairs = common_pairs(sides_a, sides_b, unit)
     if not pairs:
-        levels_held = [sorted(n for n in found if n) for found in (sides_a, sides_b)]
         raise ConfigError(
             f"{a} and {b} have no level in common: found valid levels of "
-            f"{levels_held[0]} and {levels_held[1]} {units[0]}, expected one that both held, or "
-            "two knees; try `vllm-harness run` with one of them."
+            f"{_levels_held(sides_a)} and {_levels_held(sides_b)} {unit}, expected one that both "
+            "held, or two knees; try `vllm-harness run` with one of them."
         )
-    settings_a, settings_b = (_settings(run) for run in runs)
-    differing = [
-        name for name in settings_a | settings_b if settings_a.get(name) != settings_b.get(name)
-    ]
-    unlike = {name: (settings_a.get(name, "?"), settings_b.get(name, "?")) for name in differing}
-    found = compare.compare(pairs, tolerance, plans[0].max_errors)
-    return Comparison(str(a), str(b), tolerance, unlike, found)
+    unlike = _unlike(_settings(run_a), _settings(run_b))
+    differences = compare.compare(pairs, tolerance, plan.max_errors)
+    return Comparison(str(a), str(b), tolerance, unlike, differences)
+
+
+def _levels_held(sides: Sides) -> list[float]:
+    return sorted(load for load in sides if load)
+
+
+def _unlike(settings_a: dict[str, str], settings_b: dict[str, str]) -> dict[str, tuple[str, str]]:
+    """What differs, as it is in A and in B; "?" where a run does not say."""
+    unlike = {}
+    for name in settings_a | settings_b:
+        if settings_a.get(name) != settings_b.get(name):
+            unlike[name] = (settings_a.get(name, "?"), settings_b.get(name, "?"))
+    return unlike
 
 
 def compare_settings(settings: Sequence[Setting], tolerance: float) -> list[Comparison]:
@@ -186,66 +199,120 @@ def compare_settings(settings: Sequence[Setting], tolerance: float) -> list[Comp
     fastest. All differences are one family: of many settings, none is found better by chance.
     """
     sides: dict[str, dict[str, Side]] = {}
-    plan, unit = None, ""
-    for one in settings:
-        runs = [read_run(run) for run, code in one.runs.items() if code in MEASURED]
-        if not runs:
-            why = [r.invalid_reason for run in one.runs if (r := read_result(Path(run)))]
-            one.failure = next(filter(None, why), one.failure)
-            continue
-        plan, one.unit = plan or search_plan(runs[0]), (unit := levels_unit(runs[0]))
-        each = [_own_sides(run, plan) for run in runs]
-        sides[one.name] = {
-            metric: compare.mean_side(metric, [own[metric] for own in each if metric in own])
-            for metric in dict.fromkeys(chain.from_iterable(each))
-        }
-        for metric, side in sides[one.name].items():
-            ends = (compare.in_unit(metric, end) for end in side.bounds(compare.Z95))
-            one.figures[metric] = (side.value, *ends)
-    pairs = {
-        (a, b): common_pairs({0: sides[a]}, {0: sides[b]}, unit) for a, b in combinations(sides, 2)
-    }
-    every = list(chain.from_iterable(pairs.values()))
-    found = iter(compare.compare(every, tolerance, plan.max_errors if plan else 0))
-    return [
-        Comparison(*names, tolerance, {}, tuple(islice(found, len(of))))
-        for names, of in pairs.items()
-    ]
+    plan: SearchPlan | None = None
+    unit = ""
+    for setting in settings:
+        runs = [read_run(run) for run, code in setting.runs.items() if code in MEASURED]
+        if runs:
+            # All are judged by the SLOs of the first run.
+            plan = plan or search_plan(runs[0])
+            unit = levels_unit(runs[0])
+            setting.unit = unit
+            sides[setting.name] = _mean_sides([_own_sides(run, plan) for run in runs])
+            setting.figures |= _figures(sides[setting.name])
+        else:
+            setting.failure = _why_invalid(setting) or setting.failure
+    pairs = {}
+    for a, b in combinations(sides, 2):
+        pairs[a, b] = common_pairs({0: sides[a]}, {0: sides[b]}, unit)
+    return _as_one_family(pairs, tolerance, plan.max_errors if plan else 0)
+
+
+def _as_one_family(
+    pairs: dict[tuple[str, str], list[Pair]], tolerance: float, max_errors: float
+) -> list[Comparison]:
+    """The comparison of each two names; their figures are compared all together."""
+    family = list(chain.from_iterable(pairs.values()))
+    differences = iter(compare.compare(family, tolerance, max_errors))
+    comparisons = []
+    for (a, b), of_two in pairs.items():
+        own_differences = tuple(islice(differences, len(of_two)))
+        comparisons.append(Comparison(a, b, tolerance, {}, own_differences))
+    return comparisons
+
+
+def _why_invalid(setting: Setting) -> str:
+    """What the first of its runs with a reason says; "" if none does."""
+    results = [read_result(Path(run)) for run in setting.runs]
+    reasons = [result.invalid_reason for result in results if result]
+    return next(filter(None, reasons), "")
+
+
+def _mean_sides(runs: Sequence[dict[str, Side]]) -> dict[str, Side]:
+    """Each figure over the runs that have it."""
+    means = {}
+    for metric in dict.fromkeys(chain.from_iterable(runs)):
+        sides = [run[metric] for run in runs if metric in run]
+        means[metric] = compare.mean_side(metric, sides)
+    return means
+
+
+def _figures(sides: dict[str, Side]) -> dict[str, tuple[float, ...]]:
+    """Each one's value and 95% interval, in its unit."""
+    figures: dict[str, tuple[float, ...]] = {}
+    for metric, side in sides.items():
+        low, high = side.bounds(compare.Z95)
+        ends = (compare.in_unit(metric, low), compare.in_unit(metric, high))
+        figures[metric] = (side.value, *ends)
+    return figures
 
 
 def _own_sides(run: Run, plan: SearchPlan) -> dict[str, Side]:
-    sides, result = _read(run, plan), read_result(run.path) or Result()
-    fastest = max(result.used, key=lambda one: one.output_tokens_per_s, default=None)
-    at = result.knee.measured_at if result.knee else fastest.load if fastest else None
-    return sides.get(0, {}) | sides.get(at or 0, {})
+    """The figures of the whole run and of its own level."""
+    sides = _read(run, plan)
+    own_level = _own_level(read_result(run.path) or Result())
+    return sides.get(0, {}) | sides.get(own_level, {})
+
+
+def _own_level(result: Result) -> float:
+    """The level measured for the knee; without a search the fastest; 0: none."""
+    if result.knee:
+        return result.knee.measured_at or 0
+    fastest = max(result.used, key=lambda level: level.output_tokens_per_s, default=None)
+    return fastest.load if fastest else 0
 
 
 def _read(run: Run, plan: SearchPlan) -> Sides:
     """The figures of a run folder, without its invalid levels."""
-    config, logged = run.info["config"], logged_levels(run)
-    why = {entry.window: entry.invalid for entry in logged}
-    if left := [entry.window for entry in logged if not entry.audited]:
-        shared = shared_prompt_tokens(config.get("drive") or {})
-        for w, level in RunTokenStats(run, left, plan.slos, run.server).levels.items():
-            known = level.known
-            if config.get("kind") == LOCUST:  # users may pause, as when its result was made
-                why[w] = instrument_sentence(known, w, plan.slos, level.tokens.gaps)
-                continue
-            why[w] = invalid_reason(w, known, run.server, plan.slos, shared=shared, counted=level)
-    windows = [window for window, reason in why.items() if not reason]
-    return level_figures(run, windows, plan, searched=config.get("kind") == "knee")
+    config = run.info["config"]
+    logged = logged_levels(run)
+    reasons = {entry.window: entry.invalid for entry in logged}
+    unaudited = [entry.window for entry in logged if not entry.audited]
+    if unaudited:
+        reasons |= _audit(run, plan, unaudited)
+    valid = [window for window, reason in reasons.items() if not reason]
+    return level_figures(run, valid, plan, searched=config.get("kind") == "knee")
+
+
+def _audit(run: Run, plan: SearchPlan, windows: Sequence[Window]) -> dict[Window, str]:
+    """Why levels that were not judged while they were held may not be used; "" for a valid one."""
+    config = run.info["config"]
+    shared = shared_prompt_tokens(config.get("drive") or {})
+    reasons = {}
+    for window, level in RunTokenStats(run, windows, plan.slos, run.server).levels.items():
+        if config.get("kind") == LOCUST:  # users may pause, as when its result was made
+            gaps = level.tokens.gaps
+            reasons[window] = instrument_sentence(level.known, window, plan.slos, gaps)
+        else:
+            reasons[window] = invalid_reason(
+                window, level.known, run.server, plan.slos, shared=shared, counted=level
+            )
+    return reasons
 
 
 def _settings(run: Run) -> dict[str, str]:
     """The settings that must be equal for a difference to be due to the server alone."""
-    config, server = run.info["config"], run.info.get("server") or {}
-    client, gpus = run.info.get("hardware") or {}, (run.info.get("gpu") or {}).get("gpus") or []
-    names = ("model", "version", "embedded", "api", "flags")
-    settings: dict[str, Any] = {name: server.get(name) for name in names} | {
-        "GPUs": [gpu.get("name") for gpu in gpus],
-        "workload": (config.get("drive") or {}).get("workload"),
-        "SLOs": config.get("slos"),
-        "arrivals": (config.get("drive") or {}).get("arrivals") or "as answers end",
-        "client": {name: client.get(name) for name in ("cpu", "usable_cores")},
-    }
+    config = run.info["config"]
+    drive = config.get("drive") or {}
+    server = run.info.get("server") or {}
+    client = run.info.get("hardware") or {}
+    gpus = (run.info.get("gpu") or {}).get("gpus") or []
+    settings: dict[str, Any] = {}
+    for name in ("model", "version", "embedded", "api", "flags"):
+        settings[name] = server.get(name)
+    settings["GPUs"] = [gpu.get("name") for gpu in gpus]
+    settings["workload"] = drive.get("workload")
+    settings["SLOs"] = config.get("slos")
+    settings["arrivals"] = drive.get("arrivals") or "as answers end"
+    settings["client"] = {name: client.get(name) for name in ("cpu", "usable_cores")}
     return {name.replace(".", " "): str(value) for name, value in flat(settings).items()}

@@ -31,13 +31,19 @@ DEFAULTS: Final = {"api_server_count": 1}  # of vLLM, which does not say
 
 def turns(cause: str, flags: Mapping[str, Any]) -> list[str]:
     """`["server.max-num-seqs=16"]`: what to set, best first, where `flags` are the present ones."""
-    out = []
+    present = {**DEFAULTS, **flags}
+    settings = []
     for flag, turn in KNOBS.get(cause, {}).items():
-        now = str({**DEFAULTS, **flags}.get(flag, "")).lower()
-        if isinstance(turn, str) or now.isdecimal():
-            new = turn if isinstance(turn, str) else str(int(int(now) * turn))
-            out += [f"server.{flag.replace('_', '-')}={new}"] * (new != now)
-    return out
+        now = str(present.get(flag, "")).lower()
+        if isinstance(turn, str):
+            new = turn
+        elif now.isdecimal():
+            new = str(int(int(now) * turn))
+        else:  # a factor on a value that is not known
+            continue
+        if new != now:
+            settings.append(f"server.{flag.replace('_', '-')}={new}")
+    return settings
 
 
 def prove(tried: Mapping[str, Sequence[Setting]], pairs: Iterable[Comparison]) -> Proof:
@@ -46,28 +52,52 @@ def prove(tried: Mapping[str, Sequence[Setting]], pairs: Iterable[Comparison]) -
     `pairs` are of AS_STARTED and of what was measured.
     """
     knees = {(c.a, c.b): d for c in pairs for d in c.differences if d.metric == KNEE}
-    turned = [
-        next((s.name for s in of if (AS_STARTED, s.name) in knees), "") for of in tried.values()
-    ]
+    turned = [_first_measured(settings, knees) for settings in tried.values()]
     moved = [knees.get((AS_STARTED, name)) for name in turned]
-    named, rival = [*moved, None, None][:2]
-    verdict = judge(named, rival, knees.get((turned[0], turned[-1])) if turned else None)
-    said = []
-    for (cause, settings), name, d in zip(tried.items(), turned, moved, strict=True):
-        none = "its flag's present value is not known" if cause in KNOBS else "no flag turns it"
-        why = "; ".join(one.failure or "interrupted" for one in settings) or none
-        said.append(f"{cause}: {_sentence(name, d) if d else why}")
-    sentence = f"Diagnosis {verdict}: {'; '.join(said) or 'no cause is named'}."
-    return Proof(verdict, sentence, {name: d for name, d in zip(turned, moved, strict=True) if d})
+    named = moved[0] if moved else None
+    rival = moved[1] if len(moved) > 1 else None
+    between = knees.get((turned[0], turned[-1])) if turned else None
+    verdict = judge(named, rival, between)
+    sentences = []
+    by_setting = {}
+    for (cause, settings), name, difference in zip(tried.items(), turned, moved, strict=True):
+        if difference is None:
+            sentences.append(f"{cause}: {_why_unmoved(cause, settings)}")
+        else:
+            sentences.append(f"{cause}: {_sentence(name, difference)}")
+            by_setting[name] = difference
+    causes = "; ".join(sentences) or "no cause is named"
+    return Proof(verdict, f"Diagnosis {verdict}: {causes}.", by_setting)
+
+
+def _first_measured(
+    settings: Sequence[Setting], knees: Mapping[tuple[str, str], Difference]
+) -> str:
+    """The first setting whose knee was compared with that before any knob; "" without one."""
+    names = (setting.name for setting in settings if (AS_STARTED, setting.name) in knees)
+    return next(names, "")
+
+
+def _why_unmoved(cause: str, settings: Sequence[Setting]) -> str:
+    """Why no knob of a cause was measured."""
+    if settings:
+        return "; ".join(setting.failure or "interrupted" for setting in settings)
+    if cause in KNOBS:
+        return "its flag's present value is not known"
+    return "no flag turns it"
 
 
 def judge(named: Difference | None, rival: Difference | None, between: Difference | None) -> str:
     """From what each knob does to the knee; `between`: the runner-up against the named one."""
-    further = between is not None and between.verdict is Change.better
-    if named and (further or named.verdict is Change.worse or _is_still(named)):
+    if named is None:
+        return "not shown"
+    rival_is_better = between is not None and between.verdict is Change.better
+    if rival_is_better or named.verdict is Change.worse or _is_still(named):
         return "refuted"
-    most = named and named.verdict is Change.better and not (rival and rival.change > named.change)
-    return "confirmed" if most else "not shown"
+    rival_moves_more = rival is not None and rival.change > named.change
+    if named.verdict is Change.better and not rival_moves_more:
+        return "confirmed"
+    return "not shown"
 
 
 def _is_still(moved: Difference) -> bool:
@@ -80,6 +110,8 @@ def _is_still(moved: Difference) -> bool:
 
 
 def _sentence(name: str, d: Difference) -> str:
-    a, b = knee_text(d.a, d.unit), knee_text(d.b, d.unit)
-    ends = "{:+.0%}, {:+.0%} to {:+.0%}".format(d.change, *d.ci95)
-    return f"{name.replace('server.', '--')} moves the knee from {a} to {b} ({ends})"
+    """`--max-num-seqs=16 moves the knee from 34 to 61 (+79%, +60% to +101%)`."""
+    flag = name.replace("server.", "--")
+    knees = f"from {knee_text(d.a, d.unit)} to {knee_text(d.b, d.unit)}"
+    low, high = d.ci95
+    return f"{flag} moves the knee {knees} ({d.change:+.0%}, {low:+.0%} to {high:+.0%})"

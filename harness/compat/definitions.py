@@ -65,7 +65,7 @@ class Tool:
 
     @property
     def definitions(self) -> list[Definition]:
-        return [one for one in DEFINITIONS if one.tool == self.name]
+        return [definition for definition in DEFINITIONS if definition.tool == self.name]
 
 
 with (files(__package__) / "definitions.csv").open() as _file:

@@ -23,7 +23,7 @@ from harness.records.record_table import OK, RecordTable
 from harness.units import SECOND
 
 if TYPE_CHECKING:
-    from harness.core.arrays import Floats, Ints
+    from harness.core.arrays import Bools, Floats, Ints
     from harness.metrics.evidence import Window
 
     Windows = Sequence[tuple[int, int]]
@@ -46,24 +46,30 @@ class WeightedValues(NamedTuple):
 
     def statistic(self, q: float, rule: str) -> float:
         """The weighted mean (q below 0) or a quantile by the tool's rule; NaN without any."""
-        order = np.argsort(self.ns, kind="stable")
-        ns, upto = self.ns[order], np.cumsum(self.weight[order])
         if not self.weight.sum() > 0:
             return math.nan
+        order = np.argsort(self.ns, kind="stable")
+        ns = self.ns[order]
+        weight_upto = np.cumsum(self.weight[order])
+        total = weight_upto[-1]
         if q < 0:
-            return float((self.ns * self.weight).sum() / upto[-1])
+            return float((self.ns * self.weight).sum() / total)
         if rule == STEP_RULE:
-            return float(ns[min(int(np.searchsorted(upto / upto[-1], q)), len(ns) - 1)])
+            place = int(np.searchsorted(weight_upto / total, q))
+            return float(ns[min(place, len(ns) - 1)])
         # linear between two neighbors: a value that weighs k is k values
-        rank = q * (upto[-1] - 1)
-        places = np.searchsorted(upto, [int(rank), min(int(rank) + 1, upto[-1] - 1)], "right")
-        low, high = ns[places]
+        rank = q * (total - 1)
+        rank_below = int(rank)
+        rank_above = min(rank_below + 1, total - 1)
+        low, high = ns[np.searchsorted(weight_upto, [rank_below, rank_above], "right")]
         return float(low + (high - low) * (rank % 1))
 
 
 def concat_values(parts: Sequence[WeightedValues]) -> WeightedValues:
-    none = WeightedValues(np.zeros(0), np.zeros(0))
-    return WeightedValues(*map(np.concatenate, zip(none, *parts, strict=True)))
+    # numpy concatenates no empty list
+    ns = np.concatenate([np.zeros(0), *(part.ns for part in parts)])
+    weight = np.concatenate([np.zeros(0), *(part.weight for part in parts)])
+    return WeightedValues(ns, weight)
 
 
 def output_tokens(table: RecordTable) -> Ints:
@@ -72,35 +78,51 @@ def output_tokens(table: RecordTable) -> Ints:
 
 
 def instants_of(table: RecordTable, connect_ns: int = 0) -> dict[str, Ints]:
-    """The instants that definitions run between, per request; MISSING where it has none.
+    """The instants that definitions run between, per request; NO_INSTANT where it has none.
 
     `connect_ns`: what an own connection costs a request that was sent on a kept one.
     """
-    some = table.counts > 0
-    flat = table.at_ns if len(table.at_ns) else np.zeros(1, np.int64)
-    first = np.where(some, flat[np.minimum(table.offsets[:-1], len(flat) - 1)], NO_INSTANT)
-    last = np.where(some, flat[np.maximum(table.offsets[1:] - 1, 0)], NO_INSTANT)
-    own = np.where(table.connect_ns > 0, table.connect_ns, connect_ns)
+    has_events = table.counts > 0
+    # A request without events may point beyond the last event: any index will do there.
+    event_ns = table.at_ns if len(table.at_ns) else np.zeros(1, np.int64)
+    first_index = np.minimum(table.offsets[:-1], len(event_ns) - 1)
+    last_index = np.maximum(table.offsets[1:] - 1, 0)
+    first_token = np.where(has_events, event_ns[first_index], NO_INSTANT)
+    last_token = np.where(has_events, event_ns[last_index], NO_INSTANT)
+    own_connect_ns = np.where(table.connect_ns > 0, table.connect_ns, connect_ns)
+    first_event_ns = table.first_event_ns
     return {
         "connect": table.sent_ns - table.connect_ns,
-        "own connect": table.sent_ns - own,
+        "own connect": table.sent_ns - own_connect_ns,
         "sent": table.sent_ns,
-        "first chunk": np.where(table.first_event_ns >= 0, table.first_event_ns, first),
-        "first token": first,
-        "last token": last,
-        "last chunk": np.maximum(last, table.last_silent_ns),
+        "first chunk": np.where(first_event_ns >= 0, first_event_ns, first_token),
+        "first token": first_token,
+        "last token": last_token,
+        "last chunk": np.maximum(last_token, table.last_silent_ns),
         "done": table.done_ns,
     }
 
 
 def values_of(d: Definition, table: RecordTable, connect_ns: int) -> WeightedValues:
     """What a definition makes of each request that has both of its instants."""
-    at = instants_of(table, connect_ns)
+    instants = instants_of(table, connect_ns)
+    start_ns = instants[d.start]
+    end_ns = instants[d.end]
     tokens = output_tokens(table)
-    parts = {"request": np.ones_like(tokens), "token": tokens, "later token": tokens - 1}[d.per]
-    have = (at[d.start] != NO_INSTANT) & (at[d.end] != NO_INSTANT) & (parts > 0)
-    ns = ((at[d.end] - at[d.start])[have] / parts[have]).astype(np.float64)
-    return WeightedValues(ns, parts[have].astype(np.float64) if d.by_tokens else np.ones(len(ns)))
+    divisors = {"request": np.ones_like(tokens), "token": tokens, "later token": tokens - 1}
+    divisor = divisors[d.per]
+    counts = (start_ns != NO_INSTANT) & (end_ns != NO_INSTANT) & (divisor > 0)
+    ns = (end_ns - start_ns)[counts] / divisor[counts]
+    weight = divisor[counts].astype(np.float64) if d.by_tokens else np.ones(len(ns))
+    return WeightedValues(ns.astype(np.float64), weight)
+
+
+class Gaps(NamedTuple):
+    """Gaps between chunks."""
+
+    ns: Ints
+    times: Ints  # how many each stands for
+    end_ns: Ints  # when each ended
 
 
 class ChunkGaps:
@@ -114,11 +136,11 @@ class ChunkGaps:
 
     def add(self, piece: EventChunk) -> None:
         well = piece.chunk.select(piece.chunk.outcome == OK)
-        for ns, weight, ended in (
-            all_chunk_gaps(well) if self.empty_ones else [token_chunk_gaps(well)]
-        ):
-            here = within_window(ended, self.start_ns, self.end_ns)
-            self.histogram.add(ns[here], duration_bin(ns[here]), 0, weight[here])
+        parts = all_chunk_gaps(well) if self.empty_ones else [token_chunk_gaps(well)]
+        for gaps in parts:
+            here = within_window(gaps.end_ns, self.start_ns, self.end_ns)
+            gap_ns = gaps.ns[here]
+            self.histogram.add(gap_ns, duration_bin(gap_ns), 0, gaps.times[here])
 
     @property
     def values(self) -> WeightedValues:
@@ -127,34 +149,47 @@ class ChunkGaps:
         return WeightedValues(means, counts)
 
 
-def token_chunk_gaps(table: RecordTable) -> tuple[Ints, Ints, Ints]:
-    """(gaps between chunks with tokens in ns, how many each stands for: 1, when each ended)."""
+def token_chunk_gaps(table: RecordTable) -> Gaps:
+    """Between chunks with tokens; each stands for itself."""
     gaps = GAPS["itl"](table)
-    return gaps.ns, np.ones_like(gaps.ns), gaps.at_ns
+    return Gaps(gaps.ns, np.ones_like(gaps.ns), gaps.at_ns)
 
 
-def all_chunk_gaps(table: RecordTable) -> list[tuple[Ints, Ints, Ints]]:
-    """As `token_chunk_gaps`, between all chunks with a choice, in four parts.
+def all_chunk_gaps(table: RecordTable) -> list[Gaps]:
+    """Between all chunks with a choice, in four parts.
 
     An empty chunk between two tokens left its mark in the count of the next one: a gap that ended
     with k tokens is k gaps where the request had such chunks.
     """
-    at, some = instants_of(table), table.counts > 0
-    after = some & (at["last chunk"] > at["last token"])
-    before = some & np.where(
-        table.events_before >= 0, table.events_before > 0, at["first chunk"] < at["first token"]
-    )
-    has_silent = table.silent_events - after > 0
-    inner = GAPS["itl"](table).end
-    k = np.where(has_silent[table.request_of_event[inner]], table.tokens[inner], 1)
-    between, _, ended = token_chunk_gaps(table)
-    leading = np.where(some, table.events_before - 1, 0).clip(min=0)
-    return [
-        (np.rint(between / k).astype(np.int64), k, ended),
-        (at["first token"] - at["first chunk"], before.astype(np.int64), at["first token"]),
-        (np.zeros_like(leading), leading, at["first chunk"]),  # these came together
-        (at["last chunk"] - at["last token"], after.astype(np.int64), at["last chunk"]),
-    ]
+    instants = instants_of(table)
+    first_chunk = instants["first chunk"]
+    first_token = instants["first token"]
+    last_token = instants["last token"]
+    last_chunk = instants["last chunk"]
+    has_events = table.counts > 0
+
+    # Old records do not say how many chunks came before the first token.
+    says_before = table.events_before >= 0
+    begins_empty = np.where(says_before, table.events_before > 0, first_chunk < first_token)
+    begins_empty &= has_events
+    ends_empty = has_events & (last_chunk > last_token)
+
+    # These came together with the first chunk.
+    more_before = np.where(has_events, table.events_before - 1, 0).clip(min=0)
+    leading = Gaps(np.zeros_like(more_before), more_before, first_chunk)
+    before = Gaps(first_token - first_chunk, begins_empty.astype(np.int64), first_token)
+    after = Gaps(last_chunk - last_token, ends_empty.astype(np.int64), last_chunk)
+    return [_divided_gaps(table, ends_empty), before, leading, after]
+
+
+def _divided_gaps(table: RecordTable, ends_empty: Bools) -> Gaps:
+    """Between tokens; those that empty chunks divide, divided evenly."""
+    has_empty_between = table.silent_events - ends_empty > 0
+    end_event = GAPS["itl"](table).end
+    request = table.request_of_event[end_event]
+    k = np.where(has_empty_between[request], table.tokens[end_event], 1)
+    gaps = token_chunk_gaps(table)
+    return Gaps(np.rint(gaps.ns / k).astype(np.int64), k, gaps.end_ns)
 
 
 class ToolComparison:
@@ -192,35 +227,41 @@ class ToolComparison:
         return {"title": tool.title, "version": tool.version, "note": tool.note, "levels": levels}
 
     def _level(self, tool: Tool, users: int, windows: Sequence[Window]) -> Json:
-        table = self.table
-        measured = [(w.settled_ns, w.end_ns) for w in windows]
-        begun = [(w.chosen_ns, w.settled_ns - 1) for w in windows]
-        old = bool((table.events_before[table.outcome == OK] < 0).any())
-        chunks = any("chunk" in d.start + d.end for d in tool.definitions)
+        measured = [(window.settled_ns, window.end_ns) for window in windows]
+        warm_up = [(window.chosen_ns, window.settled_ns - 1) for window in windows]
+        requests = sum(len(_sent_in(self.table, window)) for window in measured)
+        left_out = sum(len(_sent_in(self.table, window)) for window in warm_up)
         return {
             "users": users,
-            "requests": sum(len(_sent_in(table, w)) for w in measured),
-            "left_out": sum(len(_sent_in(table, w)) for w in begun),
-            "approximate": OLD_RECORDS if old and chunks else "",
+            "requests": requests,
+            "left_out": left_out,
+            "approximate": OLD_RECORDS if self._lacks_chunks(tool) else "",
             "rows": self.rows(tool, measured),
         }
 
+    def _lacks_chunks(self, tool: Tool) -> bool:
+        """Whether the tool looks at chunks without text, and the records do not have them."""
+        is_well = self.table.outcome == OK
+        is_old = bool((self.table.events_before[is_well] < 0).any())
+        return is_old and any("chunk" in d.start + d.end for d in tool.definitions)
+
     def rows(self, tool: Tool, windows: Windows) -> list[Json]:
         """One row for each figure: metric, name, statistic, unit, ours, theirs, why."""
-        made: list[Json] = []
+        rows: list[Json] = []
         for d in tool.definitions:
             head = {"metric": d.key, "name": d.name, "unit": METRICS[d.key].unit}
             if d.per == "second":
                 pair = _pair(self._our_rate(d.key, windows), self._rate(d.key, windows), d.why)
-                made.append(head | {"statistic": "", **pair})
+                rows.append(head | {"statistic": ""} | pair)
                 continue
-            ours, theirs = self._our_figures(d.key, windows), self._their_values(d, windows)
+            our_figures = self._our_figures(d.key, windows)
+            their_values = self._their_values(d, windows)
             for name, q in STATISTICS.items():
-                mine = json_ms(ours.quantile(q) if q > 0 else ours.mean_ns)
-                other = json_ms(theirs.statistic(q, tool.quantile))
-                pair = _pair(mine, other, _why(d, tool, ours, q))
-                made.append(head | {"statistic": name, **pair})
-        return made
+                ours = json_ms(our_figures.quantile(q) if q > 0 else our_figures.mean_ns)
+                theirs = json_ms(their_values.statistic(q, tool.quantile))
+                pair = _pair(ours, theirs, _why(d, tool, our_figures, q))
+                rows.append(head | {"statistic": name} | pair)
+        return rows
 
     def _our_figures(self, key: str, windows: Windows) -> LatencyFigures:
         if key in GAPS:
@@ -229,16 +270,23 @@ class ToolComparison:
 
     def _their_values(self, d: Definition, windows: Windows) -> WeightedValues:
         if d.per == "gap":
-            return concat_values([self.theirs[w, d.start == "first chunk"].values for w in windows])
-        well = self.table.select(self.table.outcome == OK)
-        connected = well.connect_ns[well.connect_ns > 0]
-        connect_ns = round(float(connected.mean())) if len(connected) else 0
-        return concat_values([values_of(d, _sent_in(well, w), connect_ns) for w in windows])
+            empty_ones = d.start == "first chunk"
+            return concat_values([self.theirs[window, empty_ones].values for window in windows])
+        well = self._ended_well
+        connected_ns = well.connect_ns[well.connect_ns > 0]
+        mean_connect_ns = round(float(connected_ns.mean())) if len(connected_ns) else 0
+        parts = [values_of(d, _sent_in(well, window), mean_connect_ns) for window in windows]
+        return concat_values(parts)
+
+    @property
+    def _ended_well(self) -> RecordTable:
+        return self.table.select(self.table.outcome == OK)
 
     def _our_rate(self, key: str, windows: Windows) -> float | None:
         if key == "requests_per_s":
             return self._rate(key, windows)
-        return _per_second(sum(self.ours[w].arrived.tokens for w in windows), windows)
+        tokens = sum(self.ours[window].arrived.tokens for window in windows)
+        return _per_second(tokens, windows)
 
     def _rate(self, key: str, windows: Windows) -> float | None:
         """Tokens (or requests) a second, of the requests that ended in the windows.
@@ -246,34 +294,41 @@ class ToolComparison:
         The tools divide by the time of their whole run. A window has neither its beginning nor its
         end, so requests are placed by when they ended, and divided by the window.
         """
-        well = self.table.select(self.table.outcome == OK)
-        each = np.ones(len(well), np.int64) if key == "requests_per_s" else output_tokens(well)
-        ended = (each[within_window(well.done_ns, *window)].sum() for window in windows)
-        return _per_second(sum(map(int, ended)), windows)
+        well = self._ended_well
+        by_request = np.ones(len(well), np.int64)
+        amounts = by_request if key == "requests_per_s" else output_tokens(well)
+        count = 0
+        for start_ns, end_ns in windows:
+            count += int(amounts[within_window(well.done_ns, start_ns, end_ns)].sum())
+        return _per_second(count, windows)
 
 
 def _per_second(count: int, windows: Windows) -> float | None:
-    span = sum(end - start for start, end in windows)
-    return round(count * SECOND / span, 4) if span > 0 else None
+    span_ns = sum(end_ns - start_ns for start_ns, end_ns in windows)
+    return round(count * SECOND / span_ns, 4) if span_ns > 0 else None
 
 
 def _sent_in(table: RecordTable, window: tuple[int, int]) -> RecordTable:
-    return table.select((table.sent_ns >= window[0]) & (table.sent_ns <= window[1]))
+    start_ns, end_ns = window
+    return table.select((table.sent_ns >= start_ns) & (table.sent_ns <= end_ns))
 
 
 def _pair(ours: Any, theirs: Any, why: str) -> Json:
-    numbers = isinstance(ours, float) and isinstance(theirs, float)
-    alike = numbers and math.isclose(ours, theirs, rel_tol=SAME_RTOL)
-    return {"ours": ours, "theirs": theirs, "why": "" if alike else why}
+    are_numbers = isinstance(ours, float) and isinstance(theirs, float)
+    if are_numbers and math.isclose(ours, theirs, rel_tol=SAME_RTOL):
+        why = ""
+    return {"ours": ours, "theirs": theirs, "why": why}
 
 
 def _why(d: Definition, tool: Tool, ours: LatencyFigures, q: float) -> str:
     """The definition's phrase, unless ours is missing or infinite for a reason of its own."""
-    if q > 0 and math.isinf(ours.quantile(q)):
+    is_quantile = q > 0
+    if is_quantile and math.isinf(ours.quantile(q)):
         return "failed requests are infinite in ours and left out of theirs"
-    if q > 0 and not d.why:
-        step = tool.quantile == STEP_RULE
-        return (
-            f"theirs is {'the value before' if step else 'between two values'}, ours the upper one"
-        )
-    return d.why or "failed requests are left out of theirs"
+    if d.why:
+        return d.why
+    if not is_quantile:
+        return "failed requests are left out of theirs"
+    if tool.quantile == STEP_RULE:
+        return "theirs is the value before, ours the upper one"
+    return "theirs is between two values, ours the upper one"

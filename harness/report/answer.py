@@ -6,10 +6,10 @@ best estimate.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import isnan
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from harness.core.states import WORST_FIRST, Decision, Purpose, Status, Verdict
 from harness.diagnosis.server_window import replica_figures
@@ -38,6 +38,14 @@ from harness.report.sweep import findings, rules_of_thumb
 from harness.report.tables import tool_comparisons, tools_as_text
 from harness.units import SECOND
 
+if TYPE_CHECKING:
+    from harness.diagnosis.triage import Symptom
+    from harness.metrics.level_figures import Audit
+    from harness.metrics.result import Bottleneck, Result
+
+# The servers count 20% fewer tokens than arrived, of so many that it is not the window's edges.
+LARGEST_DEFICIT: Final = -0.2
+FEWEST_AUDITED: Final = 500  # tokens
 MIN_SILENT: Final = 3  # requests that failed after the last good one: fewer may be chance
 
 
@@ -54,33 +62,35 @@ class Answer:
 
     @property
     def text(self) -> str:
-        first = [f"Simulated: {self.simulated}."] if self.simulated else []
-        return "\n".join([*first, self.headline, *self.sentences, *self.tables])
+        lines = [self.headline, *self.sentences, *self.tables]
+        if self.simulated:
+            lines.insert(0, f"Simulated: {self.simulated}.")
+        return "\n".join(lines)
 
 
 def build_answer(facts: ReportData) -> Answer:
-    found, label = STATUSES[facts.status](facts), facts.result.target.label
-    gates = [gate.sentence for gate in facts.result.gates if facts.result.command != "drill"]
-    about = loop_text(facts.config).removeprefix("open: ")
-    loop = [as_sentence(f"this is an open loop: {about}")] * facts.is_rate
-    return replace(
-        found,
-        sentences=[
-            *left_out_sentences(facts),
-            *gates,
-            *facts.asked_later,
-            *_beside_the_knee(facts),
-            *found.sentences,
-            *at_once_sentences(facts),
-            *silent_sentences(facts),
-            *delivery_sentences(facts),
-            *replica_sentences(facts),
-            *loop,
-            *filter(None, [idle_gpu_sentence(facts)]),
-        ],
-        tables=tools_as_text(tool_comparisons(facts)),
-        simulated=f"{label.removeprefix('simulated ')}, no real server" if label else "",
-    )
+    answer = STATUSES[facts.status](facts)
+    sentences = left_out_sentences(facts)
+    if facts.result.command != "drill":  # a drill's gates are in its own sentences
+        sentences += [gate.sentence for gate in facts.result.gates]
+    sentences += facts.asked_later
+    sentences += _beside_the_knee(facts)
+    sentences += answer.sentences
+    sentences += at_once_sentences(facts)
+    sentences += silent_sentences(facts)
+    sentences += delivery_sentences(facts)
+    sentences += replica_sentences(facts)
+    if facts.is_rate:
+        how = loop_text(facts.config).removeprefix("open: ")
+        sentences.append(as_sentence(f"this is an open loop: {how}"))
+    if idle_gpu := idle_gpu_sentence(facts):
+        sentences.append(idle_gpu)
+    label = facts.result.target.label
+    simulated = ""
+    if label:
+        simulated = f"{label.removeprefix('simulated ')}, no real server"
+    tool_lines = tools_as_text(tool_comparisons(facts))
+    return replace(answer, sentences=sentences, tables=tool_lines, simulated=simulated)
 
 
 def _beside_the_knee(facts: ReportData) -> list[str]:
@@ -92,75 +102,86 @@ def _beside_the_knee(facts: ReportData) -> list[str]:
 
 def _found(facts: ReportData) -> Answer:
     knee = facts.knee
-    lo, hi = knee.ci95
-    interval = f"95% interval {lo:,} to {hi:,}" if lo is not None and hi is not None else ""
+    low, high = knee.ci95
+    interval = ""
+    if low is not None and high is not None:
+        interval = f"95% interval {low:,} to {high:,}"
     if not facts.slos:
+        peak = facts.level_text(knee.estimate or 0)
         headline = (
-            f"Throughput divided by latency peaks at {facts.level_text(knee.estimate or 0)} "
-            f"({interval}): beyond that, each additional request adds more latency than throughput."
+            f"Throughput divided by latency peaks at {peak} ({interval}): beyond that, each "
+            "additional request adds more latency than throughput."
         )
         return Answer("power knee found", "good", headline, explanation(facts))
+    holds = facts.level_text(knee.holds or 0)
     headline = (
-        f"Holds {facts.level_text(knee.holds or 0)}: {_kept(facts)}. Fails by {knee.fails_by:,}; "
-        f"best estimate {knee.estimate:,} ({interval})."
+        f"Holds {holds}: {_kept(facts)}. Fails by {knee.fails_by:,}; best estimate "
+        f"{knee.estimate:,} ({interval})."
     )
-    return Answer("knee found", "good", headline, [*explanation(facts), *_cost(facts)])
+    return Answer("knee found", "good", headline, [*explanation(facts), _cost(facts)])
 
 
-def _cost(facts: ReportData) -> list[str]:
+def _cost(facts: ReportData) -> str:
     """What the search took, and its precision where that was missed."""
-    knee, levels = facts.knee, [x for x in facts.result.levels if x.purpose != Purpose.hold]
-    seconds = sum(level.judged_ns - level.chosen_ns for level in levels) / SECOND
-    requests = sum(level.all.ttft_ms.n for level in levels)
-    took = f"The search took {seconds:,.0f} s of load and {count_of(requests, 'request')}"
-    wide, estimate = (knee.ci95[1] or 0) - (knee.ci95[0] or 0), knee.estimate or 1
-    if wide > max(0 if facts.is_rate else 1, knee.precision * estimate):
-        took += f"; the interval is {wide / estimate:.0%} wide, not {knee.precision:.2%}"
-    return [f"{took}."]
+    knee = facts.knee
+    searched = [level for level in facts.result.levels if level.purpose != Purpose.hold]
+    load_s = sum(level.judged_ns - level.chosen_ns for level in searched) / SECOND
+    requests = sum(level.all.ttft_ms.n for level in searched)
+    took = f"The search took {load_s:,.0f} s of load and {count_of(requests, 'request')}"
+    estimate = knee.estimate or 1
+    width = (knee.ci95[1] or 0) - (knee.ci95[0] or 0)
+    # The levels of a closed loop are whole users: no search can tell one from the next.
+    finest = 0 if facts.is_rate else 1
+    if width > max(finest, knee.precision * estimate):
+        took += f"; the interval is {width / estimate:.0%} wide, not {knee.precision:.2%}"
+    return f"{took}."
 
 
 def _kept(facts: ReportData) -> str:
     """`p95 TTFT 450 ms (400 to 480) under 500 ms`, over all holds of the level that passed."""
-    level, pooled = facts.result.at_knee, knee_figures(facts)
+    pooled = knee_figures(facts)
     parts = []
     for slo in facts.slos:
         name = slo_name(slo)
         figure = pooled.get(name)
-        shown = figure if figure and figure.known else _observed(level, slo)
-        parts.append(f"{name} {shown} {slo_bound(slo)}")
+        if figure is None or not figure.known:
+            figure = _observed(facts.result.at_knee, slo)
+        parts.append(f"{name} {figure} {slo_bound(slo)}")
     return " and ".join(parts)
 
 
-def _observed(level: Level | None, slo: Slo) -> str:
+def _observed(level: Level | None, slo: Slo) -> Quantity:
+    """What an SLO limits, of one level; not known without a level."""
     if level is None:
-        return str(Quantity())
-    seen = getattr(level, SLO_METRICS[slo.metric].field)
-    value, lo, hi = seen.at(slo.statistic)
-    return str(Quantity(value, lo, hi, slo.unit, slo.limit))
+        return Quantity()
+    figures = getattr(level, SLO_METRICS[slo.metric].field)
+    value, low, high = figures.at(slo.statistic)
+    return Quantity(value, low, high, slo.unit, slo.limit)
 
 
 def _slo_failed_at_min(facts: ReportData) -> Answer:
-    first = min(facts.used, key=lambda level: level.load, default=None)
-    if first is None or not facts.slos:
-        return Answer("SLO missed at the lowest level", "bad", "The lowest level already fails.")
-    missed = [s for s in facts.slos if first.over_share.get(s.name, 0) > s.allowed]
-    failures = " and ".join(
-        f"{slo_name(slo)} is {_observed(first, slo)} at {facts.level_text(first.load)}, "
-        f"{slo.beyond} the {slo_limit(slo)} limit"
-        for slo in missed or facts.slos[:1]
-    )
-    headline = f"No level passes: {failures}."
-    return Answer("SLO missed at the lowest level", "bad", headline, explanation(facts))
+    badge = "SLO missed at the lowest level"
+    lowest = min(facts.used, key=lambda level: level.load, default=None)
+    if lowest is None or not facts.slos:
+        return Answer(badge, "bad", "The lowest level already fails.")
+    missed = [slo for slo in facts.slos if lowest.over_share.get(slo.name, 0) > slo.allowed]
+    where = facts.level_text(lowest.load)
+    failures = []
+    for slo in missed or facts.slos[:1]:
+        value = _observed(lowest, slo)
+        limit = f"{slo.beyond} the {slo_limit(slo)} limit"
+        failures.append(f"{slo_name(slo)} is {value} at {where}, {limit}")
+    headline = f"No level passes: {' and '.join(failures)}."
+    return Answer(badge, "bad", headline, explanation(facts))
 
 
 def _not_reached(facts: ReportData) -> Answer:
     highest = facts.knee.holds or max((level.load for level in facts.used), default=0)
-    headline = (
-        f"Holds at least {facts.level_text(highest)}, the highest level tried: {_kept(facts)}."
-        if facts.slos
-        else f"Throughput divided by latency still rises at {facts.level_text(highest)}, the "
-        "highest level tried."
-    )
+    level = f"{facts.level_text(highest)}, the highest level tried"
+    if facts.slos:
+        headline = f"Holds at least {level}: {_kept(facts)}."
+    else:
+        headline = f"Throughput divided by latency still rises at {level}."
     next_step = f"Raise {_most(facts)} to find the knee."
     return Answer("knee not reached", "good", headline, [*explanation(facts), next_step])
 
@@ -173,15 +194,14 @@ def _inconclusive(facts: ReportData) -> Answer:
     if not facts.searched:
         return _held(facts)
     knee = facts.knee
+    low, high = knee.ci95
     headline = f"Inconclusive: the measurements do not determine the knee{_bracket(facts)}."
     if knee.estimate is not None and facts.slos:
-        headline += (
-            f" Best estimate {knee.estimate:,} (95% interval {knee.ci95[0]:,} to {knee.ci95[1]:,})."
-        )
+        headline += f" Best estimate {knee.estimate:,} (95% interval {low:,} to {high:,})."
     lacking = []
     if not knee.holds:
         lacking.append("a level that clearly passes")
-    elif knee.ci95[1] is not None:
+    elif high is not None:
         lacking.append("a level closer to the knee that clearly passes")
     if knee.fails_by is None:
         lacking.append(f"a level that clearly fails (raise {_most(facts)})")
@@ -196,11 +216,14 @@ def _inconclusive(facts: ReportData) -> Answer:
 
 def _target_failed(facts: ReportData) -> Answer:
     why = as_sentence(facts.result.invalid_reason)
-    *before, last = [s.load for s in facts.used if s.decision == Decision.failed] or [0]
-    then = f", and again at {last:,}" if before else ""
-    where = f" at {facts.level_text([*before, last][-2:][0])}" if last else ""
-    headline = f"The server failed under load{where}{then}."
-    return Answer("server failed", "bad", headline, [why, *explanation(facts, capacity=False)])
+    failed_at = [level.load for level in facts.used if level.decision == Decision.failed]
+    headline = "The server failed under load"
+    if len(failed_at) > 1:
+        headline += f" at {facts.level_text(failed_at[-2])}, and again at {failed_at[-1]:,}"
+    elif failed_at:
+        headline += f" at {facts.level_text(failed_at[-1])}"
+    sentences = [why, *explanation(facts, capacity=False)]
+    return Answer("server failed", "bad", f"{headline}.", sentences)
 
 
 def _invalid(facts: ReportData) -> Answer:
@@ -211,48 +234,70 @@ def _invalid(facts: ReportData) -> Answer:
 
 def left_out_sentences(facts: ReportData) -> list[str]:
     """Which levels the answer does without, and why; [] if it needs none or has none."""
-    lost, n = facts.left_out, len(facts.levels)
+    left_out = facts.left_out
     # a drill names its phases, and says so first
-    if not lost or facts.status == Status.invalid or facts.result.command == "drill":
+    if not left_out or facts.status == Status.invalid or facts.result.command == "drill":
         return []
-    where, why = facts.result.loads_text(*lost), lost[0].reason.rstrip(".")
-    if len(lost) == 1:
+    where = facts.result.loads_text(*left_out)
+    why = left_out[0].reason.rstrip(".")
+    if len(left_out) == 1:
         return [f"Left out: the level of {where}, because {why}."]
-    lost_of = f"{len(lost):,} of {n:,} levels ({where})"
-    return [f"Left out: {lost_of}, the first because {why}. The table gives the reason of each."]
+    which = f"{len(left_out):,} of {len(facts.levels):,} levels ({where})"
+    return [f"Left out: {which}, the first because {why}. The table gives the reason of each."]
 
 
 def _interrupted(facts: ReportData) -> Answer:
-    if not facts.levels and not len(facts.run.table):
+    n_requests = len(facts.run.table)
+    if not facts.levels and not n_requests:
         return Answer("interrupted", "unsure", "Interrupted before anything was measured.")
-    seen, levels = count_of(len(facts.run.table), "request"), count_of(len(facts.levels), "level")
-    headline = f"Interrupted: {seen} and {levels} were measured{_bracket(facts)}."
+    requests = count_of(n_requests, "request")
+    levels = count_of(len(facts.levels), "level")
+    headline = f"Interrupted: {requests} and {levels} were measured{_bracket(facts)}."
     return Answer("interrupted", "unsure", headline, explanation(facts, capacity=False))
+
+
+# Of given levels: badge and tone
+HELD_BADGES: Final = {
+    Status.met: ("SLO met", "good"),
+    Status.missed: ("SLO missed", "bad"),
+    Status.measured: ("measured", "good"),
+}
 
 
 def _held(facts: ReportData) -> Answer:
     """Given levels: each SLO with its verdict, then the figures."""
     if facts.result.command == "drill" and facts.result.gates:
-        badge, tone, (headline, *told) = drill_sentences(facts)
-        return Answer(badge, tone, headline, told + [_figures(facts, one) for one in facts.used])
-    words = {
-        Status.met: ("SLO met", "good"),
-        Status.missed: ("SLO missed", "bad"),
-        Status.measured: ("measured", "good"),
-    }
-    badge, tone = words.get(facts.status, ("inconclusive", "unsure"))
-    error = facts.result.commonest_error
-    judged = [one for one in (facts.result.errors, *facts.result.slos) if one is not None]
-    # The headline is the verdict that decided.
-    judged.sort(key=lambda one: WORST_FIRST.index(one.verdict))
-    verdicts = [slo_sentence(one, error, facts.result.unit) for one in judged]
-    figures = rules_of_thumb(facts)
-    by_level = [] if figures else [_figures(facts, level) for level in facts.used]
-    unheld = [as_sentence(facts.result.unheld)] if facts.result.unheld else []
-    figures += findings(facts) + by_level + unheld
-    if not verdicts:
-        return Answer(badge, tone, figures[0] if figures else "Nothing was measured.", figures[1:])
-    return Answer(badge, tone, verdicts[0], [*verdicts[1:], *figures, *triage_sentences(facts)])
+        return _drilled(facts)
+    badge, tone = HELD_BADGES.get(facts.status, ("inconclusive", "unsure"))
+    verdicts = _verdict_sentences(facts.result)
+    advice = rules_of_thumb(facts)
+    figures = advice + findings(facts)
+    if not advice:
+        figures += [_figures(facts, level) for level in facts.used]
+    if facts.result.unheld:
+        figures.append(as_sentence(facts.result.unheld))
+    if verdicts:
+        headline, *others = verdicts
+        return Answer(badge, tone, headline, [*others, *figures, *triage_sentences(facts)])
+    if figures:
+        headline, *others = figures
+        return Answer(badge, tone, headline, others)
+    return Answer(badge, tone, "Nothing was measured.")
+
+
+def _drilled(facts: ReportData) -> Answer:
+    badge, tone, (headline, *sentences) = drill_sentences(facts)
+    sentences += [_figures(facts, level) for level in facts.used]
+    return Answer(badge, tone, headline, sentences)
+
+
+def _verdict_sentences(result: Result) -> list[str]:
+    """Of each SLO; the verdict that decided comes first, as the headline."""
+    judged = list(result.slos)
+    if result.errors is not None:
+        judged.insert(0, result.errors)
+    judged.sort(key=lambda slo: WORST_FIRST.index(slo.verdict))
+    return [slo_sentence(slo, result.commonest_error, result.unit) for slo in judged]
 
 
 FEWEST_SENT: Final = 2  # in a window: quantiles of a single request say nothing
@@ -260,151 +305,222 @@ FEWEST_SENT: Final = 2  # in a window: quantiles of a single request say nothing
 
 def _figures(facts: ReportData, level: Level) -> str:
     """`4 concurrent requests: p95 TTFT 19 ms (18 to 20), p95 ITL 10 ms (10 to 11), 379 ...`."""
+    where = facts.level_text(level.load)
     n = sum(level.outcomes.values())
     if n < FEWEST_SENT:
         sent = f"{count_of(n, 'request')} was" if n else "no request was"
-        return (
-            f"{facts.level_text(level.load)}: too short: {sent} sent in "
-            f"{format_number(level.seconds)} s."
-        )
-    shown = [
-        f"p95 {name} {Quantity.of(level.latency(key), 'p95', facts.limit_ms(key))}"
-        for key, name in HEADLINES.items()
-    ]
-    usual = [f"{key}_p95" for key in HEADLINES]
-    shown += [f"{slo_name(x)} {_observed(level, x)}" for x in facts.slos if x.name not in usual]
-    tokens = Quantity(level.output_tokens_per_s, unit="output tokens/s")
+        return f"{where}: too short: {sent} sent in {format_number(level.seconds)} s."
+    parts = []
     if level.rate_per_s:
-        shown.insert(0, f"{format_number(level.in_flight)} in flight")
-    more = "".join(f" {as_sentence(text)}" for text in (level.unstable, level.drift) if text)
-    return f"{facts.level_text(level.load)}: {', '.join(shown)}, {tokens}.{more}"
+        parts.append(f"{format_number(level.in_flight)} in flight")
+    for key, name in HEADLINES.items():
+        p95 = Quantity.of(level.latency(key), "p95", facts.limit_ms(key))
+        parts.append(f"p95 {name} {p95}")
+    parts += [f"{slo_name(slo)} {_observed(level, slo)}" for slo in _unusual_slos(facts)]
+    tokens = Quantity(level.output_tokens_per_s, unit="output tokens/s")
+    sentences = [f"{where}: {', '.join(parts)}, {tokens}."]
+    sentences += [as_sentence(text) for text in (level.unstable, level.drift) if text]
+    return " ".join(sentences)
 
 
-def slo_sentence(one: SloResult, commonest_error: str = "", unit: str = CONCURRENT) -> str:
+def _unusual_slos(facts: ReportData) -> list[Slo]:
+    """Those on other figures than the p95 that every answer has."""
+    usual = {f"{key}_p95" for key in HEADLINES}
+    return [slo for slo in facts.slos if slo.name not in usual]
+
+
+def slo_sentence(result: SloResult, commonest_error: str = "", unit: str = CONCURRENT) -> str:
     """`ttft_p95=20ms missed at 4 concurrent requests: 4 of 19 over ttft_p95=20ms (21.0%; ...).`.
 
     Of failures: `SLO missed: 8 of 12 requests failed at 4 ... (67.0%; 1.0% allowed), mostly: ...`.
     """
-    at = f" at {count_of(one.users, unit)}" if one.users else ""
-    at = f" at {one.rate_per_s:,g} requests/s" if one.rate_per_s else at
-    share = float(f"{one.n_over / one.n:.2g}") if one.n else 0
-    shares = f"({share:.1%}; {one.allowed:.1%} allowed)"
-    detail = f"no observations for {one.slo}"
-    if one.slo.startswith("max_errors"):
+    where = _judged_at(result, unit)
+    if result.slo.startswith("max_errors"):
         mostly = f", most often with {commonest_error!r}" if commonest_error else ""
-        return f"SLO missed: {one.n_over:,.0f} of {one.n:,} requests failed{at} {shares}{mostly}."
-    if one.n:
-        beyond = Slo.parse(one.slo).beyond
-        detail = f"{one.n_over:,.0f} of {one.n:,} {beyond} {one.slo} {shares}"
-    elif not isnan(one.observed):  # a search decides by its sequential test
-        slo = Slo.parse(one.slo)
-        detail = str(Quantity(one.observed, unit=slo.unit, limit=slo.limit))
-    line = f"{one.slo} {one.verdict}{at}: {detail}"
-    if one.verdict == Verdict.inconclusive and one.needs_more:
-        line += f"; about {count_of(one.needs_more, 'more request')} would decide it"
-    elif one.verdict == Verdict.inconclusive and not isnan(one.observed) and not one.n:
-        line += "; a longer --budget would decide it"
-    return line + "."
+        failed = f"{result.n_over:,.0f} of {result.n:,} requests failed"
+        return f"SLO missed: {failed}{where} {_shares(result)}{mostly}."
+    sentence = f"{result.slo} {result.verdict}{where}: {_slo_evidence(result)}"
+    if result.verdict == Verdict.inconclusive:
+        if result.needs_more:
+            more = count_of(result.needs_more, "more request")
+            sentence += f"; about {more} would decide it"
+        elif _is_of_search(result):
+            sentence += "; a longer --budget would decide it"
+    return f"{sentence}."
+
+
+def _judged_at(result: SloResult, unit: str) -> str:
+    """` at 4 concurrent requests`; "" for the whole run."""
+    if result.rate_per_s:
+        return f" at {result.rate_per_s:,g} requests/s"
+    if result.users:
+        return f" at {count_of(result.users, unit)}"
+    return ""
+
+
+def _slo_evidence(result: SloResult) -> str:
+    """`4 of 19 over ttft_p95=20ms (21.0%; 5.0% allowed)`; of a search the quantile itself."""
+    if result.n:
+        beyond = Slo.parse(result.slo).beyond
+        return f"{result.n_over:,.0f} of {result.n:,} {beyond} {result.slo} {_shares(result)}"
+    if _is_of_search(result):
+        slo = Slo.parse(result.slo)
+        return str(Quantity(result.observed, unit=slo.unit, limit=slo.limit))
+    return f"no observations for {result.slo}"
+
+
+def _shares(result: SloResult) -> str:
+    """`(21.0%; 5.0% allowed)`."""
+    share = float(f"{result.n_over / result.n:.2g}") if result.n else 0
+    return f"({share:.1%}; {result.allowed:.1%} allowed)"
+
+
+def _is_of_search(result: SloResult) -> bool:
+    """A search decides by its sequential test, so its verdicts count no observations."""
+    return not result.n and not isnan(result.observed)
 
 
 def _bracket(facts: ReportData) -> str:
     """`: passed at 48, failed at 56`, as far as levels were decided."""
-    passed = max((s.load for s in facts.used if s.decision == Decision.passed), default=0)
-    above = [s.load for s in facts.used if s.decision == Decision.failed]
-    failed = min(above, default=0)
-    parts = [f"passed at {passed:,}"] * bool(passed) + [f"failed at {failed:,}"] * bool(failed)
+    passed = [level.load for level in facts.used if level.decision == Decision.passed]
+    failed = [level.load for level in facts.used if level.decision == Decision.failed]
+    parts = []
+    if highest := max(passed, default=0):
+        parts.append(f"passed at {highest:,}")
+    if lowest := min(failed, default=0):
+        parts.append(f"failed at {lowest:,}")
     return f": {', '.join(parts)}" if parts else ""
 
 
 def explanation(facts: ReportData, *, capacity: bool = True) -> list[str]:
     """The bottleneck, the figures at the knee, and the number of replicas."""
-    lines = []
-    if (found := facts.result.bottleneck) is not None and found.sentence:
-        sure = f" (confidence {found.confidence:.2g})" if found.confidence > 0 else ""
-        lines.append(f"Bottleneck: {found.sentence.rstrip('.')}{sure}.")
-        if found.try_next:
-            lines.append(f"Try next: {found.try_next[0]}.")
-    lines += [facts.result.proof.sentence] if facts.result.proof else []
-    lines += triage_sentences(facts)
-    lines += knee_sentences(facts)
+    sentences = _bottleneck_sentences(facts.result.bottleneck)
+    if facts.result.proof:
+        sentences.append(facts.result.proof.sentence)
+    sentences += triage_sentences(facts)
+    sentences += knee_sentences(facts)
     if capacity:
-        lines += _replicas(facts)
-    return lines
+        sentences += _replicas(facts)
+    return sentences
+
+
+def _bottleneck_sentences(bottleneck: Bottleneck | None) -> list[str]:
+    if bottleneck is None or not bottleneck.sentence:
+        return []
+    text = f"Bottleneck: {bottleneck.sentence.rstrip('.')}"
+    if bottleneck.confidence > 0:
+        text += f" (confidence {bottleneck.confidence:.2g})"
+    sentences = [f"{text}."]
+    if bottleneck.try_next:
+        sentences.append(f"Try next: {bottleneck.try_next[0]}.")
+    return sentences
 
 
 def knee_sentences(facts: ReportData) -> list[str]:
     """`At 34: p95 TTFT 434 ms (397 to 459), ...`; empty when nothing was measured."""
-    figures = [figure for figure in knee_figures(facts).items() if figure[1].known]
-    if not figures:
+    parts = []
+    for name, figure in knee_figures(facts).items():
+        if figure.known:
+            # Tokens per second say what they are by their unit.
+            parts.append(f"{name} {figure}" if figure.unit == "ms" else str(figure))
+    if not parts:
         return []
-    parts = [f"{name} {figure}" if figure.unit == "ms" else str(figure) for name, figure in figures]
-    usual = [f"{key}_p95" for key in HEADLINES]
-    others = [slo for slo in facts.slos if slo.name not in usual]
     level = facts.result.at_knee
-    parts += [f"{slo_name(slo)} {_observed(level, slo)}" for slo in others if level is not None]
-    parts += [f"{format_number(facts.knee.in_flight)} requests in flight"] * facts.is_rate
+    if level is not None:
+        parts += [f"{slo_name(slo)} {_observed(level, slo)}" for slo in _unusual_slos(facts)]
+    if facts.is_rate:
+        parts.append(f"{format_number(facts.knee.in_flight)} requests in flight")
     return [f"At {facts.measured_at:,}: {', '.join(parts)}.", *_steepness(facts)]
 
 
 def _steepness(facts: ReportData) -> list[str]:
     """`Slope: from 35 to 40, p95 TTFT rises by about 31 ms per added user.`; [] if not shown."""
-    if not (knee := facts.knee).steepness:
+    knee = facts.knee
+    if not knee.steepness:
         return []
-    each, word = "request/s" if facts.is_rate else facts.who, knee.steepness.capitalize()
-    name, ms = statistic_name(knee.rise_of)[0], f"{float(f'{knee.rise_ms:.2g}'):,g} ms"
-    how = "beyond 20 times its limit" if isnan(knee.rise_ms) else f"by about {ms} per added {each}"
-    return [f"{word}: from {knee.holds:,} to {knee.fails_by:,}, {name} rises {how}."]
+    name, _ = statistic_name(knee.rise_of)
+    how = "beyond 20 times its limit"
+    if not isnan(knee.rise_ms):
+        step = "request/s" if facts.is_rate else facts.who
+        rise_ms = float(f"{knee.rise_ms:.2g}")
+        how = f"by about {rise_ms:,g} ms per added {step}"
+    where = f"from {knee.holds:,} to {knee.fails_by:,}"
+    return [f"{knee.steepness.capitalize()}: {where}, {name} rises {how}."]
 
 
 def _replicas(facts: ReportData) -> list[str]:
     """The replicas for U users: U over the lower end of the interval, rounded up."""
-    promised = facts.status in (Status.found, Status.not_reached)
-    each = int(facts.knee.holds or facts.knee.ci95[0] or 0)
-    if not promised or each < 1 or facts.is_rate:
+    is_exact = facts.status == Status.found
+    per_replica = int(facts.knee.holds or facts.knee.ci95[0] or 0)
+    if not is_exact and facts.status != Status.not_reached:  # nothing is promised
         return []
-    exact, planned = facts.status == Status.found, int(facts.config.get("plan_users") or 0)
-    if not planned:
-        # Without an SLO nothing was promised: it is where throughput over latency peaks.
-        verb = "holds" if facts.slos else "is best at"
-        plain = f"Each replica {verb} {each:,}, so U {facts.who}s need R = ceil(U / {each:,})"
-        return [f"{plain} replicas."] * exact
+    if per_replica < 1 or facts.is_rate:
+        return []
+    planned = int(facts.config.get("plan_users") or 0)
+    if planned:
+        return [_replicas_for(facts, planned, per_replica, is_exact=is_exact)]
+    if not is_exact:
+        return []
+    # Without an SLO nothing was promised: it is where throughput over latency peaks.
+    verb = "holds" if facts.slos else "is best at"
+    need = f"U {facts.who}s need R = ceil(U / {per_replica:,}) replicas"
+    return [f"Each replica {verb} {per_replica:,}, so {need}."]
+
+
+def _replicas_for(facts: ReportData, planned: int, per_replica: int, *, is_exact: bool) -> str:
+    """`Each replica holds 40, so 1,000 users need R = ceil(1,000 / 40) = 25 replicas.`."""
     # An upper bound where the knee may be higher.
-    least, most = ("", "") if exact else ("at least ", "at most ")
-    need, users = count_of(-(-planned // each), "replica"), count_of(planned, facts.who)
-    division = f"R = ceil({planned:,} / {each:,}) = {need}"
-    return [f"Each replica holds {least}{each:,}, so {users} need {most}{division}."]
+    least = "" if is_exact else "at least "
+    most = "" if is_exact else "at most "
+    rounded_up = -(-planned // per_replica)
+    replicas = count_of(rounded_up, "replica")
+    users = count_of(planned, facts.who)
+    division = f"R = ceil({planned:,} / {per_replica:,}) = {replicas}"
+    return f"Each replica holds {least}{per_replica:,}, so {users} need {most}{division}."
 
 
 def replica_sentences(facts: ReportData) -> list[str]:
     """How unevenly replicas were loaded, and which of them did not show their metrics."""
+    sentences = []
     uneven = [level for level in facts.used if level.skew]
-    lines = [f"At {facts.level_text(x.load)}, {x.skew}." for x in uneven[-1:]]
+    if uneven:
+        level = uneven[-1]
+        sentences.append(f"At {facts.level_text(level.load)}, {level.skew}.")
     if facts.result.command == "drill":  # a replica that was killed answers nobody
-        return lines + survivor_sentences(facts)
+        return sentences + survivor_sentences(facts)
     audits = [level.audit for level in facts.used if level.audit]
-    lines += [
-        f"The servers whose metrics were read generated {1 + one.surplus:.0%} of the tokens that "
-        "arrived: the metrics of a replica may be missing; try --metrics-url for each."
-        for one in audits[-1:]
-        if one.surplus < -0.2 and one.client_tokens >= 500  # noqa: PLR2004 - not by its edges alone
-    ]
-    failed = as_mapping(facts.result.client.get("scrapes_failed"))
-    return lines + [
-        f"The server's figures have gaps, because no sum may lack a replica: {int(n):,} times "
-        f"{why.rstrip('.')}."
-        for why, n in failed.items()
-    ]
+    if audits and _lacks_metrics(audits[-1]):
+        share = 1 + audits[-1].surplus
+        sentences.append(
+            f"The servers whose metrics were read generated {share:.0%} of the tokens that "
+            "arrived: the metrics of a replica may be missing; try --metrics-url for each."
+        )
+    failures = as_mapping(facts.result.client.get("scrapes_failed"))
+    for why, times in failures.items():
+        sentences.append(
+            "The server's figures have gaps, because no sum may lack a replica: "
+            f"{int(times):,} times {why.rstrip('.')}."
+        )
+    return sentences
+
+
+def _lacks_metrics(audit: Audit) -> bool:
+    """Whether the servers count far fewer tokens than arrived, of more than a window's edges."""
+    return audit.surplus < LARGEST_DEFICIT and audit.client_tokens >= FEWEST_AUDITED
 
 
 def at_once_sentences(facts: ReportData) -> list[str]:
     """At which level answers came whole, so that no time to a first token can be told."""
-    whole = [level for level in facts.used if not level.tells_ttft]
-    return [
+    untold = [level for level in facts.used if not level.tells_ttft]
+    if not untold:
+        return []
+    level = untold[-1]
+    sentence = (
         f"At {facts.level_text(level.load)}, {level.came_at_once:.0%} of the answers came all at "
         "once, in one event or one read, so TTFT and ITL cannot be told from e2e: expected a "
         "stream of tokens; try without a proxy that buffers, or a lower --stream-interval."
-        for level in whole[-1:]
-    ]
+    )
+    return [sentence]
 
 
 def silent_sentences(facts: ReportData) -> list[str]:
@@ -412,58 +528,72 @@ def silent_sentences(facts: ReportData) -> list[str]:
     table = facts.run.table
     if not len(table) or facts.result.command == "drill":
         return []
-    good, bad = table.outcome == OK, failed_requests(table)
-    last_ns = int(table.done_ns[good].max()) if good.any() else 0
-    later = int((bad & (table.done_ns > last_ns)).sum())
-    if later < MIN_SILENT:
+    is_good = table.outcome == OK
+    last_good_ns = int(table.done_ns[is_good].max()) if is_good.any() else 0
+    failed_later = failed_requests(table) & (table.done_ns > last_good_ns)
+    n_failed = int(failed_later.sum())
+    if n_failed < MIN_SILENT:
         return []
-    if not last_ns:
-        return [f"None of the {later:,} requests that ended was answered well."]
-    after_s = (last_ns - int(table.sent_ns.min())) / SECOND
-    failed = f"all {count_of(later, 'request')} that ended later failed"
+    if not last_good_ns:
+        return [f"None of the {n_failed:,} requests that ended was answered well."]
+    after_s = (last_good_ns - int(table.sent_ns.min())) / SECOND
+    failed = f"all {count_of(n_failed, 'request')} that ended later failed"
     return [f"The last good answer ended {after_s:,.1f} s after the load began; {failed}."]
 
 
 def survivor_sentences(facts: ReportData) -> list[str]:
     """What the replicas that answered had in flight while others did not, level by level."""
-    lines = []
+    sentences = []
     for level in facts.used:
-        seen = samples_within(facts.run.some, level.settled_ns, level.end_ns)
+        scrapes = samples_within(facts.run.some, level.settled_ns, level.end_ns)
         means = []
-        for name, one in replica_figures(seen).items():
-            running, waiting = map(format_number, (one.running_mean, one.waiting_mean))
+        for name, figures in replica_figures(scrapes).items():
+            running = format_number(figures.running_mean)
+            waiting = format_number(figures.waiting_mean)
             means.append(f"{name} had {running} running and {waiting} waiting")
         if means:
-            scrapes, where = count_of(len(seen), "scrape"), facts.level_text(level.load)
-            when = f"In {scrapes} of phase {level.index + 1} ({where}) a replica did not answer"
-            lines.append(f"{when}: {' and '.join(means)}.")
-    return lines
+            phase = f"phase {level.index + 1} ({facts.level_text(level.load)})"
+            when = f"In {count_of(len(scrapes), 'scrape')} of {phase} a replica did not answer"
+            sentences.append(f"{when}: {' and '.join(means)}.")
+    return sentences
 
 
 def triage_sentences(facts: ReportData) -> list[str]:
     """A sentence about the lowest level (above the knee, if found) that breaks a limit."""
-    limited = zip(SYMPTOMS, p95_limits_ns(facts.slos), strict=True)
-    signs = [sign for sign, limit_ns in limited if not isnan(limit_ns)]
+    limits_ns = p95_limits_ns(facts.slos)
+    limited = [
+        symptom
+        for symptom, limit_ns in zip(SYMPTOMS, limits_ns, strict=True)
+        if not isnan(limit_ns)
+    ]
     knee = facts.knee.estimate or 0
     for levels in facts.by_users:
-        level = max(levels, key=lambda one: one.seconds)
-        if level.load <= knee or not _shown_over(level):
-            continue
-        shares = level.over_share
-        over = [s for s in signs if shares.get(f"{s.metric}_p95", 0) > 1 - TRIAGE_QUANTILE]
-        if over:
-            verb = "are over their limits" if over[1:] else "is over its limit"
-            what = f"{' and '.join(sign.title for sign in over)} {verb}"
-            where = ", and ".join(f"inspect {sign.inspect}" for sign in over)
-            return [f"At {facts.level_text(level.load)} {what}: {where}."]
+        longest = max(levels, key=lambda level: level.seconds)
+        if longest.load > knee and _shown_over(longest):
+            over = [symptom for symptom in limited if _is_over(longest, symptom)]
+            if over:
+                return [_triage_sentence(facts.level_text(longest.load), over)]
     return []
+
+
+def _is_over(level: Level, symptom: Symptom) -> bool:
+    """Whether the p95 is over its limit: more of the values than it allows are."""
+    share = level.over_share.get(f"{symptom.metric}_p95", 0)
+    return share > 1 - TRIAGE_QUANTILE
+
+
+def _triage_sentence(where: str, over: Sequence[Symptom]) -> str:
+    verb = "is over its limit" if len(over) == 1 else "are over their limits"
+    titles = " and ".join(symptom.title for symptom in over)
+    inspect = ", and ".join(f"inspect {symptom.inspect}" for symptom in over)
+    return f"At {where} {titles} {verb}: {inspect}."
 
 
 def _shown_over(level: Level) -> bool:
     """Whether the level was decided to break a limit; an undecided one is never reported."""
     if level.n_failed > (1 - TRIAGE_QUANTILE) * level.ttft_ms.n:
         return False  # neither queue nor batch is the cause
-    missed = any(one.verdict == Verdict.missed for one in level.slos)
+    missed = any(slo.verdict == Verdict.missed for slo in level.slos)
     return missed or level.decision == Decision.failed
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from harness.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_SLO_MISSED, one_line
 from harness.metrics.level_figures import Change, Difference
@@ -32,143 +32,232 @@ from harness.search.comparison import (
     knee_text,
 )
 
-TABLE_COLUMNS: Final = ("Figure", "A", "B", "Change", "95% interval", "Verdict")
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 MAX_SUMMARY_ROWS: Final = 12  # rows of the summary; the full table is folded below
 # Shown in the summary when nothing changed.
 DEFAULT_METRICS: Final = ("ttft_p95", "itl_p95", "output_tokens_per_s")
 METRIC_NAMES: Final = {
-    KNEE: "knee", ERROR_SHARE: "failed requests",
-    "requests_per_s": "requests/s", "output_tokens_per_s": "output tokens/s",
-}  # fmt: skip
+    KNEE: "knee",
+    ERROR_SHARE: "failed requests",
+    "requests_per_s": "requests/s",
+    "output_tokens_per_s": "output tokens/s",
+}
 SETTING_COLUMNS: Final = {
-    KNEE: "Knee", "output_tokens_per_s": "Output tokens/s", "requests_per_s": "Requests/s",
-    "ttft_p95": "p95 TTFT, ms", "itl_p95": "p95 ITL, ms", "e2e_p95": "p95 e2e, ms",
-}  # fmt: skip
+    KNEE: "Knee",
+    "output_tokens_per_s": "Output tokens/s",
+    "requests_per_s": "Requests/s",
+    "ttft_p95": "p95 TTFT, ms",
+    "itl_p95": "p95 ITL, ms",
+    "e2e_p95": "p95 e2e, ms",
+}
+# Left out of the table where all settings lack them: without a search, without a server of ours.
+OPTIONAL_COLUMNS: Final = (SETTING_COLUMNS[KNEE], "Start, s")
+NO_FIGURE: Final = (math.nan, math.nan, math.nan)  # value, and both ends of its interval
+FEWEST_COMPARED: Final = 2
 CHART_PX: Final = (720, 150)  # the width, and the height of each figure
 TICK_PX: Final = 7  # of a letter below the chart
 BADGE_TONES: Final = {EXIT_OK: "good", EXIT_INCONCLUSIVE: "unsure", EXIT_SLO_MISSED: "bad"}
 
 
-def difference_row(one: Difference) -> dict[str, str]:
-    metric, _, quantile = one.metric.rpartition("_")
-    name = METRIC_NAMES.get(one.metric) or f"{quantile} {metric_name(metric)} (ms)"
-    name += f" ({one.unit})" * (one.metric == KNEE)
-    if one.users:
-        unit = one.unit.removesuffix("s") if one.users == 1 and one.unit != PER_S else one.unit
-        name += f" at {one.users:,} {unit}"
+def difference_row(difference: Difference) -> dict[str, str]:
+    return {
+        "Figure": _figure_name(difference),
+        "A": _value_text(difference, difference.a),
+        "B": _value_text(difference, difference.b),
+        "Change": _change_text(difference, difference.change),
+        "95% interval": _interval_text(difference),
+        "Verdict": _verdict_text(difference),
+    }
 
-    def value(x: float) -> str:
-        if one.metric == KNEE:
-            return knee_text(x, one.unit)
-        return f"{x:.2%}" if one.metric == ERROR_SHARE else format_number(x)
 
-    def change(x: float) -> str:
-        if math.isnan(x):  # infinite on both sides
-            return UNKNOWN
-        return f"{100 * x:+.2f} points" if one.metric == ERROR_SHARE else f"{x:+.1%}"
+def _figure_name(difference: Difference) -> str:
+    """`p95 TTFT (ms) at 16 users`, `knee (users)`."""
+    metric = difference.metric
+    unit = difference.unit
+    name = METRIC_NAMES.get(metric)
+    if name is None:
+        latency, _, quantile = metric.rpartition("_")
+        name = f"{quantile} {metric_name(latency)} (ms)"
+    if metric == KNEE:
+        name += f" ({unit})"
+    if difference.users:
+        if difference.users == 1 and unit != PER_S:
+            unit = unit.removesuffix("s")
+        name += f" at {difference.users:,} {unit}"
+    return name
 
-    lo, hi = one.ci95
-    verdict = one.verdict.replace("_", " ") + ", beyond the tolerance" * one.beyond
-    interval = f"at most {change(hi)}" if lo <= -1 else f"{change(lo)} to {change(hi)}"
-    if math.isinf(hi):
-        interval = "too few requests" if lo <= -1 else f"at least {change(lo)}"
-    if one.needs_times is not None:
-        verdict += f"; about {one.needs_times:.2g} times the requests may decide"
-    cells = (name, value(one.a), value(one.b), change(one.change), interval, verdict)
-    return dict(zip(TABLE_COLUMNS, cells, strict=True))
+
+def _value_text(difference: Difference, value: float) -> str:
+    if difference.metric == KNEE:
+        return knee_text(value, difference.unit)
+    if difference.metric == ERROR_SHARE:
+        return f"{value:.2%}"
+    return format_number(value)
+
+
+def _change_text(difference: Difference, change: float) -> str:
+    """`+12.0%`; of a share of failed requests `+1.50 points`."""
+    if math.isnan(change):  # infinite on both sides
+        return UNKNOWN
+    if difference.metric == ERROR_SHARE:
+        return f"{100 * change:+.2f} points"
+    return f"{change:+.1%}"
+
+
+def _interval_text(difference: Difference) -> str:
+    """Of the change. A fall by 100% is no lower end, an infinite rise no upper end."""
+    low, high = difference.ci95
+    low_text = "" if low <= -1 else _change_text(difference, low)
+    high_text = "" if math.isinf(high) else _change_text(difference, high)
+    return _range_text(low_text, high_text)
+
+
+def _range_text(low: str, high: str) -> str:
+    """`+1.0% to +3.0%`; an end that is "" is not known."""
+    if low and high:
+        return f"{low} to {high}"
+    if low:
+        return f"at least {low}"
+    if high:
+        return f"at most {high}"
+    return "too few requests"
+
+
+def _verdict_text(difference: Difference) -> str:
+    verdict = difference.verdict.replace("_", " ")
+    if difference.beyond:
+        verdict += ", beyond the tolerance"
+    if difference.needs_times is not None:
+        verdict += f"; about {difference.needs_times:.2g} times the requests may decide"
+    return verdict
 
 
 def warning(c: Comparison) -> str:
     """How the settings of the runs differ; "" if they do not."""
+    if not c.unlike:
+        return ""
     differences = [f"{name} ({a} in A, {b} in B)" for name, (a, b) in c.unlike.items()]
-    said = f"CAUTION: A and B were measured differently: {', '.join(differences)}."
-    return said if differences else ""
+    return f"CAUTION: A and B were measured differently: {', '.join(differences)}."
 
 
 def headline(c: Comparison) -> str:
+    """The gravest claim that is shown: worse beyond the tolerance, worse, better."""
     limit = f"more than {100 * c.tolerance:g}%"
-    sentence = "No significant difference between A and B was found."
+    if beyond := [d for d in c.differences if d.beyond]:
+        return _claim(f"B is worse than A by {limit}", beyond)
+    if worse := _called(c, Change.worse):
+        return _claim(f"B is worse than A, but not shown to be by {limit}", worse)
+    if better := _called(c, Change.better):
+        return _claim("B is better than A", better)
     if c.exit_code == EXIT_INCONCLUSIVE:
-        sentence = "Too little was measured to tell A from B: no figure has an interval."
-    for differences, claim in (
-        (_called(c, Change.better), "B is better than A"),
-        (_called(c, Change.worse), f"B is worse than A, but not shown to be by {limit}"),
-        ([d for d in c.differences if d.beyond], f"B is worse than A by {limit}"),
-    ):
-        if differences:
-            name, a, b, change, interval, _ = difference_row(differences[0]).values()
-            more = f", and {count_of(len(differences) - 1, 'other figure')}" * bool(differences[1:])
-            sentence = f"{claim}: {name} {b}, not {a}: {change} ({interval}){more}."
-    return sentence
+        return "Too little was measured to tell A from B: no figure has an interval."
+    return "No significant difference between A and B was found."
+
+
+def _claim(claim: str, differences: Sequence[Difference]) -> str:
+    """With the first difference as its evidence, and the number of others."""
+    row = difference_row(differences[0])
+    others = ""
+    if len(differences) > 1:
+        others = f", and {count_of(len(differences) - 1, 'other figure')}"
+    figures = f"{row['Figure']} {row['B']}, not {row['A']}"
+    change = f"{row['Change']} ({row['95% interval']})"
+    return f"{claim}: {figures}: {change}{others}."
 
 
 def summary(c: Comparison) -> str:
     """The number of figures per verdict, the folders and the tolerance."""
-    each = ", ".join(f"{len(_called(c, v))} {v.replace('_', ' ')}" for v in Change)
-    of = f"A is {c.a}, B is {c.b}, the tolerance {100 * c.tolerance:g}%."
-    return f"Of {count_of(len(c.differences), 'figure')}: {each}. {of}"
+    counts = [f"{len(_called(c, verdict))} {verdict.replace('_', ' ')}" for verdict in Change]
+    figures = count_of(len(c.differences), "figure")
+    folders = f"A is {c.a}, B is {c.b}, the tolerance {100 * c.tolerance:g}%."
+    return f"Of {figures}: {', '.join(counts)}. {folders}"
 
 
 def summary_rows(c: Comparison) -> list[dict[str, str]]:
     """The knees and the figures that changed, or the default metrics if nothing changed."""
-    top = max(d.users for d in c.differences)
-    usual = [d for d in c.differences if d.users == top and d.metric in DEFAULT_METRICS]
-    shown = _called(c, Change.worse) + _called(c, Change.better) or usual
+    shown = _called(c, Change.worse) + _called(c, Change.better)
+    if not shown:
+        top = max(d.users for d in c.differences)
+        shown = [d for d in c.differences if d.users == top and d.metric in DEFAULT_METRICS]
     shown.sort(key=lambda d: (d.metric != KNEE, not d.beyond))
-    knee = [d for d in c.differences if d.metric == KNEE and d not in shown]
-    return [difference_row(d) for d in [*knee, *shown][:MAX_SUMMARY_ROWS]]
+    knees = [d for d in c.differences if d.metric == KNEE and d not in shown]
+    return [difference_row(d) for d in [*knees, *shown][:MAX_SUMMARY_ROWS]]
 
 
 def comparison_text(c: Comparison) -> str:
-    said = map(one_line, (warning(c), headline(c), summary(c)))
-    return "\n".join([*said, *aligned(summary_rows(c), one_line), ""]).lstrip()
+    sentences = map(one_line, (warning(c), headline(c), summary(c)))
+    return "\n".join([*sentences, *aligned(summary_rows(c), one_line), ""]).lstrip()
 
 
 def markdown(c: Comparison) -> str:
     """For a pull request comment: the answer, the summary, and all figures folded."""
-    lines = [f"> **{escape_markdown(warning(c))}**", ""] if c.unlike else []
-    lines += [f"**{escape_markdown(headline(c))}**", "", *aligned(summary_rows(c)), ""]
-    lines += [escape_markdown(summary(c)), "", "<details><summary>All figures</summary>", ""]
-    return "\n".join(
-        [*lines, *aligned([difference_row(d) for d in c.differences]), "", "</details>", ""]
-    )
+    lines = []
+    if c.unlike:
+        lines += [f"> **{escape_markdown(warning(c))}**", ""]
+    lines += [f"**{escape_markdown(headline(c))}**", ""]
+    lines += [*aligned(summary_rows(c)), ""]
+    lines += [escape_markdown(summary(c)), ""]
+    lines += ["<details><summary>All figures</summary>", ""]
+    lines += [*aligned(_difference_rows(c)), ""]
+    lines += ["</details>", ""]
+    return "\n".join(lines)
 
 
-def setting_row(one: Setting) -> dict[str, str]:
+def setting_row(setting: Setting) -> dict[str, str]:
     """Its figures at its own level: the knee, or the best of given ones; dashes without any."""
-    row = {"Setting": one.name}
+    row = {"Setting": setting.name}
     for metric, name in SETTING_COLUMNS.items():
-        value, lo, hi = one.figures.get(metric, (math.nan,) * 3)
-        row[name] = Quantity(value, lo, hi).cell
-        if metric == KNEE and metric in one.figures:
-            ends = [knee_text(x, one.unit) for x in (value, lo, hi)]
-            row[name] = "{} ({} to {}), {unit}".format(*ends, unit=one.unit)
-    row["Start, s"] = ", ".join(f"{seconds:.1f}" for seconds in one.starts_s)
-    return row | {"Exit codes": ", ".join(map(str, one.runs.values()))}
-
-
-def _in_times(d: Difference) -> str:
-    """The interval of a change as factors: `0.06 to 0.19`."""
-    lo, hi = d.ci95
-    if math.isinf(hi):
-        return "too few requests" if lo <= -1 else f"at least {1 + lo:.2f}"
-    return f"at most {1 + hi:.2f}" if lo <= -1 else f"{1 + lo:.2f} to {1 + hi:.2f}"
+        value, low, high = setting.figures.get(metric, NO_FIGURE)
+        row[name] = Quantity(value, low, high).cell
+        if metric == KNEE and metric in setting.figures:
+            unit = setting.unit
+            ends = f"{knee_text(low, unit)} to {knee_text(high, unit)}"
+            row[name] = f"{knee_text(value, unit)} ({ends}), {unit}"
+    row["Start, s"] = ", ".join(f"{seconds:.1f}" for seconds in setting.starts_s)
+    row["Exit codes"] = ", ".join(map(str, setting.runs.values()))
+    return row
 
 
 def gain(c: Comparison) -> str:
     """`B against A: output tokens/s +20% (+15% to +26%), for 2.00 times the p95 ITL (ms) (...)`."""
-    parts: dict[bool, list[str]] = {True: [], False: []}
-    for d in c.differences:
-        if d.metric in SETTING_COLUMNS:
-            name, _, _, change, interval, _ = difference_row(d).values()
-            more = d.metric in MORE_IS_BETTER
-            figure = f"{name} {change}"
-            if not more:
-                figure = f"{1 + d.change:.2f} times the {name.replace(' (ms)', '')}"
-                interval = _in_times(d)
-            known = d.verdict in {Change.worse, Change.better}
-            parts[more].append(f"{figure} ({interval}{'' if known else ', not shown'})")
-    return f"{c.b} against {c.a}: {', '.join(parts[True])}, for {', '.join(parts[False])}"
+    gains = []
+    costs = []
+    for difference in c.differences:
+        if difference.metric in MORE_IS_BETTER:
+            gains.append(_gain_text(difference))
+        elif difference.metric in SETTING_COLUMNS:
+            costs.append(_cost_text(difference))
+    return f"{c.b} against {c.a}: {', '.join(gains)}, for {', '.join(costs)}"
+
+
+def _gain_text(difference: Difference) -> str:
+    """`output tokens/s +20.0% (+15.0% to +26.0%)`."""
+    row = difference_row(difference)
+    interval = row["95% interval"] + _doubt(difference)
+    return f"{row['Figure']} {row['Change']} ({interval})"
+
+
+def _cost_text(difference: Difference) -> str:
+    """`2.00 times the p95 ITL (1.80 to 2.20)`."""
+    name = _figure_name(difference).replace(" (ms)", "")
+    interval = _interval_in_times(difference) + _doubt(difference)
+    return f"{1 + difference.change:.2f} times the {name} ({interval})"
+
+
+def _interval_in_times(difference: Difference) -> str:
+    """The interval of a change as factors: `0.06 to 0.19`."""
+    low, high = difference.ci95
+    low_text = "" if low <= -1 else f"{1 + low:.2f}"
+    high_text = "" if math.isinf(high) else f"{1 + high:.2f}"
+    return _range_text(low_text, high_text)
+
+
+def _doubt(difference: Difference) -> str:
+    if difference.verdict in {Change.worse, Change.better}:
+        return ""
+    return ", not shown"
 
 
 def settings_report(
@@ -179,79 +268,155 @@ def settings_report(
     costs: Sequence[Coefficient] = (),
 ) -> tuple[str, str]:
     """The text, which is Markdown too and begins with the headline; the page."""
-    best, ties = best_setting(settings, pairs)
-    measured = [one.name for one in settings if one.figures]
-    failures = [f"{one.name}: {one_line(one.failure)}" for one in settings if one.failure]
-    first = f"Best for {' and '.join(slos) or 'throughput'}: {best}."
-    if not measured[1:]:
-        only = f"only {measured[0]}" if measured else "none of the settings"
-        first = f"Nothing to compare: {only} was measured."
-        first, failures = " ".join([first, *failures]), []
-    elif len(ties) == len(measured) - 1:
-        first = f"No difference shown between {' and '.join(measured)}."
-    elif ties:
-        first += f" No difference to {', '.join(ties)} is shown."
-    rows = [setting_row(one) for one in settings]
-    for name in (SETTING_COLUMNS[KNEE], "Start, s"):  # without a search; without a server of ours
-        if all(row[name] in {"", UNKNOWN} for row in rows):
-            rows = [{key: cell for key, cell in row.items() if key != name} for row in rows]
-    steps = [c for c in pairs if (c.a, c.b) in {*pairwise(measured)} and c.differences]
-    parts = [
-        {"Figure": c.name, "95% interval": Quantity(c.value, *c.ci95).cell, "Meaning": c.meaning}
-        for c in costs
+    measured = [setting.name for setting in settings if setting.figures]
+    failures = [
+        f"{setting.name}: {one_line(setting.failure)}" for setting in settings if setting.failure
     ]
-    title = ""
-    if costs:
-        unit = settings[0].unit
-        one = costs[0].load == 1 and unit != PER_S
-        title = f"By length, at {costs[0].load:g} {unit.removesuffix('s') if one else unit}"
-    tables = {"Settings": rows} | ({title: parts} if costs else {})
-    tables |= {gain(c): [*map(difference_row, c.differences)] for c in steps}
-    tone = BADGE_TONES.get(code, "unsure"), f"exit code {code}"
-    lines = [f"{title}:", "", *aligned(parts, one_line), ""] if costs else []
-    lines = [*aligned(rows, one_line), "", *lines, *failures, *map(gain, steps), ""]
-    text = "\n".join([first, "", *lines])
-    return text, page(tone, ("", first, " ".join(failures)), tables, settings_chart(settings))
+    first = _best_sentence(settings, pairs, measured, slos)
+    if len(measured) < FEWEST_COMPARED:  # the headline says why
+        first = " ".join([first, *failures])
+        failures = []
+    setting_rows = _without_unused_columns([setting_row(setting) for setting in settings])
+    cost_tables = _cost_tables(settings, costs)
+    step_tables = _step_tables(measured, pairs)
+
+    lines = [first, ""]
+    lines += [*aligned(setting_rows, one_line), ""]
+    for title, rows in cost_tables.items():
+        lines += [f"{title}:", ""]
+        lines += [*aligned(rows, one_line), ""]
+    lines += [*failures, *step_tables, ""]
+
+    badge = (BADGE_TONES.get(code, "unsure"), f"exit code {code}")
+    sentences = ("", first, " ".join(failures))
+    tables = {"Settings": setting_rows, **cost_tables, **step_tables}
+    return "\n".join(lines), page(badge, sentences, tables, settings_chart(settings))
+
+
+def _best_sentence(
+    settings: Sequence[Setting],
+    pairs: Sequence[Comparison],
+    measured: Sequence[str],
+    slos: Sequence[str],
+) -> str:
+    """The best of the settings that were measured, and those not shown to be worse."""
+    if not measured:
+        return "Nothing to compare: none of the settings was measured."
+    if len(measured) < FEWEST_COMPARED:
+        return f"Nothing to compare: only {measured[0]} was measured."
+    best, ties = best_setting(settings, pairs)
+    if len(ties) == len(measured) - 1:
+        return f"No difference shown between {' and '.join(measured)}."
+    sentence = f"Best for {' and '.join(slos) or 'throughput'}: {best}."
+    if ties:
+        sentence += f" No difference to {', '.join(ties)} is shown."
+    return sentence
+
+
+def _without_unused_columns(rows: list[dict[str, str]]) -> list[dict[str, str]]:
+    for name in OPTIONAL_COLUMNS:
+        if all(row[name] in {"", UNKNOWN} for row in rows):
+            for row in rows:
+                del row[name]
+    return rows
+
+
+def _cost_tables(
+    settings: Sequence[Setting], costs: Sequence[Coefficient]
+) -> dict[str, list[dict[str, str]]]:
+    """`By length, at 16 users` -> what a latency grows by; {} where no length was varied."""
+    if not costs:
+        return {}
+    load = costs[0].load
+    unit = settings[0].unit
+    if load == 1 and unit != PER_S:
+        unit = unit.removesuffix("s")
+    rows = []
+    for cost in costs:
+        interval = Quantity(cost.value, *cost.ci95).cell
+        rows.append({"Figure": cost.name, "95% interval": interval, "Meaning": cost.meaning})
+    return {f"By length, at {load:g} {unit}": rows}
+
+
+def _step_tables(
+    measured: Sequence[str], pairs: Sequence[Comparison]
+) -> dict[str, list[dict[str, str]]]:
+    """What each setting gains over the one measured before it -> their differences."""
+    in_turn = set(pairwise(measured))
+    steps = [c for c in pairs if (c.a, c.b) in in_turn and c.differences]
+    return {gain(step): _difference_rows(step) for step in steps}
 
 
 def settings_chart(settings: Sequence[Setting]) -> str:
     """The knee, or throughput, and both latencies of each setting; "" with fewer than two."""
-    shown = [one for one in settings if one.figures]
-    if len(shown) < 2:  # noqa: PLR2004 - nothing to compare
+    shown = [setting for setting in settings if setting.figures]
+    if len(shown) < FEWEST_COMPARED:
         return ""
-    load = KNEE if any(KNEE in one.figures for one in shown) else MORE_IS_BETTER[1]
-    variable, prefix = "setting", f"{shown[0].name.partition('=')[0]}="
-    labels = [one.name for one in shown]
-    if all(label.count("=") == 1 and label.startswith(prefix) for label in labels):
-        variable, labels = prefix[:-1], [label.removeprefix(prefix) for label in labels]
-    if max(map(len, labels)) * TICK_PX * len(labels) > CHART_PX[0]:
-        variable, labels = f"row of the table ({variable})", [*map(str, range(1, len(labels) + 1))]
+    searched = any(KNEE in setting.figures for setting in shown)
+    load = KNEE if searched else "output_tokens_per_s"
     metrics = (load, "ttft_p95", "itl_p95")
-    with drawing(CHART_PX[0], CHART_PX[1] * len(metrics), (1,) * len(metrics)) as (figure, rows):
+    width_px, height_px = CHART_PX
+    equal_heights = (1,) * len(metrics)
+    variable, labels = _axis_texts([setting.name for setting in shown])
+    with drawing(width_px, height_px * len(metrics), equal_heights) as (figure, rows):
         for axes, metric in zip(rows, metrics, strict=True):
-            unit = f", {shown[0].unit}" * (metric == KNEE)
-            axes.set_title(f"{SETTING_COLUMNS[metric]}{unit}, with 95% intervals")
-            for x, one in enumerate(shown):
-                value, low, high = one.figures.get(metric, (math.nan,) * 3)
-                if math.isfinite(value):  # else it has no place on the axis; the table says it
-                    top, mark = (high, "_") if math.isfinite(high) else (value * 1.25, "^")
-                    axes.plot([x], [value], "o", color=BLUE, markersize=4)
-                    axes.plot([x, x], [low, top], color=BLUE, marker=mark, markevery=[1])
-                    axes.plot([x], [low], "_", color=BLUE)
-            axes.set_ylim(0, 1.08 * axes.get_ylim()[1])
-        rows[-1].set_xlim(-0.5, len(shown) - 0.5)
-        rows[-1].set_xticks(range(len(shown)), labels)
-        rows[-1].set_xlabel(variable)
+            _draw_metric(axes, metric, shown)
+        last_axes = rows[-1]
+        last_axes.set_xlim(-0.5, len(shown) - 0.5)
+        last_axes.set_xticks(range(len(shown)), labels)
+        last_axes.set_xlabel(variable)
         return to_svg(figure, "settings", "The figures of each setting")
 
 
+def _axis_texts(names: Sequence[str]) -> tuple[str, list[str]]:
+    """What varies, and the label of each setting: `max-num-seqs` and 8, 16, ... where all set it.
+
+    The numbers of their rows, where the labels would overlap.
+    """
+    variable = "setting"
+    labels = list(names)
+    flag = names[0].partition("=")[0]
+    if all(name.count("=") == 1 and name.startswith(f"{flag}=") for name in names):
+        variable = flag
+        labels = [name.removeprefix(f"{flag}=") for name in names]
+    longest = max(map(len, labels))
+    if longest * TICK_PX * len(labels) > CHART_PX[0]:
+        variable = f"row of the table ({variable})"
+        labels = [str(number) for number in range(1, len(labels) + 1)]
+    return variable, labels
+
+
+def _draw_metric(axes: Axes, metric: str, settings: Sequence[Setting]) -> None:
+    title = SETTING_COLUMNS[metric]
+    if metric == KNEE:
+        title += f", {settings[0].unit}"
+    axes.set_title(f"{title}, with 95% intervals")
+    for x, setting in enumerate(settings):
+        value, low, high = setting.figures.get(metric, NO_FIGURE)
+        _draw_figure(axes, x, value, low, high)
+    top = axes.get_ylim()[1]
+    axes.set_ylim(0, 1.08 * top)
+
+
+def _draw_figure(axes: Axes, x: float, value: float, low: float, high: float) -> None:
+    """A point with its interval; an arrow upward where it has no upper end."""
+    if not math.isfinite(value):  # it has no place on the axis; the table says it
+        return
+    top = high
+    mark = "_"
+    if not math.isfinite(high):
+        top = value * 1.25
+        mark = "^"
+    axes.plot([x], [value], "o", color=BLUE, markersize=4)
+    axes.plot([x, x], [low, top], color=BLUE, marker=mark, markevery=[1])
+    axes.plot([x], [low], "_", color=BLUE)
+
+
 def html(c: Comparison) -> str:
-    every = [difference_row(d) for d in c.differences]
-    return page(
-        (BADGE_TONES[c.exit_code], f"exit code {c.exit_code}"),
-        (warning(c), headline(c), summary(c)),
-        {"Summary": summary_rows(c), "All figures": every},
-    )
+    badge = (BADGE_TONES[c.exit_code], f"exit code {c.exit_code}")
+    lines = (warning(c), headline(c), summary(c))
+    tables = {"Summary": summary_rows(c), "All figures": _difference_rows(c)}
+    return page(badge, lines, tables)
 
 
 def page(
@@ -266,3 +431,7 @@ def page(
 
 def _called(c: Comparison, verdict: Change) -> list[Difference]:
     return [d for d in c.differences if d.verdict is verdict]
+
+
+def _difference_rows(c: Comparison) -> list[dict[str, str]]:
+    return [difference_row(d) for d in c.differences]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import ceil
 from statistics import fmean, pstdev
@@ -17,17 +18,40 @@ EIGHTHS: Final = " ▁▂▃▄▅▆▇█"
 
 
 def data_summary(data: DataSource) -> str:
-    n, shared = len(data), list(data.shared_tokens())
-    prompts, answers = zip(*map(data.planned, range(n)), strict=True)
-    lines = [f"{data.path}: {count_of(n, 'row')}, {data.n_messages:,} of them with messages"]
-    lines[0] += f", {data.n_hashed:,} of a Mooncake trace"
-    if lengths := data.n_traces - data.n_hashed:
-        lines[0] += f", {lengths:,} with lengths alone"
-    lines.append(f"{'tokens':>14} {'mean':>9}" + "".join(f" {name:>9}" for name in QUANTILES))
-    for name, tokens in ("prompt", sorted(prompts)), ("answer", sorted(answers)):
-        cells = "".join(f" {tokens[ceil(q * (n - 1))]:>9,}" for q in QUANTILES.values())
-        lines.append(f"{name:>14} {fmean(tokens):>9,.0f}{cells}")
-    if data.n_traces < n:
+    prompts, answers = zip(*map(data.planned, range(len(data))), strict=True)
+    lines = [_contents(data)]
+    lines += _length_lines({"prompt": sorted(prompts), "answer": sorted(answers)})
+    lines += _notes(data)
+    lines += ["", *_arrival_lines(data), ""]
+    lines += _shared_prefix_lines(data, sum(prompts))
+    return "\n".join(lines) + "\n"
+
+
+def _contents(data: DataSource) -> str:
+    """How many rows of each kind."""
+    rows = count_of(len(data), "row")
+    text = f"{data.path}: {rows}, {data.n_messages:,} of them with messages"
+    text += f", {data.n_hashed:,} of a Mooncake trace"
+    if lengths_alone := data.n_traces - data.n_hashed:
+        text += f", {lengths_alone:,} with lengths alone"
+    return text
+
+
+def _length_lines(sorted_tokens: Mapping[str, Sequence[int]]) -> list[str]:
+    """A table: the quantiles of the tokens of prompts and of answers."""
+    heads = [f" {name:>9}" for name in QUANTILES]
+    lines = [f"{'tokens':>14} {'mean':>9}{''.join(heads)}"]
+    for name, tokens in sorted_tokens.items():
+        last = len(tokens) - 1
+        cells = [f" {tokens[ceil(q * last)]:>9,}" for q in QUANTILES.values()]
+        lines.append(f"{name:>14} {fmean(tokens):>9,.0f}{''.join(cells)}")
+    return lines
+
+
+def _notes(data: DataSource) -> list[str]:
+    """What the lengths leave out."""
+    lines = []
+    if data.n_traces < len(data):
         lines.append("Text is taken for a token per 4 bytes; a run asks the server's /tokenize.")
     if data.n_unsized:
         lines.append(
@@ -36,32 +60,44 @@ def data_summary(data: DataSource) -> str:
         )
     if missing := data.outputs.count(0):
         lines.append(f"{missing:,} rows without output_tokens: answers as long as the workload's.")
-    lines += ["", _arrivals(data), ""]
-    lines.append("Shared prefixes: rows whose first tokens an earlier row had")
-    at = CACHE_BLOCK
-    while at <= max(shared):
-        share = sum(tokens >= at for tokens in shared) / n
-        lines.append(f"{at:>14,} {'█' * ceil(BAR * share):<{BAR}} {share:>4.0%}")
-        at *= 2
-    lines.append(
-        f"Expected prefix-cache hits: {sum(shared) / sum(prompts):.1%} of the prompt tokens when "
-        f"the rows are sent once, at most (blocks of {CACHE_BLOCK} tokens, none evicted, each row "
-        f"done before the next; the first {REMEMBERED_BLOCKS:,} blocks are compared)."
-    )
-    return "\n".join(lines) + "\n"
+    return lines
 
 
-def _arrivals(data: DataSource) -> str:
+def _arrival_lines(data: DataSource) -> list[str]:
     if not data.rate_per_s:
-        return "Arrivals: no timestamps, or all at once"
+        return ["Arrivals: no timestamps, or all at once"]
     at_s = [data.offset_ns(k) / SECOND for k in range(len(data))]
-    span = at_s[-1]
-    gaps, bins = [b - a for a, b in pairwise(at_s)], [0] * BAR
-    for at in at_s:
-        bins[min(int(at / span * BAR), BAR - 1)] += 1
-    graph = "".join(EIGHTHS[ceil(8 * some / max(bins))] for some in bins)
-    return (
-        f"Arrivals: {format_number(data.rate_per_s)}/s over {say_ns(span * SECOND)}; deviation / "
-        f"mean of the gaps {pstdev(gaps) / fmean(gaps):.2f} (Poisson: 1)\n"
-        f"{'over time':>14} {graph} at most {format_number(max(bins) * BAR / span)}/s"
+    span_s = at_s[-1]
+    gaps_s = [later - earlier for earlier, later in pairwise(at_s)]
+    arrivals = [0] * BAR  # in equal parts of the time
+    for instant_s in at_s:
+        part = min(int(instant_s / span_s * BAR), BAR - 1)
+        arrivals[part] += 1
+    most = max(arrivals)
+    graph = "".join(EIGHTHS[ceil(8 * n / most)] for n in arrivals)
+    variation = pstdev(gaps_s) / fmean(gaps_s)
+    rate = f"{format_number(data.rate_per_s)}/s over {say_ns(span_s * SECOND)}"
+    highest_rate = format_number(most * BAR / span_s)
+    return [
+        f"Arrivals: {rate}; deviation / mean of the gaps {variation:.2f} (Poisson: 1)",
+        f"{'over time':>14} {graph} at most {highest_rate}/s",
+    ]
+
+
+def _shared_prefix_lines(data: DataSource, prompt_tokens: int) -> list[str]:
+    """A bar for each power of two of tokens: how many rows share as many, and what a cache hits."""
+    shared = list(data.shared_tokens())
+    lines = ["Shared prefixes: rows whose first tokens an earlier row had"]
+    at_least = CACHE_BLOCK
+    while at_least <= max(shared):
+        share = sum(tokens >= at_least for tokens in shared) / len(data)
+        bar = "█" * ceil(BAR * share)
+        lines.append(f"{at_least:>14,} {bar:<{BAR}} {share:>4.0%}")
+        at_least *= 2
+    hits = sum(shared) / prompt_tokens
+    lines.append(
+        f"Expected prefix-cache hits: {hits:.1%} of the prompt tokens when the rows are sent once, "
+        f"at most (blocks of {CACHE_BLOCK} tokens, none evicted, each row done before the next; "
+        f"the first {REMEMBERED_BLOCKS:,} blocks are compared)."
     )
+    return lines

@@ -20,15 +20,16 @@ def delivery_sentences(facts: ReportData) -> list[str]:
         return []
     level = max(different, key=_share)
     where = f"At {facts.level_text(level.load)}"
+    sentences = [as_sentence(f"{where}, {text}") for text in level.delivery.sentences]
     others = len(different) - 1
-    also = f" Others differ too: {others} more of {len(facts.levels)} levels." if others else ""
-    first, *more = (as_sentence(f"{where}, {text}") for text in level.delivery.sentences)
-    return [first + also, *more]
+    if others:
+        sentences[0] += f" Others differ too: {others} more of {len(facts.levels)} levels."
+    return sentences
 
 
 def _share(level: Level) -> float:
     """Of answers that had another length; prompts are others on average, or not."""
-    came = level.delivery
-    if came.prompts_differ:
+    delivery = level.delivery
+    if delivery.prompts_differ:
         return 1.0
-    return (came.shorter + came.longer) / max(came.n, 1)
+    return (delivery.shorter + delivery.longer) / max(delivery.n, 1)

@@ -17,6 +17,7 @@ from harness.records import names
 from harness.units import SECOND
 
 if TYPE_CHECKING:
+    from harness.metrics.slo import Slo
     from harness.report.report_data import ReportData
 
 TRUE: Final = {Verdict.met: "true", Verdict.missed: "false", Verdict.inconclusive: "inconclusive"}
@@ -27,26 +28,29 @@ def drill_sentences(facts: ReportData) -> tuple[str, str, list[str]]:
 
     First what may not be used, then what decides the exit code.
     """
-    gates = sorted(facts.result.gates, key=lambda one: WORST_FIRST.index(one.verdict))
-    n = sum(one.verdict == Verdict.met for one in gates)
-    told = invalid_phases(facts)
-    told.append(f"{n} of {count_of(len(gates), 'expectation')} came true.")
-    for one in gates:
-        at = "" if isnan(one.at_s) else f" at {one.at_s:.1f} s"
-        told.append(f"{TRUE[one.verdict].capitalize()}{at}: {one.name} ({one.sentence}).")
-    return *DRILLED[gates[0].verdict], told + recovery_sentences(facts)
+    gates = sorted(facts.result.gates, key=lambda gate: WORST_FIRST.index(gate.verdict))
+    came_true = sum(gate.verdict == Verdict.met for gate in gates)
+    sentences = invalid_phases(facts)
+    sentences.append(f"{came_true} of {count_of(len(gates), 'expectation')} came true.")
+    for gate in gates:
+        when = "" if isnan(gate.at_s) else f" at {gate.at_s:.1f} s"
+        verdict = TRUE[gate.verdict].capitalize()
+        sentences.append(f"{verdict}{when}: {gate.name} ({gate.sentence}).")
+    sentences += recovery_sentences(facts)
+    badge, tone = DRILLED[gates[0].verdict]
+    return badge, tone, sentences
 
 
 def invalid_phases(facts: ReportData) -> list[str]:
     """Which phases may not be used, and why: it comes before any verdict."""
-    told = []
-    for number, (level, name) in enumerate(zip(facts.levels, phase_names(facts), strict=False), 1):
+    sentences = []
+    phases = zip(facts.levels, phase_names(facts), strict=False)
+    for number, (level, name) in enumerate(phases, 1):
         if not level.usable:
             which = f"Phase {number} of {len(facts.levels)}, {name!r}, is invalid"
-            told.append(
-                f"{which}: {level.reason.rstrip('.')}. What is expected of it is not judged."
-            )
-    return told
+            reason = level.reason.rstrip(".")
+            sentences.append(f"{which}: {reason}. What is expected of it is not judged.")
+    return sentences
 
 
 def phase_names(facts: ReportData) -> list[str]:
@@ -57,21 +61,28 @@ def phase_names(facts: ReportData) -> list[str]:
 
 def recovery_sentences(facts: ReportData) -> list[str]:
     """How long each SLO took to be as before an overload, where a baseline is long enough."""
-    lines = []
+    sentences = []
+    slos = [slo for slo in facts.slos if slo.metric not in GAPS]
     for before, over, after in zip(facts.levels, facts.levels[1:], facts.levels[2:], strict=False):
-        spans = Overload(before.settled_ns, over.settled_ns, over.end_ns, after.end_ns)
+        if over.load > before.load == after.load:
+            spans = Overload(before.settled_ns, over.settled_ns, over.end_ns, after.end_ns)
+            for slo in slos:
+                with suppress(ConfigError):  # the baseline says too little
+                    sentences.append(_recovery_sentence(facts, slo, spans))
+    return sentences
+
+
+def _recovery_sentence(facts: ReportData, slo: Slo, spans: Overload) -> str:
+    recovered = recovery(facts.run.table, slo, spans)
+    if recovered.came_back:
+        how = f"was back where it had been {recovered.seconds:.1f} s after the overload"
+    else:
         watched_ns = spans.until_ns - spans.end_ns
         longest_s = (watched_ns - Sliding.over(watched_ns).needs_ns) / SECOND
-        slos = facts.slos if over.load > before.load == after.load else ()
-        for slo in (slo for slo in slos if slo.metric not in GAPS):
-            with suppress(ConfigError):  # the baseline says too little
-                seen = recovery(facts.run.table, slo, spans)
-                back = f"was back where it had been {seen.seconds:.1f} s after the overload"
-                if not seen.came_back:
-                    back = f"took longer than {longest_s:.1f} s to be back where it had been"
-                lines.append(
-                    f"{slo_name(slo)} {back} ({seen.former_ms[0]:.3g} to {seen.former_ms[1]:.3g} "
-                    f"ms before it); {max(seen.good_lost, 0):,.0f} requests that would have met "
-                    f"{slo} did not."
-                )
-    return lines
+        how = f"took longer than {longest_s:.1f} s to be back where it had been"
+    low_ms, high_ms = recovered.former_ms
+    lost = max(recovered.good_lost, 0)
+    return (
+        f"{slo_name(slo)} {how} ({low_ms:.3g} to {high_ms:.3g} ms before it); {lost:,.0f} requests "
+        f"that would have met {slo} did not."
+    )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Sequence
 from math import nan, prod
+from typing import Final
 
 import numpy as np
 
@@ -14,6 +16,8 @@ from harness.metrics.numbers import format_number as say
 from harness.metrics.result import CONCURRENT, Knee, Level, Number, Result
 from harness.units import SECOND
 
+PARALLEL: Final = ("tensor", "pipeline", "data")  # vLLM's flags of kinds of parallelism
+
 
 def fleet_text(result: Result, knee: Knee, low: Number, args: Namespace) -> str:
     """The answer to the options of `fleet`. Raises ConfigError where pauses would count twice."""
@@ -22,48 +26,80 @@ def fleet_text(result: Result, knee: Knee, low: Number, args: Namespace) -> str:
         raise ConfigError(
             f"the knee is of {result.unit}s, whose pauses are in it: try without --think-time."
         )
-    ends = [x or nan for x in (low, *knee.ci95)]
-    # All by Little's law: what is in flight = requests per second x seconds of a request.
     by_rate = knee.unit != Knee().unit
-    response_s = (knee.in_flight if by_rate else low) / (knee.requests_per_s or nan)
-    if not response_s > 0:
-        raise NoKnee(
-            "the knee has no requests per second: try `vllm-harness report` on its folder."
-        )
+    response_s = _response_s(knee, knee.in_flight if by_rate else low)
     cycle_s = response_s + think_s
-    peak = (args.users or args.rate * cycle_s) * args.peak_over_mean  # users
-    mean = sizing.requests_in_flight(peak, response_s, think_s)
-    busy = sizing.busy_requests(mean, think_s / cycle_s if args.users else 1.0)
+    mean, busy = _in_flight_at_peak(args, response_s, think_s)
     load = mean / response_s if by_rate else busy
-    need, *between = (sizing.replicas_for(load, end, args.survive) for end in ends)
-    # output tokens/s between the nearest levels that were held
-    held = sorted((level.load, level.output_tokens_per_s) for level in result.used)
-    tokens = [float(np.interp(end, [x for x, _ in held], [y for _, y in held])) for end in ends]
+    knees = [number or nan for number in (low, *knee.ci95)]  # what is promised, and both ends
+    replicas = [sizing.replicas_for(load, knee_at, args.survive) for knee_at in knees]
+    need = replicas[0]
+    between = replicas[1:]
+
     gpu = (result.at_knee or Level(0, 0)).gpu
-    parallel = (f"{x}_parallel_size" for x in ("tensor", "pipeline", "data"))
-    gpus = max(prod(int(result.target.flags.get(x) or 1) for x in parallel), gpu.gpus)
-    each = low * cycle_s / (1 if by_rate else response_s)  # users of a replica
+    gpus = max(_gpus_by_flags(result), gpu.gpus)
+    tokens_per_s = [_output_tokens_per_s(result, load_held) for load_held in knees]
     label = f", {result.target.label}" if result.target.label else ""
-    asked = f"{args.users:,} users" if args.users else f"{args.rate:g} requests/s"
+    planned = f"{args.users:,} users" if args.users else f"{args.rate:g} requests/s"
     text = f"""\
-One replica ({count_of(gpus, "GPU")}{label}): {low:,} {knee.unit} (95% interval {ends[1]:,} to \
-{ends[2]:,}) with {knee.criterion}, {say(knee.requests_per_s)} requests/s of {say(response_s)} s, \
-{say(tokens[0])} output tokens/s.
-{asked}, think time {think_s:g} s, peak {args.peak_over_mean:g} x mean: {say(mean)} requests in \
+One replica ({count_of(gpus, "GPU")}{label}): {low:,} {knee.unit} (95% interval {knees[1]:,} to \
+{knees[2]:,}) with {knee.criterion}, {say(knee.requests_per_s)} requests/s of {say(response_s)} s, \
+{say(tokens_per_s[0])} output tokens/s.
+{planned}, think time {think_s:g} s, peak {args.peak_over_mean:g} x mean: {say(mean)} requests in \
 flight, {say(busy)} in the busiest 5% of the time.
 Replicas: {need} ({min(between)} to {max(between)}), of which {args.survive} may fail, behind a \
 balancer that chooses the one with the fewest requests.
 """
-    if price := (args.gpu_hour or 0) * gpus:
-        cost, *costs = (sizing.cost_per_million_tokens(price, x) for x in tokens)
-        hour, *hours = (price / each * low / end for end in ends)
-        text += f"""\
-Cost at the knee: {say(cost)} per million output tokens ({say(min(costs))} to {say(max(costs))}), \
-{say(hour)} per user-hour ({say(min(hours))} to {say(max(hours))}); {say(price * need)} an hour.
-"""
+    users_per_replica = low * cycle_s / (1 if by_rate else response_s)
+    price_per_hour = (args.gpu_hour or 0) * gpus  # of a replica
+    if price_per_hour:
+        per_tokens = [sizing.cost_per_million_tokens(price_per_hour, x) for x in tokens_per_s]
+        per_user = [price_per_hour / users_per_replica * low / knee_at for knee_at in knees]
+        text += f"Cost at the knee: {_with_range(per_tokens, 'per million output tokens')}, "
+        text += f"{_with_range(per_user, 'per user-hour')}; {say(price_per_hour * need)} an hour.\n"
     if gpu.power_w > 0:
-        text += f"""\
-Energy of the GPUs at the knee: {say(tokens[0] / gpu.power_w)} output tokens per joule, \
-{say(each / gpu.power_w * 1000)} users per kilowatt.
-"""
+        tokens_per_joule = tokens_per_s[0] / gpu.power_w
+        users_per_kilowatt = users_per_replica / gpu.power_w * 1000
+        text += f"Energy of the GPUs at the knee: {say(tokens_per_joule)} output tokens per joule, "
+        text += f"{say(users_per_kilowatt)} users per kilowatt.\n"
     return text
+
+
+def _response_s(knee: Knee, in_flight: float) -> float:
+    """By Little's law, of what is in flight at the knee. Raises NoKnee without a rate."""
+    response_s = in_flight / (knee.requests_per_s or nan)
+    if not response_s > 0:
+        raise NoKnee(
+            "the knee has no requests per second: try `vllm-harness report` on its folder."
+        )
+    return response_s
+
+
+def _in_flight_at_peak(args: Namespace, response_s: float, think_s: float) -> tuple[float, float]:
+    """Requests in flight: on average, and in the busiest 5% of the time."""
+    cycle_s = response_s + think_s
+    users = args.users or args.rate * cycle_s
+    mean = sizing.requests_in_flight(users * args.peak_over_mean, response_s, think_s)
+    # Requests that come at a rate are Poisson, those of users are fewer while they think.
+    idle_share = think_s / cycle_s if args.users else 1.0
+    return mean, sizing.busy_requests(mean, idle_share)
+
+
+def _output_tokens_per_s(result: Result, load: float) -> float:
+    """At a load, between the nearest levels that were held."""
+    levels = sorted((level.load, level.output_tokens_per_s) for level in result.used)
+    loads = [level_load for level_load, _ in levels]
+    tokens_per_s = [tokens for _, tokens in levels]
+    return float(np.interp(load, loads, tokens_per_s))
+
+
+def _gpus_by_flags(result: Result) -> int:
+    """The GPUs of a replica by the server's flags."""
+    sizes = [result.target.flags.get(f"{kind}_parallel_size") for kind in PARALLEL]
+    return prod(int(size or 1) for size in sizes)
+
+
+def _with_range(values: Sequence[float], unit: str) -> str:
+    """`0.41 per user-hour (0.38 to 0.45)`, of a value and those at both ends of the interval."""
+    value, *ends = values
+    return f"{say(value)} {unit} ({say(min(ends))} to {say(max(ends))})"

@@ -32,25 +32,25 @@ def positions_of(facts: ReportData) -> PositionFigures:
 
 def position_rows(facts: ReportData) -> list[dict[str, str]]:
     """A row for each position with enough tokens; [] where answers are short."""
-    return [_row(one) for one in positions_of(facts).rows]
+    return [_cells(row) for row in positions_of(facts).rows]
 
 
-def _row(one: PositionRow) -> dict[str, str]:
+def _cells(row: PositionRow) -> dict[str, str]:
     return {
-        "Around token": f"{one.position:,}",
-        "n": f"{one.n:,}",
-        "ITL p50, ms": format_number(one.p50_ms),
-        "ITL p95, ms": format_number(one.p95_ms),
-        "Mean ITL above the 10th's, ms": _difference(one) if one.is_compared else "",
+        "Around token": f"{row.position:,}",
+        "n": f"{row.n:,}",
+        "ITL p50, ms": format_number(row.p50_ms),
+        "ITL p95, ms": format_number(row.p95_ms),
+        "Mean ITL above the 10th's, ms": _difference(row) if row.is_compared else "",
     }
 
 
-def _difference(one: PositionRow) -> str:
+def _difference(row: PositionRow) -> str:
     """`+1.50 (+1.05 to +1.95)`."""
-    low, high = one.later_ci95_ms
-    decimals = max(decimal_places(one.later_ms, low, high), 0)
-    mean, low_text, high_text = (f"{x:+,.{decimals}f}" for x in (one.later_ms, low, high))
-    return f"{mean} ({low_text} to {high_text})"
+    low_ms, high_ms = row.later_ci95_ms
+    decimals = max(decimal_places(row.later_ms, low_ms, high_ms), 0)
+    number = f"+,.{decimals}f"
+    return f"{row.later_ms:{number}} ({low_ms:{number}} to {high_ms:{number}})"
 
 
 def position_note(facts: ReportData) -> str:
@@ -64,14 +64,14 @@ def position_chart(facts: ReportData) -> str:
     if len(curve) < LEAST_POINTS:
         return ""
     title = "ITL by token position, ms: p95 (solid), median (dotted)"
-    position = [(one.first * one.last) ** 0.5 for one in curve]
+    position = [(point.first * point.last) ** 0.5 for point in curve]
     with drawing(WIDTH, HEIGHT) as (figure, (axes,)):
         axes.set_title(title)
         axes.set_xlabel("position of the token in its answer")
         axes.set_xscale("log")
         log_ticks(axes.xaxis)
-        axes.plot(position, [one.p95_ms for one in curve], color=BLUE)
-        axes.plot(position, [one.p50_ms for one in curve], color=MUTED, linestyle=":")
+        axes.plot(position, [point.p95_ms for point in curve], color=BLUE)
+        axes.plot(position, [point.p50_ms for point in curve], color=MUTED, linestyle=":")
         axes.set_ylim(bottom=0)
         return to_svg(figure, "positions", title)
 
@@ -96,14 +96,14 @@ def position_sentence(figures: PositionFigures) -> str:
 
 
 def _comparison(late: PositionRow) -> str:
-    low, high = late.later_ci95_ms
-    near_ms, far_ms = sorted((abs(low), abs(high)))
+    low_ms, high_ms = late.later_ci95_ms
+    nearest_ms, farthest_ms = sorted((abs(low_ms), abs(high_ms)))
     mean = f"around token {late.position:,} the mean ITL is"
-    size = Quantity(abs(late.later_ms), near_ms, far_ms, "ms")
     early = f"around token {POSITIONS[0]} of the same {late.requests:,} requests"
+    difference = Quantity(abs(late.later_ms), nearest_ms, farthest_ms, "ms")
     if late.is_slower:
-        return f"Late tokens are slower: {mean} {size} longer than {early}."
+        return f"Late tokens are slower: {mean} {difference} longer than {early}."
     if late.is_faster:
-        return f"Late tokens are faster: {mean} {size} shorter than {early}."
-    most = Quantity(far_ms, unit="ms")
+        return f"Late tokens are faster: {mean} {difference} shorter than {early}."
+    most = Quantity(farthest_ms, unit="ms")
     return f"Late tokens are not shown to be slower: {mean} within {most} of that {early}."

@@ -24,19 +24,21 @@ def sweet_spot_sentence(facts: ReportData) -> str:
 
     It asks for no SLO, so its upper end may be above the knee of one.
     """
-    has_levels = facts.result.command in COMMANDS and not facts.is_rate
-    found = sweet_spot(facts.used) if has_levels else None
-    if found is None:
+    if facts.result.command not in COMMANDS or facts.is_rate:
+        return ""
+    spot = sweet_spot(facts.used)
+    if spot is None:
         return ""
     name = "Sweet spot, regardless of the SLO" if facts.slos else "Sweet spot"
     near = f"{SHARE:.0%} of the best throughput over latency"
     # A sweep counts users everywhere; the headline of a search, concurrent requests.
-    last = facts.level_text(found.last, facts.who if facts.result.command == "sweep" else "")
-    if found.is_highest:
+    who = facts.who if facts.result.command == "sweep" else ""
+    last = facts.level_text(spot.last, who)
+    if spot.is_highest:
         last += " (the highest level held, so it may reach further)"
-    if found.first == found.last:
+    if spot.first == spot.last:
         return f"{name}: {last}; the levels next to it have less than {near}."
-    return f"{name}: {found.first:,.0f} to {last}; each level there has at least {near}."
+    return f"{name}: {spot.first:,.0f} to {last}; each level there has at least {near}."
 
 
 def idle_gpu_sentence(facts: ReportData) -> str:
@@ -55,11 +57,11 @@ def _idle(facts: ReportData, level: Level) -> str:
     # NaN, where no GPU was read, is not below.
     if not busy_pct < IDLE_PCT:
         return ""
+    ttft_ms = format_number(level.ttft_ms.p95)
     return (
-        f"p95 TTFT is {format_number(level.ttft_ms.p95)} ms at {facts.level_text(level.load)} "
-        f"while the GPUs are busy at most {busy_pct:.0f}% of the time: requests wait in front of "
-        "them, for an API server, the tokenizer, the scheduler or the network, and a faster GPU "
-        "would not help."
+        f"p95 TTFT is {ttft_ms} ms at {facts.level_text(level.load)} while the GPUs are busy at "
+        f"most {busy_pct:.0f}% of the time: requests wait in front of them, for an API server, the "
+        "tokenizer, the scheduler or the network, and a faster GPU would not help."
     )
 
 
@@ -68,8 +70,8 @@ def _busiest_pct(facts: ReportData, level: Level) -> float:
 
     Not the mean of all: a machine may have GPUs that the server does not use.
     """
-    of_each: defaultdict[int, list[float]] = defaultdict(list)
+    by_gpu: defaultdict[int, list[float]] = defaultdict(list)
     for sample in samples_within(facts.run.gpu, level.settled_ns, level.end_ns):
         if not isnan(sample.util_pct):
-            of_each[sample.gpu].append(sample.util_pct)
-    return max(map(fmean, of_each.values()), default=nan)
+            by_gpu[sample.gpu].append(sample.util_pct)
+    return max(map(fmean, by_gpu.values()), default=nan)

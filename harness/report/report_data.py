@@ -57,15 +57,16 @@ class ReportData:
     def slos(self) -> tuple[Slo, ...]:
         if self.result.command == "drill":  # judged over spans of their own, so no level's
             return tuple(map(Slo.parse, self.config.get("slos") or ()))
-        return tuple(Slo.parse(one.slo) for one in self.result.slos)
+        return tuple(Slo.parse(result.slo) for result in self.result.slos)
 
     @property
     def asked_later(self) -> list[str]:
         """Which SLOs the run was made for, if these are others."""
-        own, now = self.config.get("slos"), [str(slo) for slo in self.slos]
+        own = self.config.get("slos")
+        if own is None or own == [str(slo) for slo in self.slos]:
+            return []
         made_for = " and ".join(map(str, own or ["no SLO"]))
-        said = f"The levels were held for {made_for}; only their records are judged here."
-        return [] if own is None or own == now else [said]
+        return [f"The levels were held for {made_for}; only their records are judged here."]
 
     @property
     def config(self) -> dict[str, Any]:
@@ -83,7 +84,7 @@ class ReportData:
         groups: dict[float, list[Level]] = {}
         for level in self.used:
             groups.setdefault(level.load, []).append(level)
-        return [groups[users] for users in sorted(groups)]
+        return [groups[load] for load in sorted(groups)]
 
     @property
     def split(self) -> list[Level]:
@@ -92,8 +93,10 @@ class ReportData:
 
     def limit_ms(self, metric: str) -> float:
         """The limit on the p95 of a latency; NaN without one."""
-        limits = (s.limit_ns / MS for s in self.slos if s.name == f"{metric}_p95")
-        return next(limits, nan)
+        for slo in self.slos:
+            if slo.name == f"{metric}_p95":
+                return slo.limit_ns / MS
+        return nan
 
     @property
     def measured_at(self) -> float:
@@ -116,9 +119,11 @@ class ReportData:
         """What an axis of levels counts."""
         return "requests/s" if self.is_rate else f"{self.result.unit}s"
 
-    def level_text(self, load: float, one: str = "") -> str:
-        """`16 concurrent requests`, `41 sessions`, `20 requests/s`."""
-        return f"{load:,} requests/s" if self.is_rate else count_of(load, one or self.result.unit)
+    def level_text(self, load: float, unit: str = "") -> str:
+        """`16 concurrent requests`, `41 sessions`, `20 requests/s`; `unit`: in place of its own."""
+        if self.is_rate:
+            return f"{load:,} requests/s"
+        return count_of(load, unit or self.result.unit)
 
 
 def as_mapping(value: Any) -> dict[str, Any]:
@@ -128,12 +133,13 @@ def as_mapping(value: Any) -> dict[str, Any]:
 
 def knee_figures(facts: ReportData) -> dict[str, Quantity]:
     """p95 TTFT, p95 ITL and throughput of the level that represents the knee."""
-    knee, level = facts.knee, facts.result.at_knee
-    ttft = Quantity(knee.ttft_p95_ms, *knee.ttft_p95_ms_ci95, "ms", facts.limit_ms("ttft"))
-    if level is not None and not level.tells_ttft:
-        ttft = Quantity()
-    return {
-        "p95 TTFT": ttft,
-        "p95 ITL": Quantity(knee.itl_p95_ms, *knee.itl_p95_ms_ci95, "ms", facts.limit_ms("itl")),
-        "Throughput": Quantity(knee.output_tokens_per_s, unit="output tokens/s"),
-    }
+    knee = facts.knee
+    level = facts.result.at_knee
+    ttft = Quantity()
+    if level is None or level.tells_ttft:
+        low_ms, high_ms = knee.ttft_p95_ms_ci95
+        ttft = Quantity(knee.ttft_p95_ms, low_ms, high_ms, "ms", facts.limit_ms("ttft"))
+    low_ms, high_ms = knee.itl_p95_ms_ci95
+    itl = Quantity(knee.itl_p95_ms, low_ms, high_ms, "ms", facts.limit_ms("itl"))
+    throughput = Quantity(knee.output_tokens_per_s, unit="output tokens/s")
+    return {"p95 TTFT": ttft, "p95 ITL": itl, "Throughput": throughput}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from math import isnan
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from harness.core.states import Status
 from harness.diagnosis.client_host import (
@@ -25,6 +26,9 @@ from harness.metrics.numbers import (
 from harness.report.report_data import ReportData, as_mapping, knee_figures
 from harness.units import say_ns
 
+if TYPE_CHECKING:
+    from harness.metrics.level_figures import MaxNumSeqs
+
 SPELLED_OUT: Final = {"kernel": "kernel (SO_TIMESTAMPNS)", "c": "C", "python": "Python"}
 MOST_APART_MS: Final = 2.0
 COUNTED_AT_END: Final = (
@@ -41,34 +45,44 @@ SIMULATOR_FLAG: Final = re.compile(
 )
 
 
+# result.json's keys of `client` -> how a reader knows them
+CLIENT_NAMES: Final = {
+    "stamp_source": "Timestamps",
+    "reader": "Reader implementation",
+    "addresses": "Server addresses",
+    "exact_share": "Events with an exact timestamp",
+    "loop_lag_p99_ms": "Reader loop lag (p99, ms)",
+    "loop_lag_max_ms": "Reader loop lag (at most, ms)",
+    "clock_steps": "System clock steps",
+    "clock_apart_ms": "Clocks of the load processes and the master apart (at most, ms)",
+    "resent": "Requests sent again (the server had closed the idle connection)",
+    "cpu_s": "CPU time of the load processes (s)",
+    "decoder_cpu_s": "CPU time of decoding (s)",
+    "processes": "Load processes",
+    "missing": "Missing records",
+}
+
+
 def instrument_rows(facts: ReportData) -> list[tuple[str, str]]:
     """The quality of the measurement, from the client."""
-    client, rows = facts.result.client, []
-    names = {
-        "stamp_source": "Timestamps",
-        "reader": "Reader implementation",
-        "addresses": "Server addresses",
-        "exact_share": "Events with an exact timestamp",
-        "loop_lag_p99_ms": "Reader loop lag (p99, ms)",
-        "loop_lag_max_ms": "Reader loop lag (at most, ms)",
-        "clock_steps": "System clock steps",
-        "clock_apart_ms": "Clocks of the load processes and the master apart (at most, ms)",
-        "resent": "Requests sent again (the server had closed the idle connection)",
-        "cpu_s": "CPU time of the load processes (s)",
-        "decoder_cpu_s": "CPU time of decoding (s)",
-        "processes": "Load processes",
-        "missing": "Missing records",
-    }
-    for key, name in names.items():
-        if client.get(key) not in (None, "", []):
-            value = client[key]
-            text = f"{value:.2%}" if key == "exact_share" else str(value)
-            text = ", ".join(value) if key == "addresses" else text
-            rows.append((name, SPELLED_OUT.get(text, text)))
+    rows = []
+    for key, name in CLIENT_NAMES.items():
+        value = facts.result.client.get(key)
+        if value not in (None, "", []):
+            rows.append((name, _client_text(key, value)))
     if machine := machine_text(facts):
         rows.append(("CPU of this machine", machine))
     rows.append(("Accuracy", "relative to the arrival of TCP segments at this host"))
     return rows
+
+
+def _client_text(key: str, value: Any) -> str:
+    if key == "exact_share":
+        return f"{value:.2%}"
+    if key == "addresses":
+        return ", ".join(value)
+    text = str(value)
+    return SPELLED_OUT.get(text, text)
 
 
 def host_of(facts: ReportData) -> HostFigures:
@@ -81,42 +95,57 @@ def host_of(facts: ReportData) -> HostFigures:
 
 def machine_text(facts: ReportData) -> str:
     """Who used the client's machine during the load; "" where it was not read."""
-    seen = host_of(facts)
-    if isnan(seen.own):
+    host = host_of(facts)
+    if isnan(host.own):
         return ""
     text = (
-        f"of {seen.machine_cores:g} cores, {seen.own:.1f} used by this client and what it started, "
-        f"{seen.others:.1f} by other programs"
+        f"of {host.machine_cores:g} cores, {host.own:.1f} used by this client and what it started, "
+        f"{host.others:.1f} by other programs"
     )
-    if not isnan(seen.pressure):
-        text += f"; some program waited for a core {seen.pressure:.0%} of the time"
+    if not isnan(host.pressure):
+        text += f"; some program waited for a core {host.pressure:.0%} of the time"
     return text
 
 
 def limitations(facts: ReportData) -> list[str]:
     """What was lost or not measured, and how far the figures apply."""
-    result = facts.result
-    out = list(result.damage)
-    out += [result.invalid_reason] if result.invalid_reason else []
-    out += [f"the replay differs: {text}" for text in result.replay_differences]
-    excluded = sum(not level.usable for level in facts.levels)
-    out += [f"{count_of(excluded, 'level')} excluded; the table gives the reason"] * bool(excluded)
-    if (ms := result.client.get("clock_apart_ms") or 0) > MOST_APART_MS:
-        out.append(f"a load process's clock may be off the master's by {ms:g} ms, as its windows")
-    if (seen := host_of(facts)).busy_with_others:
-        shared = ", which an embedded server shares" if facts.result.target.simulated else ""
-        out.append(f"{busy_sentence(seen, 'was')}{shared}")
-    out += _missing_sources(facts) + counting_notes(as_mapping(facts.config.get("drive")))
+    texts = _flaws(facts)
+    texts += _missing_sources(facts)
+    texts += counting_notes(as_mapping(facts.config.get("drive")))
     if facts.status == Status.found:
-        out.append(
+        texts.append(
             "the knee is a number of concurrent requests: each user sends its next request when "
             "the previous one has ended; independent arrivals queue at a lower load"
         )
     if facts.levels:
-        out.append(
+        texts.append(
             "these figures come from one run; other prompts, lengths, flags or hardware change them"
         )
-    return [as_sentence(text) for text in out]
+    return [as_sentence(text) for text in texts]
+
+
+def _flaws(facts: ReportData) -> list[str]:
+    """What went wrong with the run itself."""
+    result = facts.result
+    texts = list(result.damage)
+    if result.invalid_reason:
+        texts.append(result.invalid_reason)
+    texts += [f"the replay differs: {difference}" for difference in result.replay_differences]
+    if facts.left_out:
+        excluded = count_of(len(facts.left_out), "level")
+        texts.append(f"{excluded} excluded; the table gives the reason")
+    apart_ms = result.client.get("clock_apart_ms") or 0
+    if apart_ms > MOST_APART_MS:
+        texts.append(
+            f"a load process's clock may be off the master's by {apart_ms:g} ms, as its windows"
+        )
+    host = host_of(facts)
+    if host.busy_with_others:
+        sentence = busy_sentence(host, "was")
+        if result.target.simulated:
+            sentence += ", which an embedded server shares"
+        texts.append(sentence)
+    return texts
 
 
 def counting_notes(drive: dict[str, Any]) -> list[str]:
@@ -127,28 +156,36 @@ def counting_notes(drive: dict[str, Any]) -> list[str]:
 
 
 def _missing_sources(facts: ReportData) -> list[str]:
-    out = []
+    texts = []
     if not facts.run.server:
-        why = str(facts.server.get("no_metrics") or "")
-        found = f" ({why.rstrip('.')})" if why else ""
-        out.append(f"the server exposed no metrics{found}, so all server-side figures are missing")
+        no_metrics = "the server exposed no metrics"
+        if why := str(facts.server.get("no_metrics") or ""):
+            no_metrics += f" ({why.rstrip('.')})"
+        texts.append(f"{no_metrics}, so all server-side figures are missing")
     elif facts.result.lacking:
-        out.append(f"the server does not report: {', '.join(facts.result.lacking)}")
+        texts.append(f"the server does not report: {', '.join(facts.result.lacking)}")
     lacking = facts.server.get("lacking")
-    out += [str(one) for one in lacking] if isinstance(lacking, list) else []
+    if isinstance(lacking, list):
+        texts += map(str, lacking)
     if not facts.run.gpu:
         why = str(as_mapping(facts.run.info.get("gpu")).get("why") or "no GPU was read")
-        out.append(f"{why}: clocks, power and utilization are unknown")
-    short = [name for name, figure in knee_figures(facts).items() if not figure.known]
+        texts.append(f"{why}: clocks, power and utilization are unknown")
+    unobserved = _unobserved_at_knee(facts)
+    if unobserved and facts.levels and facts.searched:
+        users = count_of(facts.measured_at, "user")
+        texts.append(f"{' and '.join(unobserved)}: no observations at {users}")
+    if facts.result.client.get("stamp_source") not in (None, "", "kernel"):
+        texts.append("no kernel timestamps: each latency includes the client's own delay")
+    return texts
+
+
+def _unobserved_at_knee(facts: ReportData) -> list[str]:
+    """The names of the figures that have no observation."""
+    names = [name for name, figure in knee_figures(facts).items() if not figure.known]
     level = facts.result.at_knee
     if level is not None and not level.tells_ttft:  # it was observed, and the answer says so
-        short.remove("p95 TTFT")
-    if short and facts.levels and facts.searched:
-        missing = " and ".join(short)
-        out.append(f"{missing}: no observations at {count_of(facts.measured_at, 'user')}")
-    if facts.result.client.get("stamp_source") not in (None, "", "kernel"):
-        out.append("no kernel timestamps: each latency includes the client's own delay")
-    return out
+        names.remove("p95 TTFT")
+    return names
 
 
 def target_text(facts: ReportData) -> str:
@@ -162,32 +199,49 @@ def target_text(facts: ReportData) -> str:
 
 def configuration_rows(facts: ReportData) -> list[tuple[str, str]]:
     """Target, load, versions, machine."""
-    info, config, server = facts.run.info, facts.config, facts.server
-    drive = as_mapping(config.get("drive"))
-    models = as_mapping(drive.get("workload")).get("models")
-    known = facts.result.target.max_num_seqs
-    rows = [
-        ("Server", f"{server.get('url', '')} {'(embedded engine)' * bool(server.get('embedded'))}"),
-        ("Model", str(server.get("model", ""))),
-        ("Server version", str(server.get("version") or "")),
-        ("Flags", _pairs(_flags(server))),
-        ("max_num_seqs", f"{known.slots:,.0f} ({known.source})" if known.value else ""),
-        ("KV cache", _kv_cache(server)),
-        ("GPUs", _gpus(facts)),
-        ("SLOs", ", ".join(f"{slo_name(slo)} {slo_bound(slo)}" for slo in facts.slos)),
-        ("Requests", _requests_sent(facts)),
-        ("Loop", loop_text(config)),
-        ("Workload", _lengths(config)),
-        ("Request fields", _pairs(drive.get("body"))),
-        ("Headers", ", ".join(name for name, _ in drive.get("headers") or ())),
-        ("Models", ", ".join(f"{name} {weight:g}" for name, weight in models or ())),
-        ("Data", _data(facts)),
-        ("Seeds", _pairs(info.get("seeds"))),
-        ("Versions", _pairs(info.get("versions"))),
-        ("Client machine", _pairs(info.get("hardware"))),
-        ("Started", str(as_mapping(info.get("clock")).get("started", ""))),
-    ]
+    rows = [*_server_rows(facts), *_load_rows(facts), *_run_rows(facts)]
     return [(name, value) for name, value in rows if value.strip(" :")]
+
+
+def _server_rows(facts: ReportData) -> Iterator[tuple[str, str]]:
+    server = facts.server
+    embedded = "(embedded engine)" if server.get("embedded") else ""
+    yield "Server", f"{server.get('url', '')} {embedded}"
+    yield "Model", str(server.get("model", ""))
+    yield "Server version", str(server.get("version") or "")
+    yield "Flags", _pairs(_flags(server))
+    yield "max_num_seqs", _max_num_seqs(facts.result.target.max_num_seqs)
+    yield "KV cache", _kv_cache(server)
+    yield "GPUs", _gpus(facts)
+
+
+def _load_rows(facts: ReportData) -> Iterator[tuple[str, str]]:
+    drive = as_mapping(facts.config.get("drive"))
+    limits = [f"{slo_name(slo)} {slo_bound(slo)}" for slo in facts.slos]
+    headers = [name for name, _ in drive.get("headers") or ()]
+    weights = as_mapping(drive.get("workload")).get("models") or ()
+    models = [f"{name} {weight:g}" for name, weight in weights]
+    yield "SLOs", ", ".join(limits)
+    yield "Requests", _requests_sent(facts)
+    yield "Loop", loop_text(facts.config)
+    yield "Workload", _lengths(facts.config)
+    yield "Request fields", _pairs(drive.get("body"))
+    yield "Headers", ", ".join(headers)
+    yield "Models", ", ".join(models)
+    yield "Data", _data(facts)
+
+
+def _run_rows(facts: ReportData) -> Iterator[tuple[str, str]]:
+    info = facts.run.info
+    yield "Seeds", _pairs(info.get("seeds"))
+    yield "Versions", _pairs(info.get("versions"))
+    yield "Client machine", _pairs(info.get("hardware"))
+    yield "Started", str(as_mapping(info.get("clock")).get("started", ""))
+
+
+def _max_num_seqs(limit: MaxNumSeqs) -> str:
+    """`512 (read)`: the slots of all engines, and who says so."""
+    return f"{limit.slots:,.0f} ({limit.source})" if limit.value else ""
 
 
 def loop_text(config: dict[str, Any]) -> str:
@@ -204,8 +258,9 @@ def loop_text(config: dict[str, Any]) -> str:
 def _flags(server: dict[str, Any]) -> dict[str, Any]:
     """The flags that vLLM has too."""
     flags = as_mapping(server.get("flags"))
-    own = server.get("embedded")
-    return {k: v for k, v in flags.items() if not (own and SIMULATOR_FLAG.fullmatch(k))}
+    if not server.get("embedded"):
+        return flags
+    return {name: value for name, value in flags.items() if not SIMULATOR_FLAG.fullmatch(name)}
 
 
 def _requests_sent(facts: ReportData) -> str:
@@ -213,52 +268,72 @@ def _requests_sent(facts: ReportData) -> str:
     table = facts.run.table
     if not len(table):
         return ""
-    bad, took_ns = int(failed_requests(table).sum()), int(table.done_ns.max() - table.sent_ns.min())
-    lost = f", {bad:,} failed" if bad else ""
-    return f"{len(table):,} sent{lost}, in {say_ns(took_ns)}"
+    text = f"{len(table):,} sent"
+    if failed := int(failed_requests(table).sum()):
+        text += f", {failed:,} failed"
+    took_ns = int(table.done_ns.max() - table.sent_ns.min())
+    return f"{text}, in {say_ns(took_ns)}"
 
 
 def _kv_cache(server: dict[str, Any]) -> str:
     """`2 engines, 1,900 blocks of 16 tokens, 30,400 tokens in total`."""
-    blocks, size, engines = (as_int(server.get(k)) for k in ("kv_blocks", "block_size", "engines"))
-    if not blocks or not size:
+    blocks = as_int(server.get("kv_blocks"))
+    block_tokens = as_int(server.get("block_size"))
+    engines = as_int(server.get("engines"))
+    if not blocks or not block_tokens:
         return ""
     tokens = as_int(server.get("kv_tokens"))
-    size_text = f"{blocks:,} blocks of {count_of(size, 'token')}, {tokens:,} tokens in total"
-    return f"{count_of(engines, 'engine')}, {size_text}" if engines > 1 else size_text
+    text = f"{blocks:,} blocks of {count_of(block_tokens, 'token')}, {tokens:,} tokens in total"
+    if engines > 1:
+        return f"{count_of(engines, 'engine')}, {text}"
+    return text
 
 
 def _gpus(facts: ReportData) -> str:
     """`NVIDIA H200, 143,771 MiB, driver 580.159.04`, one after another."""
-    found = as_mapping(facts.run.info.get("gpu")).get("gpus")
-    each = [as_mapping(gpu) for gpu in found] if isinstance(found, list) else []
-    memory = [memory_text(as_int(gpu.get("memory_mib"))) for gpu in each]
-    return "; ".join(
-        f"{gpu.get('name', '')}, {mib}, driver {gpu.get('driver')}"
-        for gpu, mib in zip(each, memory, strict=True)
-    )
+    gpus = as_mapping(facts.run.info.get("gpu")).get("gpus")
+    if not isinstance(gpus, list):
+        return ""
+    texts = []
+    for gpu in map(as_mapping, gpus):
+        memory = memory_text(as_int(gpu.get("memory_mib")))
+        texts.append(f"{gpu.get('name', '')}, {memory}, driver {gpu.get('driver')}")
+    return "; ".join(texts)
 
 
 def _lengths(config: dict[str, Any]) -> str:
     """`chat: prompt 256 tokens (lognormal; 7 of the chat template), output 128 tokens (fixed)`."""
     drive = as_mapping(config.get("drive"))
-    work, clipped = as_mapping(drive.get("workload")), as_int(config.get("clipped_of_1000"))
-    shared = as_int(work.get("system_tokens"))
-    template = as_int(as_mapping(drive.get("calibration")).get("overhead"))
-    prompt, output = (as_mapping(work.get(kind)) for kind in ("prompt", "output"))
-    prompt_parts = [_shape(prompt)]
-    prompt_parts += [f"{shared:,} of a shared system message"] * bool(shared)
-    prompt_parts += [f"{template:,} of the chat template"] * bool(template)
-    parts = [f"prompt {as_int(prompt.get('mean')) + shared:,} tokens ({'; '.join(prompt_parts)})"]
-    parts += [f"output {as_int(output.get('mean')):,} tokens ({_shape(output)})"]
-    talk, think = as_mapping(work.get("conversation")), as_mapping(work.get("think_ms"))
-    turns = as_int(as_mapping(talk.get("turns")).get("mean"))
-    parts += [f"sessions of {turns} turns, history {talk.get('history')}"] * bool(talk)
-    parts += [f"{talk.get('replies')} replies"] * bool(talk)
-    parts += [f"think time {as_int(think.get('mean')):,} ms ({think.get('shape')})"] * bool(think)
-    context = as_int(work.get("max_model_len"))
-    parts += [f"{clipped} of 1,000 requests clipped to {context:,} tokens"] * bool(clipped)
-    return f"{work.get('name')}: {', '.join(parts)}" if prompt and output else ""
+    workload = as_mapping(drive.get("workload"))
+    prompt = as_mapping(workload.get("prompt"))
+    output = as_mapping(workload.get("output"))
+    if not prompt or not output:
+        return ""
+    template_tokens = as_int(as_mapping(drive.get("calibration")).get("overhead"))
+    parts = [_prompt_lengths(prompt, as_int(workload.get("system_tokens")), template_tokens)]
+    parts.append(f"output {as_int(output.get('mean')):,} tokens ({_shape(output)})")
+    if conversation := as_mapping(workload.get("conversation")):
+        turns = as_int(as_mapping(conversation.get("turns")).get("mean"))
+        parts.append(f"sessions of {turns} turns, history {conversation.get('history')}")
+        parts.append(f"{conversation.get('replies')} replies")
+    if think_ms := as_mapping(workload.get("think_ms")):
+        mean_ms = as_int(think_ms.get("mean"))
+        parts.append(f"think time {mean_ms:,} ms ({think_ms.get('shape')})")
+    if clipped := as_int(config.get("clipped_of_1000")):
+        context = as_int(workload.get("max_model_len"))
+        parts.append(f"{clipped} of 1,000 requests clipped to {context:,} tokens")
+    return f"{workload.get('name')}: {', '.join(parts)}"
+
+
+def _prompt_lengths(prompt: dict[str, Any], shared_tokens: int, template_tokens: int) -> str:
+    """`prompt 256 tokens (lognormal; 7 of the chat template)`."""
+    tokens = as_int(prompt.get("mean")) + shared_tokens
+    parts = [_shape(prompt)]
+    if shared_tokens:
+        parts.append(f"{shared_tokens:,} of a shared system message")
+    if template_tokens:
+        parts.append(f"{template_tokens:,} of the chat template")
+    return f"prompt {tokens:,} tokens ({'; '.join(parts)})"
 
 
 def _shape(lengths: dict[str, Any]) -> str:
@@ -270,14 +345,18 @@ def _shape(lengths: dict[str, Any]) -> str:
 
 def _data(facts: ReportData) -> str:
     """`chats.jsonl: 120 rows, sent 2.5 times; 3 clipped to the model's context; no salt`."""
-    own = as_mapping(as_mapping(facts.config.get("drive")).get("data"))
+    own_data = as_mapping(as_mapping(facts.config.get("drive")).get("data"))
     counts = as_mapping(facts.config.get("data"))
-    if not (rows := as_int(counts.get("rows"))):
+    rows = as_int(counts.get("rows"))
+    if not rows:
         return ""
-    sent = f"{own.get('path')}: {rows:,} rows, sent {len(facts.run.table) / rows:.1f} times"
+    times = len(facts.run.table) / rows
+    sent = f"{own_data.get('path')}: {rows:,} rows, sent {times:.1f} times"
+    if not own_data.get("repeat"):
+        sent += ", and the run ended"
     clipped = f"{as_int(counts.get('clipped')):,} clipped to the model's context"
-    end = "" if own.get("repeat") else ", and the run ended"
-    return f"{sent}{end}; {clipped}; {'with' if own.get('salt') else 'no'} salt"
+    salt = "with salt" if own_data.get("salt") else "no salt"
+    return f"{sent}; {clipped}; {salt}"
 
 
 def _pairs(values: Any) -> str:

@@ -39,6 +39,17 @@ GPU_USE: Final = {
     "of the time, so a faster GPU alone would gain little",
     101: "hardly ever without a kernel, whether memory or arithmetic limits it",
 }
+# Heads of the table of batches -> their figures.
+BATCH_COLUMNS: Final = {
+    "Batch, s": "concurrent_s",
+    "One at a time, s": "sequential_s",
+    "Times as fast": "speedup",
+    "Requests/s": "concurrent_qps",
+    "Tokens/s": "concurrent_tok_s",
+    "Output tokens/s": "concurrent_output_tok_s",
+    "p95 e2e, s": "concurrent_p95_e2e_s",
+    "In flight": "concurrent_in_flight",
+}
 NOTED_RISE: Final = 1.5  # of the p95 from one level to the next
 LEAST_PERCENT: Final = 0.005  # a share that rounds to one
 NOT_COUNTED: Final = "the server counts no tokens: output tokens are events, tok_s is not known"
@@ -50,12 +61,14 @@ WHAT_REPEATS_SHOW: Final = (
 
 
 def _means(levels: Sequence[Level]) -> Row:
-    values = {name: [of(level) for level in levels] for name, of in FIGURES.items()}
-    means: Row = {name: round(fmean(each), 6) for name, each in values.items()}
-    means |= {"failed": sum(level.n_failed for level in levels)}
-    for name, each in values.items():
-        means[f"{name}_ci95"] = [round(end, 6) for end in mean_interval(each)]
-    return means
+    means: Row = {}
+    intervals: Row = {}
+    for name, figure_of in FIGURES.items():
+        values = [figure_of(level) for level in levels]
+        means[name] = round(fmean(values), 6)
+        intervals[f"{name}_ci95"] = [round(end, 6) for end in mean_interval(values)]
+    means["failed"] = sum(level.n_failed for level in levels)
+    return means | intervals
 
 
 def concurrency_rows(facts: ReportData) -> list[Row]:
@@ -65,16 +78,18 @@ def concurrency_rows(facts: ReportData) -> list[Row]:
     """
     if facts.result.command != "sweep":
         return []
-    load = "rate_per_s" if facts.is_rate else "concurrency"
+    load_column = "rate_per_s" if facts.is_rate else "concurrency"
     rows: list[Row] = []
     before: Row = {}  # the level before that has figures
-    for load_of_level in sorted({level.load for level in facts.levels}):
-        every = [level for level in facts.levels if level.load == load_of_level]
-        used = [level for level in every if level.usable]
-        row: Row = {load: load_of_level, "measurements": len(used), **_figures(used)}
-        row["notes"] = "; ".join(_notes(facts, row, before, every))
+    for load in sorted({level.load for level in facts.levels}):
+        measurements = [level for level in facts.levels if level.load == load]
+        used = [level for level in measurements if level.usable]
+        row: Row = {load_column: load, "measurements": len(used), **_figures(used)}
+        notes = _notes(facts, row, before, measurements)
+        row["notes"] = "; ".join(notes)
         rows.append(row)
-        before = row if used else before
+        if used:
+            before = row
     return rows
 
 
@@ -82,31 +97,38 @@ def _figures(used: Sequence[Level]) -> Row:
     """Of the measurements of one level that may be used; {} where there is none."""
     if not used:
         return {}
-    ends = [level.e2e_ms.p95_ci95 for level in used]  # NaN: without an upper end
     row = _means(used)
-    row["p95_e2e_s_lo"] = round(min(lo for lo, _ in ends) / 1e3, 6)
-    row["p95_e2e_s_hi"] = round(max(inf if isnan(hi) else hi for _, hi in ends) / 1e3, 6)
+    lower_ends_ms = []
+    upper_ends_ms = []
+    for level in used:
+        low_ms, high_ms = level.e2e_ms.p95_ci95
+        lower_ends_ms.append(low_ms)
+        upper_ends_ms.append(inf if isnan(high_ms) else high_ms)  # NaN: without an upper end
+    row["p95_e2e_s_lo"] = round(min(lower_ends_ms) / 1e3, 6)
+    row["p95_e2e_s_hi"] = round(max(upper_ends_ms) / 1e3, 6)
     return row
 
 
-def _notes(facts: ReportData, row: Row, before: Row, every: Sequence[Level]) -> list[str]:
+def _notes(facts: ReportData, row: Row, before: Row, measurements: Sequence[Level]) -> list[str]:
     """What a reader of the row would want to know: first what is wrong with it."""
     notes = []
-    invalid = [level for level in every if not level.usable]
+    invalid = [level for level in measurements if not level.usable]
+    used = [level for level in measurements if level.usable]
     if invalid:
-        some = f" ({len(invalid)} of {len(every)})" if len(invalid) < len(every) else ""
-        notes.append(one_line(f"invalid{some}: {invalid[0].reason.rstrip('.')}"))
-    used = [level for level in every if level.usable]
+        how_many = f" ({len(invalid)} of {len(measurements)})" if used else ""
+        reason = invalid[0].reason.rstrip(".")
+        notes.append(one_line(f"invalid{how_many}: {reason}"))
     if not used:
         return notes
-    failed = row["failed"] / max(sum(sum(level.outcomes.values()) for level in used), 1)
+    requests = sum(sum(level.outcomes.values()) for level in used)
+    failed = row["failed"] / max(requests, 1)
     if failed:
         notes.append(f"errors {failed:.0%}" if failed >= LEAST_PERCENT else "errors below 1%")
     if before and (rise := _rise(row, before)) >= NOTED_RISE:
         notes.append(f"p95 {rise:.1f} times the level before")
     plateau = facts.result.plateau
     highest = max(level.load for level in facts.used)
-    if plateau is not None and plateau.users == every[0].load < highest:
+    if plateau is not None and plateau.users == measurements[0].load < highest:
         notes.append("levels off here")
     if isnan(row["tok_s"]):
         notes.append(NOT_COUNTED)
@@ -115,67 +137,96 @@ def _notes(facts: ReportData, row: Row, before: Row, every: Sequence[Level]) -> 
 
 def _rise(row: Row, before: Row) -> float:
     """The p95 end-to-end latency over that of the level before; 0: one of them is not known."""
-    now_s, then_s = row["p95_e2e_s"], before["p95_e2e_s"]
+    now_s = row["p95_e2e_s"]
+    then_s = before["p95_e2e_s"]
     return float(now_s / then_s) if then_s > 0 and not isnan(now_s) else 0.0
 
 
 def findings(facts: ReportData) -> list[str]:
     """Where throughput levels off, the knee, where latency blows up, and the use of the GPU."""
     rows = [row for row in concurrency_rows(facts) if row["measurements"]]
-    plateau, power = facts.result.plateau, facts.result.power
+    plateau = facts.result.plateau
+    power = facts.result.power
     if len(rows) < 2 or plateau is None or power is None:  # noqa: PLR2004 - one shows no growth
         return []
-    at = next(row for row in rows if row["concurrency"] >= plateau.users)
-    flat = "still grows" if at is rows[-1] else "levels off, within 10% of its peak,"
+    row_there = next(row for row in rows if row["concurrency"] >= plateau.users)
+    growth = "levels off, within 10% of its peak,"
+    if row_there is rows[-1]:
+        growth = "still grows"
     knee = f"{power.users:,} ({power.ci95[0]:,} to {power.ci95[1]:,})"
-    told = [f"Throughput {flat} at {plateau.users:,} users."]
-    told.append(f"The knee, where throughput over latency peaks, is at {knee} users.")
-    told += filter(None, [sweet_spot_sentence(facts)])
+    sentences = [
+        f"Throughput {growth} at {plateau.users:,} users.",
+        f"The knee, where throughput over latency peaks, is at {knee} users.",
+    ]
+    if sweet_spot := sweet_spot_sentence(facts):
+        sentences.append(sweet_spot)
+    sentences.append(_blow_up_sentence(rows))
+    if not isnan(row_there["gpu_util_pct"]):
+        sentences.append(_gpu_sentence(row_there))
+    return sentences
+
+
+def _blow_up_sentence(rows: Sequence[Row]) -> str:
+    """The first step at which latency grows by more than throughput."""
     for low, high in pairwise(rows):
-        late, more = (high[x] / (low[x] or inf) for x in ("p95_e2e_s", "output_tok_s"))
-        if late > more:
-            sure = "" if high["p95_e2e_s_lo"] > low["p95_e2e_s_hi"] else " (intervals overlap)"
+        slower = _growth(low, high, "p95_e2e_s")
+        more_tokens = _growth(low, high, "output_tok_s")
+        if slower > more_tokens:
             where = f"from {low['concurrency']:,} to {high['concurrency']:,} users"
-            growth = f"{format_number(late)} times the p95 end-to-end latency{sure}"
-            gain = f"{format_number(more)} times the tokens/s"
-            told.append(f"Latency blows up {where}: {growth} for {gain}.")
-            break
-    else:
-        told.append("At every step latency grows by less than throughput.")
-    if not isnan(use := at["gpu_util_pct"]):
-        means = next(text for limit, text in GPU_USE.items() if use < limit)
-        told.append(f"GPU utilization at {at['concurrency']:,} users is {use:.0f}%: {means}.")
-    return told
+            latency = f"{format_number(slower)} times the p95 end-to-end latency"
+            if not high["p95_e2e_s_lo"] > low["p95_e2e_s_hi"]:
+                latency += " (intervals overlap)"
+            gain = f"{format_number(more_tokens)} times the tokens/s"
+            return f"Latency blows up {where}: {latency} for {gain}."
+    return "At every step latency grows by less than throughput."
+
+
+def _growth(low: Row, high: Row, figure: str) -> float:
+    """The figure as a multiple of that of the lower level; 0 where that one has none."""
+    return float(high[figure] / (low[figure] or inf))
+
+
+def _gpu_sentence(row: Row) -> str:
+    use_pct = row["gpu_util_pct"]
+    meaning = next(text for limit_pct, text in GPU_USE.items() if use_pct < limit_pct)
+    return f"GPU utilization at {row['concurrency']:,} users is {use_pct:.0f}%: {meaning}."
 
 
 def batches(facts: ReportData) -> list[Row]:
     """Of batching.json: means over the batches that are complete and valid."""
     done = [level for level in facts.levels if level.decision == Decision.held]
-    rows, alone = [], [level for level in done if level.purpose == Purpose.sequential]
-    at_once = {level.users for level in done if level.purpose == Purpose.batch and alone}
-    for users in sorted(at_once):
-        batch = [one for one in done if (one.users, one.purpose) == (users, Purpose.batch)]
-        means = {"sequential": _means(alone), "concurrent": _means(batch)}
+    alone = [level for level in done if level.purpose == Purpose.sequential]
+    if not alone:
+        return []
+    by_users: dict[int, list[Level]] = {}
+    for level in done:
+        if level.purpose == Purpose.batch:
+            by_users.setdefault(level.users, []).append(level)
+    sequential = _means(alone)
+    rows = []
+    for users in sorted(by_users):
+        batch = by_users[users]
+        concurrent = _means(batch)
         row: Row = {"n": sum(batch[0].outcomes.values()), "concurrency": users}
-        for x in means["concurrent"]:
-            row |= {f"{side}_{x}": of_side[x] for side, of_side in means.items()}
+        for figure in concurrent:
+            row[f"sequential_{figure}"] = sequential[figure]
+            row[f"concurrent_{figure}"] = concurrent[figure]
         row["speedup"] = round(row["sequential_s"] / row["concurrent_s"], 4)
-        rows.append(row | {"repeats": len(batch)})
+        row["repeats"] = len(batch)
+        rows.append(row)
     return rows
 
 
 def batch_table(facts: ReportData) -> list[tables.Row]:
     """The same for people."""
-    columns = {"Batch, s": "concurrent_s", "One at a time, s": "sequential_s"}
-    columns |= {"Times as fast": "speedup", "Requests/s": "concurrent_qps"}
-    columns |= {"Tokens/s": "concurrent_tok_s", "Output tokens/s": "concurrent_output_tok_s"}
-    columns |= {"p95 e2e, s": "concurrent_p95_e2e_s", "In flight": "concurrent_in_flight"}
-    return [
-        {"At once": f"{row['concurrency']:,}"}
-        | {name: _cell(row, x) for name, x in columns.items()}
-        | {"Failed": f"{row['concurrent_failed']:,}"}
-        for row in batches(facts)
-    ]
+    table = []
+    for row in batches(facts):
+        cells = {"At once": f"{row['concurrency']:,}"}
+        for head, figure in BATCH_COLUMNS.items():
+            cells[head] = _cell(row, figure)
+        cells["Failed"] = f"{row['concurrent_failed']:,}"
+        table.append(cells)
+    return table
 
 
 def _cell(row: Row, figure: str) -> str:
@@ -188,31 +239,47 @@ def _cell(row: Row, figure: str) -> str:
 
 def rules_of_thumb(facts: ReportData) -> list[str]:
     """What the batches advise; [] without any."""
-    if not (rows := batches(facts)):
+    rows = batches(facts)
+    if not rows:
         return []
-    most = PLATEAU * max(row["concurrent_output_tok_s"] for row in rows)
-    row, last = next(row for row in rows if row["concurrent_output_tok_s"] >= most), rows[-1]
-    took, before = (format_number(row[f"{x}_s"]) for x in ("concurrent", "sequential"))
-    faster, again = (format_number(one["speedup"]) for one in (row, rows[0]))
-    told = f"Send {row['concurrency']:,} at once: {row['n']:,} requests take {took} s in place of "
-    told += f"{before} s one at a time ({faster} times as fast, within 10% of the most tokens/s)."
-    in_flight = format_number(last["concurrent_in_flight"])
-    told += (
-        f"\nWith {last['concurrency']:,} at once, {in_flight} were in flight on average: fewer are "
+    highest_tok_s = max(row["concurrent_output_tok_s"] for row in rows)
+    enough_tok_s = PLATEAU * highest_tok_s
+    advised = next(row for row in rows if row["concurrent_output_tok_s"] >= enough_tok_s)
+    at_once_s = format_number(advised["concurrent_s"])
+    one_at_a_time_s = format_number(advised["sequential_s"])
+    speedup = format_number(advised["speedup"])
+    advice = (
+        f"Send {advised['concurrency']:,} at once: {advised['n']:,} requests take {at_once_s} s in "
+        f"place of {one_at_a_time_s} s one at a time ({speedup} times as fast, within 10% of the "
+        "most tokens/s)."
     )
-    told += "left at the end, so a larger batch gains more."
-    if rows[0]["concurrency"] == 1:
-        told += (
-            f"\nWith 1 at once the batch repeats one at a time and was {again} times as fast: what "
+    smallest = rows[0]
+    largest = rows[-1]
+    in_flight = format_number(largest["concurrent_in_flight"])
+    larger = (
+        f"With {largest['concurrency']:,} at once, {in_flight} were in flight on average: fewer "
+        "are left at the end, so a larger batch gains more."
+    )
+    sentences = [advice, larger]
+    if smallest["concurrency"] == 1:
+        again = format_number(smallest["speedup"])
+        sentences.append(
+            f"With 1 at once the batch repeats one at a time and was {again} times as fast: what "
+            "differs there is noise."
         )
-        told += "differs there is noise."
-    return told.splitlines()
+    return sentences
 
 
 def batching_benchmark(facts: ReportData) -> str:
     """batching_benchmark.md."""
-    simulated, n = facts.result.target.label, batches(facts)[0]["n"]
-    rules = [f"- {escape_markdown(text)}" for text in rules_of_thumb(facts) + findings(facts)]
-    lines = [f"# {n:,} requests as one batch{f' ({simulated})' * bool(simulated)}", ""]
-    lines += [*tables.markdown(batch_table(facts)), "", "## Rules of thumb", "", *rules, ""]
-    return "\n".join([*lines, "## What the repeats show", "", WHAT_REPEATS_SHOW, ""])
+    n = batches(facts)[0]["n"]
+    title = f"# {n:,} requests as one batch"
+    if facts.result.target.label:
+        title += f" ({facts.result.target.label})"
+    lines = [title, ""]
+    lines += [*tables.markdown(batch_table(facts)), ""]
+    lines += ["## Rules of thumb", ""]
+    lines += [f"- {escape_markdown(text)}" for text in rules_of_thumb(facts) + findings(facts)]
+    lines += ["", "## What the repeats show", ""]
+    lines += [WHAT_REPEATS_SHOW, ""]
+    return "\n".join(lines)

@@ -28,15 +28,20 @@ from harness.metrics.numbers import (
 from harness.report.report_data import ReportData, as_mapping, knee_figures
 
 if TYPE_CHECKING:
+    from harness.memory.cards import GpuSpec
     from harness.metrics.result import Level
 
     Row = dict[str, str]
 
 STATISTICS: Final = ("p50", "p95", "p99")
 PARTS: Final = {
-    "queue": "Queue", "prefill": "Prefill", "rest": "Rest", "ttft": "Server",
-    "residual": "Residual", "client": "Client",
-}  # fmt: skip
+    "queue": "Queue",
+    "prefill": "Prefill",
+    "rest": "Rest",
+    "ttft": "Server",
+    "residual": "Residual",
+    "client": "Client",
+}
 OBSERVED: Final = {"ttft": "TTFT", "queue": "Queue", "prefill": "Prefill"}
 TOOL_DIGITS: Final = 4  # one more than elsewhere: two tools are compared
 WIDTH: Final = 100  # characters of remarks in a terminal
@@ -46,42 +51,81 @@ def markdown(rows: Sequence[Row], *texts: str) -> list[str]:
     """Lines of a table, as Markdown: figures to the right, columns called `texts` to the left."""
     if not rows:
         return []
-    rule = (" --- |" if name in texts else " ---: |" for name in rows[0])
-    lines = [f"| {' | '.join(rows[0])} |", f"|{''.join(rule)}"]
-    return lines + [f"| {' | '.join(map(escape_markdown, row.values()))} |" for row in rows]
+    rules = [" --- |" if name in texts else " ---: |" for name in rows[0]]
+    lines = [f"| {' | '.join(rows[0])} |", f"|{''.join(rules)}"]
+    for row in rows:
+        cells = map(escape_markdown, row.values())
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
 
 
 def aligned(rows: Sequence[Row], escape: Callable[[str], str] = escape_markdown) -> list[str]:
     """Lines of a table that reads well as it is and is Markdown too."""
-    lines = [list(rows[0]), *([escape(cell) for cell in row.values()] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    lines.insert(1, ["-" * width for width in widths])
-    padded = ([x.ljust(n) for x, n in zip(line, widths, strict=True)] for line in lines)
-    return [f"| {' | '.join(line)} |" for line in padded]
+    heads = list(rows[0])
+    table = [[escape(cell) for cell in row.values()] for row in rows]
+    widths = [max(map(len, column)) for column in zip(heads, *table, strict=True)]
+    rule = ["-" * width for width in widths]
+    lines = []
+    for cells in [heads, rule, *table]:
+        padded = [cell.ljust(width) for cell, width in zip(cells, widths, strict=True)]
+        lines.append(f"| {' | '.join(padded)} |")
+    return lines
 
 
 def tiles(facts: ReportData) -> list[dict[str, str]]:
     """The tiles below the headline."""
-    out: list[tuple[str, str, str]] = []
-    knee, result = facts.knee, facts.result
+    return _knee_tiles(facts) + _figure_tiles(facts) + _throughput_tiles(facts)
+
+
+def _tile(name: str, value: str, note: str) -> dict[str, str]:
+    return {"name": name, "value": value, "note": note}
+
+
+def _knee_tiles(facts: ReportData) -> list[dict[str, str]]:
+    """The level that passed, and the best estimate."""
+    shown = []
+    knee = facts.knee
     if knee.holds:
-        fails = f"fails by {knee.fails_by:,}" if knee.fails_by else "the highest level tried"
-        out.append(("Holds", facts.level_text(knee.holds, facts.who), fails))
+        note = "the highest level tried"
+        if knee.fails_by:
+            note = f"fails by {knee.fails_by:,}"
+        shown.append(_tile("Holds", facts.level_text(knee.holds, facts.who), note))
     if knee.estimate is not None:
-        lo, hi = knee.ci95
-        note = f"95% CI: {lo:,} to {hi:,}" if lo is not None and hi is not None else ""
-        out.append(("Best estimate", facts.level_text(knee.estimate, facts.who), note))
+        low, high = knee.ci95
+        note = ""
+        if low is not None and high is not None:
+            note = f"95% CI: {low:,} to {high:,}"
+        estimate = facts.level_text(knee.estimate, facts.who)
+        shown.append(_tile("Best estimate", estimate, note))
+    return shown
+
+
+def _figure_tiles(facts: ReportData) -> list[dict[str, str]]:
+    """The latencies and the throughput at the knee."""
+    shown = []
     for name, figure in knee_figures(facts).items():
         if figure.known:
             value = f"{figure.digits} {figure.unit}".replace(" output tokens/s", " tok/s")
-            at = f"at {facts.level_text(facts.measured_at, facts.who)}"
-            out.append((name, value, f"95% CI: {figure.interval}" if figure.interval else at))
-    shown = facts.status != Status.not_reached  # else neither a peak nor a plateau was
-    for name, found in (("Power knee", result.power), ("Throughput plateau", result.plateau)):
-        if found and shown:
-            note = "between {:,} and {:,}".format(*found.ci95)
-            out.append((name, facts.level_text(found.users, facts.who), note))
-    return [dict(zip(("name", "value", "note"), tile, strict=True)) for tile in out]
+            if figure.interval:
+                note = f"95% CI: {figure.interval}"
+            else:
+                note = f"at {facts.level_text(facts.measured_at, facts.who)}"
+            shown.append(_tile(name, value, note))
+    return shown
+
+
+def _throughput_tiles(facts: ReportData) -> list[dict[str, str]]:
+    """Where throughput over latency peaks, and where throughput levels off."""
+    if facts.status == Status.not_reached:  # neither a peak nor a plateau was reached
+        return []
+    shown = []
+    knees = {"Power knee": facts.result.power, "Throughput plateau": facts.result.plateau}
+    for name, knee in knees.items():
+        if knee:
+            low, high = knee.ci95
+            level = facts.level_text(knee.users, facts.who)
+            shown.append(_tile(name, level, f"between {low:,} and {high:,}"))
+    return shown
 
 
 def level_rows(facts: ReportData) -> list[Row]:
@@ -90,37 +134,48 @@ def level_rows(facts: ReportData) -> list[Row]:
 
 
 def _level(facts: ReportData, level: Level) -> Row:
-    return _first_columns(facts, level) | {
-        "Result": ", ".join(
-            [level.result, *["unstable"] * bool(level.unstable), *["drifts"] * bool(level.drift)]
-        ),
-        **_open_loop(level),
-        **{
-            f"p95 {name}, ms": Quantity.of(level.latency(key), "p95", facts.limit_ms(key)).cell
-            for key, name in HEADLINES.items()
-        },
-        "Tokens/s": format_number(level.output_tokens_per_s),
-        "Goodput, req/s": format_number(level.goodput_per_s),
-        "n": f"{level.ttft_ms.n:,}",
-        "Failed": f"{level.n_failed:,}",
-        "Running": format_number(level.server.running_mean),
-        "Waiting": format_number(level.server.waiting_mean),
-        **_extras(facts, level),
-        "Seconds": f"{level.seconds:.0f}",
-        "Purpose": level.purpose,
-        "Why": level.reason,
-    }
+    row = _first_columns(facts, level)
+    row["Result"] = _result_cell(level)
+    row |= _open_loop(level)
+    for key, name in HEADLINES.items():
+        p95 = Quantity.of(level.latency(key), "p95", facts.limit_ms(key))
+        row[f"p95 {name}, ms"] = p95.cell
+    row["Tokens/s"] = format_number(level.output_tokens_per_s)
+    row["Goodput, req/s"] = format_number(level.goodput_per_s)
+    row["n"] = f"{level.ttft_ms.n:,}"
+    row["Failed"] = f"{level.n_failed:,}"
+    row["Running"] = format_number(level.server.running_mean)
+    row["Waiting"] = format_number(level.server.waiting_mean)
+    row |= _extras(facts, level)
+    row["Seconds"] = f"{level.seconds:.0f}"
+    row["Purpose"] = level.purpose
+    row["Why"] = level.reason
+    return row
+
+
+def _result_cell(level: Level) -> str:
+    """`passed`, `held, unstable, drifts`."""
+    words = [level.result]
+    if level.unstable:
+        words.append("unstable")
+    if level.drift:
+        words.append("drifts")
+    return ", ".join(words)
 
 
 def _open_loop(level: Level) -> Row:
     """How late requests were sent, and TTFT without that: in an open loop only."""
     shown = {"TTFT from send": level.ttft_from_send_ms, "schedule lag": level.schedule_lag_ms}
-    return {f"p95 {name}, ms": Quantity.of(x).digits for name, x in shown.items() if x}
+    row = {}
+    for name, latency in shown.items():
+        if latency:
+            row[f"p95 {name}, ms"] = Quantity.of(latency).digits
+    return row
 
 
 def _share(value: Any) -> str:
-    number = as_float(value)
-    return UNKNOWN if number != number else f"{number:.1%}"  # noqa: PLR0124 - NaN
+    share = as_float(value)
+    return UNKNOWN if math.isnan(share) else f"{share:.1%}"
 
 
 # Columns for what only some servers report: shown if a level has the figure.
@@ -139,106 +194,121 @@ EXTRAS: Final[dict[str, tuple[str, Callable[[float], str]]]] = {
 
 def _extras(facts: ReportData, level: Level) -> Row:
     """The EXTRAS that any level has; MFU and MBU over the data sheet's peaks of a known GPU."""
-    row = {
-        head: show(getattr(level.server, name))
-        for head, (name, show) in EXTRAS.items()
-        if any(getattr(one.server, name) > 0 for one in facts.levels)
-    }
-    if any(one.prefix for one in facts.levels):  # by the server, and as the plan has it
+    row = {}
+    for head, (name, show) in EXTRAS.items():
+        if any(getattr(other.server, name) > 0 for other in facts.levels):
+            row[head] = show(getattr(level.server, name))
+    if any(other.prefix for other in facts.levels):  # by the server, and as the plan has it
         hits = level.prefix
-        known = f"{hits.counted:,.0f} of {hits.expected:,.0f}" if hits else UNKNOWN
-        row["Prefix hits, tokens"] = known
-    gpus = as_mapping(facts.run.info.get("gpu")).get("gpus") or [{}]
-    words = str(as_mapping(gpus[0]).get("name", "")).lower().replace("-", " ").split()
-    if "TFLOP/s" in row and (peaks := next((GPUS[word] for word in words if word in GPUS), None)):
-        row["MFU"] = _share(level.server.flops_per_s / peaks.flops_s)
-        row["MBU"] = _share(level.server.memory_bytes_per_s / peaks.bandwidth_bytes_s)
+        row["Prefix hits, tokens"] = UNKNOWN
+        if hits:
+            row["Prefix hits, tokens"] = f"{hits.counted:,.0f} of {hits.expected:,.0f}"
+    card = _known_card(facts)
+    if "TFLOP/s" in row and card:
+        row["MFU"] = _share(level.server.flops_per_s / card.flops_s)
+        row["MBU"] = _share(level.server.memory_bytes_per_s / card.bandwidth_bytes_s)
     return row
 
 
+def _known_card(facts: ReportData) -> GpuSpec | None:
+    """The first GPU of the machine, if a word of its name is a card whose peaks are known."""
+    gpus = as_mapping(facts.run.info.get("gpu")).get("gpus") or [{}]
+    name = str(as_mapping(gpus[0]).get("name", ""))
+    for word in name.lower().replace("-", " ").split():
+        if word in GPUS:
+            return GPUS[word]
+    return None
+
+
 def _first_columns(facts: ReportData, level: Level) -> Row:
-    number = {"#": str(level.index + 1)}
-    if not level.rate_per_s:
-        return number | {f"{facts.who.capitalize()}s": f"{level.users:,}"}
-    return number | {"Rate, 1/s": f"{level.load:,}", "In flight": format_number(level.in_flight)}
+    row = {"#": str(level.index + 1)}
+    if level.rate_per_s:
+        row["Rate, 1/s"] = f"{level.load:,}"
+        row["In flight"] = format_number(level.in_flight)
+    else:
+        row[f"{facts.who.capitalize()}s"] = f"{level.users:,}"
+    return row
 
 
-def quantile_rows(facts: ReportData) -> list[dict[str, str]]:
+def quantile_rows(facts: ReportData) -> list[Row]:
     """Each quantile at the knee with its sampling and instrument intervals, in ms."""
     level = facts.result.at_knee
     if level is None:
         return []
-    return [
-        {
-            "Quantile": f"{metric.name} {name}",
-            "ms": figure.digits,
-            "Sampling interval (95%)": figure.interval or UNKNOWN,
-            "Instrument interval": _sharp(getattr(level.latency(key), f"{name}_instrument")),
-        }
-        for key, metric in LATENCIES.items()
-        for name in STATISTICS
-        if (figure := Quantity.of(level.latency(key), name)).known
-    ]
+    rows = []
+    for key, metric in LATENCIES.items():
+        latency = level.latency(key)
+        for statistic in STATISTICS:
+            figure = Quantity.of(latency, statistic)
+            if figure.known:
+                row = {"Quantile": f"{metric.name} {statistic}", "ms": figure.digits}
+                row["Sampling interval (95%)"] = figure.interval or UNKNOWN
+                row["Instrument interval"] = _sharp(getattr(latency, f"{statistic}_instrument"))
+                rows.append(row)
+    return rows
 
 
-def _sharp(pair: tuple[float, float]) -> str:
+def _sharp(interval: tuple[float, float]) -> str:
     """With microseconds, because the bounds of the instrument are close together."""
-    lo, hi = pair
-    return UNKNOWN if lo != lo else f"{lo:,.3f} to {hi:,.3f}"  # noqa: PLR0124 - NaN
+    low, high = interval
+    return UNKNOWN if math.isnan(low) else f"{low:,.3f} to {high:,.3f}"
 
 
-def client_rows(facts: ReportData) -> list[dict[str, str]]:
+def client_rows(facts: ReportData) -> list[Row]:
     """The quality of the load generator at each level."""
-    return [
-        _first_columns(facts, level)
-        | {
-            "Instrument share": _share(max(client.instrument_share.values(), default=0)),
-            "Exact timestamps": _share(level.exact_share),
-            "Tokens per event": format_number(level.tokens_per_event),
-            "Stamped reads": _share(client.stamp_coverage),
-            "Turnaround, ms": format_number(client.turnaround_ms.mean),
-            "p99": format_number(client.turnaround_ms.p99),
-            "Max loop lag, ms": format_number(client.loop_lag_max_ms),
-            "Clock steps": str(client.clock_steps),
-            **{f"CPU {name}": _share(cores) for name, cores in client.cpu.items()},
-        }
-        for level in facts.levels
-        if (client := level.client).cpu or client.instrument_share
-    ]
+    rows = []
+    for level in facts.levels:
+        client = level.client
+        if client.cpu or client.instrument_share:
+            row = _first_columns(facts, level)
+            largest = max(client.instrument_share.values(), default=0)
+            row["Instrument share"] = _share(largest)
+            row["Exact timestamps"] = _share(level.exact_share)
+            row["Tokens per event"] = format_number(level.tokens_per_event)
+            row["Stamped reads"] = _share(client.stamp_coverage)
+            row["Turnaround, ms"] = format_number(client.turnaround_ms.mean)
+            row["p99"] = format_number(client.turnaround_ms.p99)
+            row["Max loop lag, ms"] = format_number(client.loop_lag_max_ms)
+            row["Clock steps"] = str(client.clock_steps)
+            for name, cores in client.cpu.items():
+                row[f"CPU {name}"] = _share(cores)
+            rows.append(row)
+    return rows
 
 
 def replica_rows(facts: ReportData) -> list[Row]:
     """Each replica's own figures at each level, [] with one server."""
-    return [
-        _first_columns(facts, level)
-        | {
-            "Replica": name,
-            "Load": _share(load_shares(level.replicas).get(name)),
-            "Running": format_number(one.running_mean),
-            "Waiting": format_number(one.waiting_mean),
-            "KV cache": _share(one.kv_usage_mean),
-            "Requests/s": format_number(one.requests_per_s),
-            "Tokens/s": format_number(one.generation_tokens_per_s),
-        }
-        for level in facts.levels
-        for name, one in level.replicas.items()
-    ]
+    rows = []
+    for level in facts.levels:
+        shares = load_shares(level.replicas)
+        for name, server in level.replicas.items():
+            row = _first_columns(facts, level)
+            row["Replica"] = name
+            row["Load"] = _share(shares.get(name))
+            row["Running"] = format_number(server.running_mean)
+            row["Waiting"] = format_number(server.waiting_mean)
+            row["KV cache"] = _share(server.kv_usage_mean)
+            row["Requests/s"] = format_number(server.requests_per_s)
+            row["Tokens/s"] = format_number(server.generation_tokens_per_s)
+            rows.append(row)
+    return rows
 
 
 def mix_rows(facts: ReportData) -> list[Row]:
     """The latencies of each workload of a mix at each level, [] without a mix."""
     shown = {"TTFT": "ttft_ms", "ITL": "itl_ms", "e2e": "e2e_ms"}
-    return [
-        _first_columns(facts, level)
-        | {"Workload": name, "n": f"{one['e2e_ms'].n:,}", "Failed": f"{one['e2e_ms'].n_failed:,}"}
-        | {
-            f"{q} {head}, ms": Quantity.of(one[key], q).cell
-            for head, key in shown.items()
-            for q in ("p50", "p95")
-        }
-        for level in facts.levels
-        for name, one in level.mix.items()
-    ]
+    rows = []
+    for level in facts.levels:
+        for name, latencies in level.mix.items():
+            row = _first_columns(facts, level)
+            row["Workload"] = name
+            row["n"] = f"{latencies['e2e_ms'].n:,}"
+            row["Failed"] = f"{latencies['e2e_ms'].n_failed:,}"
+            for head, key in shown.items():
+                for statistic in ("p50", "p95"):
+                    row[f"{statistic} {head}, ms"] = Quantity.of(latencies[key], statistic).cell
+            rows.append(row)
+    return rows
 
 
 def mean_part(level: Level, key: str) -> tuple[float, float, float]:
@@ -248,40 +318,46 @@ def mean_part(level: Level, key: str) -> tuple[float, float, float]:
     return getattr(split, f"{key}_ms"), *bounds
 
 
-def ttft_split(facts: ReportData) -> list[dict[str, str]]:
+def ttft_split(facts: ReportData) -> list[Row]:
     """The breakdown in ms, with bounds in parentheses where a value is not exact."""
     rows = []
     for level in facts.split:
         split = level.ttft_split
-        decimals = max(decimal_places(mean_part(level, "client")[0]), 0)  # one for all: they add up
-        row = _first_columns(facts, level) | {"n": f"{split.n:,}"}
+        row = _first_columns(facts, level)
+        row["n"] = f"{split.n:,}"
+        total_ms, _, _ = mean_part(level, "client")
+        decimals = max(decimal_places(total_ms), 0)  # the same for all parts: they add up
         for key, name in PARTS.items():
-            mean, lo, hi = (format_rounded(x, decimals) for x in mean_part(level, key))
-            row[name] = mean if lo == hi else f"{mean} ({lo} to {hi})"
-        rows.append(row | {"Exact": "yes" if split.exact else "no"})
+            mean_ms, low_ms, high_ms = mean_part(level, key)
+            low = format_rounded(low_ms, decimals)
+            high = format_rounded(high_ms, decimals)
+            row[name] = format_rounded(mean_ms, decimals)
+            if low != high:
+                row[name] += f" ({low} to {high})"
+        row["Exact"] = "yes" if split.exact else "no"
+        rows.append(row)
     return rows
 
 
-def ttft_buckets(facts: ReportData) -> list[dict[str, str]]:
+def ttft_buckets(facts: ReportData) -> list[Row]:
     """Quantiles of the parts, each as the histogram bucket in ms that contains it."""
     rows = []
     for level in facts.split:
-        split = level.ttft_split
-        held = {
-            f"{name} {q}": _bucket(getattr(split, f"{key}_{q}_ms_bucket"))
-            for q in ("p50", "p95")
-            for key, name in OBSERVED.items()
-        }
-        if any(value != UNKNOWN for value in held.values()):
-            rows.append(_first_columns(facts, level) | held)
+        buckets = {}
+        for quantile in ("p50", "p95"):
+            for key, name in OBSERVED.items():
+                bounds_ms = getattr(level.ttft_split, f"{key}_{quantile}_ms_bucket")
+                buckets[f"{name} {quantile}"] = _bucket(bounds_ms)
+        if any(bucket != UNKNOWN for bucket in buckets.values()):
+            rows.append(_first_columns(facts, level) | buckets)
     return rows
 
 
-def _bucket(pair: tuple[float, float] | None) -> str:
-    if pair is None:
+def _bucket(bounds_ms: tuple[float, float] | None) -> str:
+    if bounds_ms is None:
         return UNKNOWN
-    lo, hi = pair
-    return f"over {lo:,.10g}" if math.isinf(hi) else f"{lo:,.10g} to {hi:,.10g}"
+    low, high = bounds_ms
+    return f"over {low:,.10g}" if math.isinf(high) else f"{low:,.10g} to {high:,.10g}"
 
 
 def ttft_split_note(facts: ReportData) -> str:
@@ -313,36 +389,38 @@ class ToolTable(NamedTuple):
 
 def tool_comparisons(facts: ReportData) -> list[ToolTable]:
     """One table per level; for a search, only that of the level that represents the knee."""
-    found = []
+    compared = []
     for tool in (facts.result.compat or {}).values():
-        level_rows = [as_mapping(level) for level in as_mapping(tool).get("levels") or []]
-        here = [level for level in level_rows if level.get("users") == facts.measured_at]
-        if facts.searched and here:
-            level_rows = here
-        found += [_beside(tool, level) for level in level_rows]
-    return found
+        levels = [as_mapping(level) for level in as_mapping(tool).get("levels") or []]
+        at_knee = [level for level in levels if level.get("users") == facts.measured_at]
+        if facts.searched and at_knee:
+            levels = at_knee
+        compared += [_beside(tool, level) for level in levels]
+    return compared
 
 
 def _beside(tool: dict[str, Any], level: dict[str, Any]) -> ToolTable:
-    users, n, left = (int(level.get(key) or 0) for key in ("users", "requests", "left_out"))
-    early = f"{count_of(left, 'request')} sent before the level had settled are in neither column; "
-    remarks = [f"{early}the tool counts them." * bool(left), str(tool.get("note") or "")]
-    remarks += [f"Approximate: {level['approximate']}."] if level.get("approximate") else []
-    return ToolTable(
-        f"Beside {tool.get('title')} {tool.get('version')}: {count_of(users, 'user')}, "
-        f"{count_of(n, 'request')}",
-        [text for text in remarks if text],
-        [_row(row) for row in level.get("rows") or []],
-    )
+    users = count_of(int(level.get("users") or 0), "user")
+    requests = count_of(int(level.get("requests") or 0), "request")
+    title = f"Beside {tool.get('title')} {tool.get('version')}: {users}, {requests}"
+    remarks = []
+    if left_out := int(level.get("left_out") or 0):
+        early = f"{count_of(left_out, 'request')} sent before the level had settled"
+        remarks.append(f"{early} are in neither column; the tool counts them.")
+    if note := str(tool.get("note") or ""):
+        remarks.append(note)
+    if level.get("approximate"):
+        remarks.append(f"Approximate: {level['approximate']}.")
+    return ToolTable(title, remarks, [_row(row) for row in level.get("rows") or []])
 
 
 def _row(row: dict[str, Any]) -> Row:
-    what = " ".join(filter(None, [str(row.get("name")), str(row.get("statistic") or "")]))
-    our_value, their_value = (tool_number(as_float(row.get(key))) for key in ("ours", "theirs"))
+    words = [str(row.get("name")), str(row.get("statistic") or "")]
+    what = " ".join(filter(None, words))
     return {
         "In its words": f"{what}, {row.get('unit')}",
-        "Ours": our_value,
-        "Theirs": their_value,
+        "Ours": tool_number(as_float(row.get("ours"))),
+        "Theirs": tool_number(as_float(row.get("theirs"))),
         "Why they differ": str(row.get("why") or "no difference"),
     }
 
@@ -355,16 +433,22 @@ def tool_number(value: float) -> str:
 def tools_as_text(tables: list[ToolTable]) -> list[str]:
     lines = []
     for table in tables:
-        rows = [("", "ours", "theirs", "why they differ"), *(row.values() for row in table.rows)]
-        cells = [list(row) for row in rows]
-        wide = [max(len(row[i]) for row in cells) for i in range(3)]
         lines += ["", f"{table.title}."]
-        lines += [
-            f"  {what:<{wide[0]}}  {ours:>{wide[1]}}  {theirs:>{wide[2]}}  {why}".rstrip()
-            for what, ours, theirs, why in cells
-        ]
-        for text in table.remarks:
-            lines += wrap(text, WIDTH, initial_indent="  ", subsequent_indent="  ")
+        lines += _text_rows(table)
+        for remark in table.remarks:
+            lines += wrap(remark, WIDTH, initial_indent="  ", subsequent_indent="  ")
+    return lines
+
+
+def _text_rows(table: ToolTable) -> list[str]:
+    """All columns but the last one padded: the figures stand to the right."""
+    rows = [["", "ours", "theirs", "why they differ"]]
+    rows += [list(row.values()) for row in table.rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for what, ours, theirs, why in rows:
+        figures = f"{ours:>{widths[1]}}  {theirs:>{widths[2]}}"
+        lines.append(f"  {what:<{widths[0]}}  {figures}  {why}".rstrip())
     return lines
 
 

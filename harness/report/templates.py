@@ -11,14 +11,14 @@ from harness.metrics.numbers import as_sentence, format_number
 
 def render(name: str, **data: Any) -> str:
     """A template with these values, as HTML or, by its name, text; a missing value is an error."""
-    text = not name.endswith(".html.j2")
+    is_text = not name.endswith(".html.j2")
     pages = Environment(
         loader=PackageLoader("harness.report"),
         undefined=StrictUndefined,
-        autoescape=not text,  # noqa: S701 - Markdown
-        trim_blocks=text,
-        lstrip_blocks=text,
-        keep_trailing_newline=text,
+        autoescape=not is_text,  # noqa: S701 - Markdown
+        trim_blocks=is_text,
+        lstrip_blocks=is_text,
+        keep_trailing_newline=is_text,
     )
     pages.filters["sentence"] = as_sentence
     pages.filters["number"] = format_number

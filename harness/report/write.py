@@ -6,7 +6,7 @@ import csv
 import io
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from xml.etree import ElementTree as ET
 
 from harness.core.states import Verdict
@@ -33,9 +33,17 @@ if TYPE_CHECKING:
     from harness.records.folder_reader import Run
 
 MARKDOWN_COLUMNS: Final[tuple[str, ...]] = (
-    "Users", "Sessions", "Rate, 1/s", "In flight", "Result", "n",
-    "p95 TTFT, ms", "p95 ITL, ms", "Tokens/s", "Waiting",
-)  # fmt: skip
+    "Users",
+    "Sessions",
+    "Rate, 1/s",
+    "In flight",
+    "Result",
+    "n",
+    "p95 TTFT, ms",
+    "p95 ITL, ms",
+    "Tokens/s",
+    "Waiting",
+)
 FIRST_COLUMNS: Final = (
     "concurrency",
     "mean_e2e_s",
@@ -57,41 +65,55 @@ CSV_COLUMNS: Final = (
 )  # fmt: skip
 # in FIRST_COLUMNS
 REPEATED_FIELDS: Final = ("users", "reason", "slos", "output_tokens_per_s", "requests_per_s")
+LEFT_OUT_FIELDS: Final = (*REPEATED_FIELDS, "replicas", "positions")  # the last two: own tables
 
 
-def markdown(facts: ReportData, found: Answer) -> str:
+def markdown(facts: ReportData, answer: Answer) -> str:
     """Short enough for a pull request comment; it includes any damage of the folder."""
-    rows = [
+    lines = []
+    if answer.simulated:
+        lines += [f"Simulated: {escape_markdown(answer.simulated)}.", ""]
+    lines.append(f"**{escape_markdown(answer.headline)}**")
+    lost = [f"Lost: {text}." for text in facts.result.damage]
+    if answer.sentences or lost:
+        lines += ["", *map(escape_markdown, [*answer.sentences, *lost])]
+    if rows := _markdown_level_rows(facts):
+        lines += ["", *tables.markdown(rows, "Result")]
+    if bounds := bounds_sentence(facts):
+        lines += ["", escape_markdown(bounds)]
+    if split := tables.ttft_split(facts):
+        body = [*tables.markdown(split, "Exact"), "", tables.ttft_split_note(facts)]
+        lines += _folded("Mean TTFT by where it is spent, ms", body)
+    lines += _markdown_positions(facts)
+    if replicas := tables.replica_rows(facts):
+        lines += _folded("Replicas by level", tables.markdown(replicas, "Replica"))
+    if mix := tables.mix_rows(facts):
+        lines += _folded("Workloads by level", tables.markdown(mix, "Workload"))
+    lines += tables.tools_as_markdown(tables.tool_comparisons(facts))
+    lines.append("")
+    return "\n".join(lines)
+
+
+def _markdown_level_rows(facts: ReportData) -> list[tables.Row]:
+    return [
         {name: row[name] for name in MARKDOWN_COLUMNS if name in row}
         for row in tables.level_rows(facts)
     ]
-    lost = [f"Lost: {text}." for text in facts.result.damage]
-    lines = [f"Simulated: {escape_markdown(found.simulated)}.", ""] if found.simulated else []
-    lines += [f"**{escape_markdown(found.headline)}**"]
-    if found.sentences or lost:
-        lines += ["", *map(escape_markdown, [*found.sentences, *lost])]
-    if rows:
-        lines += ["", *tables.markdown(rows, "Result")]
-    if said := bounds_sentence(facts):
-        lines += ["", escape_markdown(said)]
-    if split := tables.ttft_split(facts):
-        lines += ["", "<details><summary>Mean TTFT by where it is spent, ms</summary>", ""]
-        lines += [*tables.markdown(split, "Exact"), "", tables.ttft_split_note(facts)]
-        lines += ["", "</details>"]
-    positions = position_rows(facts)
-    if len(positions) > 1:  # the first alone compares nothing
-        lines += ["", "<details><summary>ITL by token position</summary>", ""]
-        lines += tables.markdown(positions)
-        if note := position_note(facts):
-            lines += ["", note]
-        lines += ["", HOW_TO_READ, "", "</details>"]
-    each = {"Replica": tables.replica_rows(facts), "Workload": tables.mix_rows(facts)}
-    for name, rows in each.items():
-        if rows:
-            lines += ["", f"<details><summary>{name}s by level</summary>", ""]
-            lines += [*tables.markdown(rows, name), "", "</details>"]
-    lines += tables.tools_as_markdown(tables.tool_comparisons(facts))
-    return "\n".join([*lines, ""])
+
+
+def _markdown_positions(facts: ReportData) -> list[str]:
+    rows = position_rows(facts)
+    if len(rows) < 2:  # noqa: PLR2004 - the first alone compares nothing
+        return []
+    body = tables.markdown(rows)
+    if note := position_note(facts):
+        body += ["", note]
+    return _folded("ITL by token position", [*body, "", HOW_TO_READ])
+
+
+def _folded(title: str, body: Sequence[str]) -> list[str]:
+    """Lines of a section that opens when its title is clicked."""
+    return ["", f"<details><summary>{title}</summary>", "", *body, "", "</details>"]
 
 
 def as_csv(rows: Iterable[Mapping[str, object]], first: Sequence[str]) -> str:
@@ -113,12 +135,14 @@ def levels_csv(rows: Sequence[Mapping[str, object]]) -> str:
 def level_row(level: Level) -> dict[str, object]:
     """FIRST_COLUMNS, then the rest: `ttft_ms.p90_ci95_lo`, `server.running_mean`, ..."""
     data: dict[str, Any] = to_json(level)
-    notes = one_line(f"{level.decision}: {data.get('reason') or ''}").rstrip(": ")
-    own = {"concurrency": level.users, "notes": notes}
-    figures = {name: sweep.FIGURES[name](level) for name in (*FIRST_COLUMNS[1:-1], "output_tok_s")}
-    row: dict[str, object] = to_json(figures | own | {"seconds": level.seconds})
-    left_out = (*REPEATED_FIELDS, "replicas", "positions")  # which are tables of their own
-    rest = {key: value for key, value in data.items() if key not in left_out}
+    first: dict[str, object] = {}
+    for name in (*FIRST_COLUMNS[1:-1], "output_tok_s"):
+        first[name] = sweep.FIGURES[name](level)
+    first["concurrency"] = level.users
+    first["notes"] = one_line(f"{level.decision}: {data.get('reason') or ''}").rstrip(": ")
+    first["seconds"] = level.seconds
+    row: dict[str, object] = to_json(first)
+    rest = {key: value for key, value in data.items() if key not in LEFT_OUT_FIELDS}
     for key, value in flat(rest).items():
         row[key] = one_line(value) if isinstance(value, str) else value
     return row
@@ -126,37 +150,71 @@ def level_row(level: Level) -> dict[str, object]:
 
 def html(facts: ReportData, answer: Answer) -> str:
     """A self-contained page with the answer first; the template takes its tables from `tables`."""
-    command = facts.run.info.get("command")
-    return render(
-        "report.html.j2",
-        facts=facts,
-        answer=answer,
-        tables=tables,
-        verdict=facts.result.bottleneck or Bottleneck(),
-        curves=[*curve_charts(facts), *filter(None, [bounds_chart(facts)])],
-        knees=knee_charts(facts),
-        by="rate" if facts.is_rate else "sessions" if facts.who == "session" else "concurrency",
-        distributions=distribution_charts(facts),
-        waterfall=waterfall_chart(facts),
-        batches=sweep.batch_table(facts),
-        turns=turn_rows(facts),
-        turn_chart=turn_chart(facts),
-        positions=position_rows(facts),
-        position_chart=position_chart(facts),
-        position_note=position_note(facts),
-        position_help=HOW_TO_READ,
-        repeats=sweep.WHAT_REPEATS_SHOW,
-        timeline=timeline_chart(facts),
-        confirmed=any(level.result == "measured" for level in facts.used),
-        instrument=instrument_rows(facts),
-        at_users=facts.level_text(facts.measured_at, facts.who) if facts.measured_at else "",
-        unknown=limitations(facts),
-        settings=configuration_rows(facts),
-        command=shlex.join(map(str, command if isinstance(command, list) else [])),
-        started=str(as_mapping(facts.run.info.get("clock")).get("started", "")),
-        target=target_text(facts),
-        folder=shlex.quote(str(facts.config.get("folder") or facts.run.path)),
-    )
+    page: dict[str, Any] = {"facts": facts, "answer": answer, "tables": tables}
+    page["verdict"] = facts.result.bottleneck or Bottleneck()
+    page["batches"] = sweep.batch_table(facts)
+    page["repeats"] = sweep.WHAT_REPEATS_SHOW
+    page |= _charts(facts)
+    page |= _positions(facts)
+    page["turns"] = turn_rows(facts)
+    page["turn_chart"] = turn_chart(facts)
+    page["confirmed"] = any(level.result == "measured" for level in facts.used)
+    page["at_users"] = ""
+    if facts.measured_at:
+        page["at_users"] = facts.level_text(facts.measured_at, facts.who)
+    page["instrument"] = instrument_rows(facts)
+    page["unknown"] = limitations(facts)
+    page |= _what_ran(facts)
+    return render("report.html.j2", **page)
+
+
+def _charts(facts: ReportData) -> dict[str, Any]:
+    """What the page draws, by the template's names; "" or [] for what is not there."""
+    curves = curve_charts(facts)
+    if bounds := bounds_chart(facts):
+        curves = [*curves, bounds]
+    return {
+        "curves": curves,
+        "by": _curve_variable(facts),
+        "knees": knee_charts(facts),
+        "distributions": distribution_charts(facts),
+        "waterfall": waterfall_chart(facts),
+        "timeline": timeline_chart(facts),
+    }
+
+
+def _positions(facts: ReportData) -> dict[str, Any]:
+    return {
+        "positions": position_rows(facts),
+        "position_chart": position_chart(facts),
+        "position_note": position_note(facts),
+        "position_help": HOW_TO_READ,
+    }
+
+
+def _what_ran(facts: ReportData) -> dict[str, Any]:
+    """The target, the configuration, and how to run it again."""
+    info = facts.run.info
+    command = info.get("command")
+    arguments = command if isinstance(command, list) else []
+    started = as_mapping(info.get("clock")).get("started", "")
+    folder = facts.config.get("folder") or facts.run.path
+    return {
+        "target": target_text(facts),
+        "started": str(started),
+        "settings": configuration_rows(facts),
+        "command": shlex.join(map(str, arguments)),
+        "folder": shlex.quote(str(folder)),
+    }
+
+
+def _curve_variable(facts: ReportData) -> str:
+    """What throughput and latency are drawn over, as in a heading."""
+    if facts.is_rate:
+        return "rate"
+    if facts.who == "session":
+        return "sessions"
+    return "concurrency"
 
 
 def write_reports(run: Run, result: Result, gaps: WindowGaps) -> Answer:
@@ -164,23 +222,36 @@ def write_reports(run: Run, result: Result, gaps: WindowGaps) -> Answer:
     from harness.run.run_frames import write_levels  # noqa: PLC0415 - 0.2 s, and only here
 
     facts = ReportData(run, result, gaps)
-    found = build_answer(facts)
+    answer = build_answer(facts)
     folder = RunFolder(run.path)
-    folder.write(names.REPORT_MD, markdown(facts, found))
+    folder.write(names.REPORT_MD, markdown(facts, answer))
     rows = [level_row(level) for level in facts.levels]
     folder.write(names.LEVELS_CSV, levels_csv(rows))
     write_levels(folder, rows)
-    folder.write(names.REPORT_HTML, html(facts, found))
-    if swept := sweep.concurrency_rows(facts):
-        folder.write(names.SWEEP_CSV, as_csv([flat(row) for row in to_json(swept)], FIRST_COLUMNS))
+    folder.write(names.REPORT_HTML, html(facts, answer))
+    if by_load := sweep.concurrency_rows(facts):
+        flat_rows = [flat(row) for row in to_json(by_load)]
+        folder.write(names.SWEEP_CSV, as_csv(flat_rows, FIRST_COLUMNS))
     if batches := sweep.batches(facts):
         folder.write_json(names.BATCHING, batches)
         folder.write(names.BATCHING_MD, sweep.batching_benchmark(facts))
-    return found
+    return answer
 
 
 FAILURE_ELEMENTS: Final = {Verdict.missed: "failure", Verdict.inconclusive: "error"}
-TestCase = tuple[str, Verdict, str]  # name, verdict, sentence
+
+
+class TestCase(NamedTuple):
+    """What JUnit calls so: an SLO or another expectation of the run."""
+
+    name: str
+    verdict: Verdict
+    sentence: str
+
+    @property
+    def kind(self) -> str:
+        """The element that says so; "" where it is met."""
+        return FAILURE_ELEMENTS.get(self.verdict, "")
 
 
 def junit(result: Result) -> str:
@@ -189,30 +260,55 @@ def junit(result: Result) -> str:
     A missed SLO is a failure, an inconclusive one an error. A run whose exit code is not 0 never
     passes: if no case explains the exit code, the status of the run becomes one.
     """
-    results, error = [*result.slos, *filter(None, [result.errors])], result.commonest_error
-    cases: list[TestCase] = [(one.slo, one.verdict, slo_sentence(one, error)) for one in results]
-    cases += [(gate.name, gate.verdict, gate.sentence) for gate in result.gates]
-    if result.exit_code != EXIT_OK and all(found == Verdict.met for _, found, _ in cases):
-        left_out = next((level.reason for level in result.levels if not level.usable), "")
-        reason = result.invalid_reason or left_out or f"exit code {result.exit_code}"
-        cases.append((result.status, Verdict.inconclusive, f"{result.status}: {reason}"))
-    kinds = [FAILURE_ELEMENTS.get(found, "") for _, found, _ in cases]
-    name, target = f"vllm-harness {result.command}", result.target
-    suite = ET.Element(
-        "testsuite",
-        name=name,
-        tests=str(len(cases)),
-        failures=str(kinds.count("failure")),
-        errors=str(kinds.count("error")),
-        time=f"{sum(level.seconds for level in result.levels):.3f}",
-    )
+    cases = _test_cases(result)
+    if result.exit_code != EXIT_OK and all(case.verdict == Verdict.met for case in cases):
+        cases.append(_status_case(result))
+    name = f"vllm-harness {result.command}"
+    kinds = [case.kind for case in cases]
+    seconds = sum(level.seconds for level in result.levels)
+    suite = ET.Element("testsuite", name=name, tests=str(len(cases)))
+    suite.set("failures", str(kinds.count("failure")))
+    suite.set("errors", str(kinds.count("error")))
+    suite.set("time", f"{seconds:.3f}")
+    _add_properties(suite, result)
+    for case in cases:
+        _add_case(suite, name.replace(" ", "."), case)
+    ET.indent(suite)
+    return ET.tostring(suite, "unicode", xml_declaration=True) + "\n"
+
+
+def _test_cases(result: Result) -> list[TestCase]:
+    """The SLOs, the limit on errors, and the gates."""
+    judged = list(result.slos)
+    if result.errors is not None:
+        judged.append(result.errors)
+    cases = []
+    for slo in judged:
+        sentence = slo_sentence(slo, result.commonest_error)
+        cases.append(TestCase(slo.slo, slo.verdict, sentence))
+    cases += [TestCase(gate.name, gate.verdict, gate.sentence) for gate in result.gates]
+    return cases
+
+
+def _status_case(result: Result) -> TestCase:
+    """Why the exit code is not 0."""
+    left_out = next((level.reason for level in result.levels if not level.usable), "")
+    reason = result.invalid_reason or left_out or f"exit code {result.exit_code}"
+    return TestCase(result.status, Verdict.inconclusive, f"{result.status}: {reason}")
+
+
+def _add_properties(suite: ET.Element, result: Result) -> None:
     properties = ET.SubElement(suite, "properties")
+    target = result.target
     metadata = {"url": target.url, "model": target.model, "simulated": target.label}
     for key, value in metadata.items():
         ET.SubElement(properties, "property", name=key, value=one_line(value))
-    for (title, _, sentence), kind in zip(cases, kinds, strict=True):
-        case = ET.SubElement(suite, "testcase", classname=name.replace(" ", "."), name=title)
-        message = {"message": one_line(sentence)} if kind else {}
-        ET.SubElement(case, kind or "system-out", message).text = one_line(sentence)
-    ET.indent(suite)
-    return ET.tostring(suite, "unicode", xml_declaration=True) + "\n"
+
+
+def _add_case(suite: ET.Element, classname: str, case: TestCase) -> None:
+    element = ET.SubElement(suite, "testcase", classname=classname, name=case.name)
+    sentence = one_line(case.sentence)
+    if case.kind:
+        ET.SubElement(element, case.kind, message=sentence).text = sentence
+    else:
+        ET.SubElement(element, "system-out").text = sentence
