@@ -193,9 +193,9 @@ def steepness(plan: SearchPlan, knee: KneeEstimate, held: Sequence[HeldLevel]) -
 
 
 def _rises(slos: Sequence[Slo], low: Evidence, high: Evidence) -> list[tuple[float, float, Slo]]:
-    """(the higher quantile over its limit, by how much it is higher) of each SLO where it is so.
+    """(the quantile at `high` over its limit, its rise since `low`) of each SLO that rises.
 
-    A speed falls.
+    Not of a speed: it falls with load.
     """
     rises = []
     for i, slo in enumerate(slos):
