@@ -36,10 +36,13 @@ MIN_BLOCKS: Final = 4  # blocks with data; fewer give no usable spread
 INF: Final = math.inf
 MAX_Z: Final = 8.0
 MAX_FACTOR: Final = 100.0  # "measure N times as long" is no useful advice above this N
-# Two standard deviations that no resampling of blocks shows. Where the knee lies between its two
-# levels, in widths of the bracket: a triangular distribution. Where a window ends within the period
-# of users in lockstep: the difference of two uniform distributions.
-KNEE_POSITION_SD, WINDOW_END_SD = 1 / math.sqrt(24), 1 / math.sqrt(6)
+# Two standard deviations that no resampling of blocks shows.
+# Where the knee lies between its two levels, in widths of the bracket: a triangular distribution.
+KNEE_POSITION_SD: Final = 1 / math.sqrt(24)
+# Where a window ends within the period of users in lockstep: the difference of two uniform
+# distributions.
+WINDOW_END_SD: Final = 1 / math.sqrt(6)
+Z_STEP: Final = 1e-3  # to which the largest z that shows a difference is found
 KNEE: Final = "knee"
 PER_S: Final = "requests/s"  # the unit of levels that are rates
 ERROR_SHARE: Final = "error_share"
@@ -86,8 +89,9 @@ class Comparison:
         """99: worse by more than the tolerance; 6: too little was measured for any interval."""
         if any(d.beyond for d in self.differences):
             return EXIT_SLO_MISSED
-        known = [np.isfinite(d.ci95).all() for d in self.differences if d.metric != ERROR_SHARE]
-        return EXIT_OK if any(known) else EXIT_INCONCLUSIVE
+        of_blocks = [d for d in self.differences if d.metric != ERROR_SHARE]
+        is_measured = any(np.isfinite(d.ci95).all() for d in of_blocks)
+        return EXIT_OK if is_measured else EXIT_INCONCLUSIVE
 
 
 @dataclass(slots=True)
@@ -120,22 +124,41 @@ def latency_side(q: float, values: Numbers, blocks: Numbers, counts: Numbers | N
     """The q-quantile of values (ns, shape n) with their blocks and their counts (None: 1 each)."""
     counts = np.ones(len(values)) if counts is None else counts
     order = np.argsort(values, kind="stable")
-    values, blocks, counts = values[order], blocks[order], counts[order]
-    upto = np.cumsum(counts)
-    n = upto[-1]
-    # The error is that of the share at or below the quantile, never less than the binomial one.
-    at = values[np.searchsorted(upto, math.ceil(q * (n - 1)), "right")]
-    sizes, hits = (np.bincount(blocks, each) for each in (counts, counts * (values <= at)))
-    error = max(_error(hits[sizes > 0], sizes[sizes > 0]), math.sqrt(q * (1 - q) / n))
-    ns, used = float(at), int((sizes > 0).sum())
-    logs, point = np.log(np.append(np.maximum(values, 1), INF)), math.log(max(ns, 1))
+    values = values[order]
+    blocks = blocks[order]
+    counts = counts[order]
+    n_up_to = np.cumsum(counts)  # observations up to each value
+    n = n_up_to[-1]
+    quantile_ns = values[np.searchsorted(n_up_to, math.ceil(q * (n - 1)), "right")]
+    point = math.log(max(float(quantile_ns), 1))
+
+    share_error, n_blocks = _error_at_quantile(q, values <= quantile_ns, blocks, counts)
+    log_values = np.log(np.append(np.maximum(values, 1), INF))
 
     def bounds(z: float) -> Bounds:
-        off = _student(z, used) * error
-        low, high = np.searchsorted(upto, [(q - off) * n, (q + off) * n])
-        return min(float(logs[low]), point) if off < q else -INF, max(float(logs[high]), point)
+        off = _student(z, n_blocks) * share_error
+        low = np.searchsorted(n_up_to, (q - off) * n)
+        high = np.searchsorted(n_up_to, (q + off) * n)
+        lo = min(float(log_values[low]), point) if off < q else -INF
+        hi = max(float(log_values[high]), point)
+        return lo, hi
 
-    return Side(ns / 1e6, point, bounds)
+    return Side(float(quantile_ns) / 1e6, point, bounds)
+
+
+def _error_at_quantile(
+    q: float, below: NDArray[np.bool_], blocks: Numbers, counts: Numbers
+) -> tuple[float, int]:
+    """(standard error of the share at or below the q-quantile, the blocks that it is known from).
+
+    Never less than the binomial one.
+    """
+    sizes = np.bincount(blocks, counts)
+    hits = np.bincount(blocks, counts * below)
+    with_data = sizes > 0
+    block_error = _error(hits[with_data], sizes[with_data])
+    binomial_error = math.sqrt(q * (1 - q) / counts.sum())
+    return max(block_error, binomial_error), int(with_data.sum())
 
 
 def rate_side(amounts: Numbers, seconds: Numbers, users: float, holds: int) -> Side:
@@ -144,13 +167,19 @@ def rate_side(amounts: Numbers, seconds: Numbers, users: float, holds: int) -> S
     Users in lockstep produce the same amount in every block, so blocks show no spread; what remains
     is where in their period the window ends.
     """
-    total, used = float(amounts.sum()), len(amounts)
+    total = float(amounts.sum())
     if not total:
         return Side(0.0, -INF, lambda _: (-INF, INF))
     per_s = total / float(seconds.sum())
-    error = max(_error(amounts, seconds) / per_s, WINDOW_END_SD * users * math.sqrt(holds) / total)
     point = math.log(per_s)
-    return Side(per_s, point, lambda z: (point - (x := _student(z, used) * error), point + x))
+    window_end_error = WINDOW_END_SD * users * math.sqrt(holds) / total
+    relative_error = max(_error(amounts, seconds) / per_s, window_end_error)
+
+    def bounds(z: float) -> Bounds:
+        off = _student(z, len(amounts)) * relative_error
+        return point - off, point + off
+
+    return Side(per_s, point, bounds)
 
 
 def share_side(hits: float, n: float) -> Side:
@@ -160,7 +189,8 @@ def share_side(hits: float, n: float) -> Side:
     """
 
     def bounds(z: float) -> Bounds:
-        middle, half = hits + z * z / 2, z * math.sqrt(hits * (n - hits) / n + z * z / 4)
+        middle = hits + z * z / 2
+        half = z * math.sqrt(hits * (n - hits) / n + z * z / 4)
         return (middle - half) / (n + z * z), (middle + half) / (n + z * z)
 
     return Side(hits / n, hits / n, bounds)
@@ -176,11 +206,18 @@ def knee_side(cross: Crossing, step: float = 1.0) -> Side:
         logs = np.log(step * np.array([cross.users, *cross.between, *ends95]))
     point, below, above, lo, hi = logs.tolist()
     if math.isinf(point):  # every level held passes, or none does
-        ends = (min(lo, below), INF) if point > 0 else (-INF, max(hi, above))
-        return Side(cross.users, point, lambda _: ends)
-    apart = KNEE_POSITION_SD * (above - below)
-    down, up = (math.hypot(max(x, 0) / Z95, apart) for x in (point - lo, hi - point))
-    return Side(step * cross.users, point, lambda z: (point - z * down, point + z * up))
+        low = min(lo, below) if point > 0 else -INF
+        high = INF if point > 0 else max(hi, above)
+        return Side(cross.users, point, lambda _: (low, high))
+    # The standard error to either side: what the draws show of it, and what they cannot.
+    position_error = KNEE_POSITION_SD * (above - below)
+    down = math.hypot(max(point - lo, 0) / Z95, position_error)
+    up = math.hypot(max(hi - point, 0) / Z95, position_error)
+
+    def bounds(z: float) -> Bounds:
+        return point - z * down, point + z * up
+
+    return Side(step * cross.users, point, bounds)
 
 
 def mean_side(metric: str, sides: Sequence[Side]) -> Side:
@@ -189,19 +226,26 @@ def mean_side(metric: str, sides: Sequence[Side]) -> Side:
     Its standard error is what the runs show of themselves, or what they differ by if that is more.
     Two runs are too few for Student's t of their spread: nothing could ever be shown.
     """
+    if len(sides) == 1:
+        return sides[0]
     points = [side.point for side in sides]
-    if len(points) == 1 or not np.isfinite(points).all():  # a knee above all levels of one run
-        ends = [side.bounds(Z95) for side in sides]
-        low, high = min(lo for lo, _ in ends), max(hi for _, hi in ends)
-        return sides[0] if len(sides) == 1 else replace(sides[0], bounds=lambda _: (low, high))
-    point, spread = float(np.mean(points)), float(np.std(points)) / math.sqrt(len(points) - 1)
+    if not np.isfinite(points).all():  # a knee above all levels of one run
+        intervals = [side.bounds(Z95) for side in sides]
+        low = min(lo for lo, _ in intervals)
+        high = max(hi for _, hi in intervals)
+        return replace(sides[0], bounds=lambda _: (low, high))
+    mean = float(np.mean(points))
+    spread = float(np.std(points)) / math.sqrt(len(points) - 1)
 
     def bounds(z: float) -> Bounds:
-        off = np.abs(np.array([side.bounds(z) for side in sides]) - np.array(points)[:, None])
-        down, up = np.maximum(np.hypot.reduce(off) / len(points), z * spread).tolist()
-        return point - down, point + up
+        intervals = np.array([side.bounds(z) for side in sides])
+        distances = np.abs(intervals - np.array(points)[:, None])
+        # The errors of independent runs add as squares; the mean has their sum over their number.
+        errors = np.hypot.reduce(distances) / len(points)
+        down, up = np.maximum(errors, z * spread).tolist()
+        return mean - down, mean + up
 
-    return Side(in_unit(metric, point), point, bounds)
+    return Side(in_unit(metric, mean), mean, bounds)
 
 
 def in_unit(metric: str, point: float) -> float:
@@ -217,65 +261,140 @@ def best_setting(settings: Sequence[Setting], pairs: Sequence[Comparison]) -> tu
     By its knee; of given levels by tokens per second, among those with which no SLO is shown to be
     missed, if there are any.
     """
-    known = [one for one in settings if one.figures]
-    searched = all(KNEE in one.figures for one in known)
-    metric = KNEE if searched else MORE_IS_BETTER[1]
-    met = [one for one in known if EXIT_SLO_MISSED not in one.runs.values()]
-    able = known if searched or not met else met
-    best = max(able, key=lambda one: one.figures[metric][0]).name if able else ""
-    shown = {
-        c.a if c.b == best else c.b
-        for c in pairs
-        for d in c.differences
-        if d.metric == metric
-        and best in (c.a, c.b)
-        and d.verdict is (Change.better if best == c.b else Change.worse)
-    }
-    return best, [one.name for one in able if one.name not in {best, *shown}]
+    candidates = [setting for setting in settings if setting.figures]
+    searched = all(KNEE in setting.figures for setting in candidates)
+    metric = KNEE if searched else "output_tokens_per_s"
+    if not searched:
+        met = [x for x in candidates if EXIT_SLO_MISSED not in x.runs.values()]
+        candidates = met or candidates
+    if not candidates:
+        return "", []
+    best = max(candidates, key=lambda setting: setting.figures[metric][0]).name
+    beaten = {_beaten_by(best, pair, metric) for pair in pairs}
+    rivals = [x.name for x in candidates if x.name != best and x.name not in beaten]
+    return best, rivals
+
+
+def _beaten_by(best: str, pair: Comparison, metric: str) -> str | None:
+    """The setting that `best` is shown to be better than; None: this pair shows none."""
+    if best == pair.b:
+        other = pair.a
+        is_beaten = Change.better
+    elif best == pair.a:
+        other = pair.b
+        is_beaten = Change.worse
+    else:
+        return None
+    is_shown = any(d.metric == metric and d.verdict is is_beaten for d in pair.differences)
+    return other if is_shown else None
 
 
 def knee_text(knee: float, unit: str) -> str:
     """A knee, or an end of its interval, in whole users or hundredths of a rate."""
+    if math.isinf(knee):
+        return "above all levels"
     parts = 100 if unit == PER_S else 1
-    return "above all levels" if math.isinf(knee) else f"{math.floor(parts * knee) / parts:,.10g}"
+    return f"{math.floor(parts * knee) / parts:,.10g}"
 
 
 def exit_code(settings: Sequence[Setting]) -> int:
     """0 if each has a result, also a missed SLO; else what kept one from it, else 6."""
-    each = [list(one.runs.values()) or [ServerUnreachable.exit_code] for one in settings]
-    codes = [EXIT_OK if {EXIT_OK, EXIT_SLO_MISSED} & {*of} else of[0] for of in each]
-    return next((c for c in codes if c not in {EXIT_OK, EXIT_INCONCLUSIVE}), max(codes))
+    codes = [_setting_exit_code(setting) for setting in settings]
+    failures = [code for code in codes if code not in {EXIT_OK, EXIT_INCONCLUSIVE}]
+    return failures[0] if failures else max(codes)
+
+
+def _setting_exit_code(setting: Setting) -> int:
+    codes = list(setting.runs.values())
+    if not codes:
+        return ServerUnreachable.exit_code
+    return EXIT_OK if EXIT_OK in codes or EXIT_SLO_MISSED in codes else codes[0]
 
 
 def compare(pairs: Sequence[Pair], tolerance: float, max_errors: float) -> tuple[Difference, ...]:
     """The difference of each pair. `tolerance` 0.05 allows 5% worse; failures also `max_errors`.
 
-    Holm's procedure over all pairs. The knee gets half of alpha: it is what a search is run for.
+    Holm's procedure over all pairs.
     """
-    knees = sum(pair.metric == KNEE for pair in pairs)
-    weights = [max(len(pairs) - knees, 1) if pair.metric == KNEE else 1 for pair in pairs]
-    allowed = [_margin(pair, tolerance, max_errors) for pair in pairs]
-    none = [0.0] * len(pairs)
-    worse, beyond, better, within = (
-        [shown(pair, margin, side) for pair, margin in zip(pairs, margins, strict=True)]
-        for margins, side in ((none, 1), (allowed, 1), (none, -1), (allowed, -1))
-    )
-    are_worse, are_beyond, are_better = (holm(z, weights) for z in (worse, beyond, better))
-    out = []
+    margins = [_margin(pair, tolerance, max_errors) for pair in pairs]
+    evidence = [_Shown.of(pair, margin) for pair, margin in zip(pairs, margins, strict=True)]
+    weights = _weights(pairs)
+    are_worse = holm([z.worse for z in evidence], weights)
+    are_beyond = holm([z.beyond for z in evidence], weights)
+    are_better = holm([z.better for z in evidence], weights)
+
+    differences = []
     for i, pair in enumerate(pairs):
-        a, b = pair.a, pair.b
-        found = np.array([b.point - a.point, *difference_interval(pair, Z95)])
-        change, *ci95 = (found if pair.metric == ERROR_SHARE else np.expm1(found)).tolist()
-        cases = (are_worse[i], are_better[i], within[i] >= Z95, True)
-        verdict, needs = list(Change)[cases.index(True)], None
-        if verdict is Change.inconclusive:
-            required = max(-_NORMAL.inv_cdf(ALPHA * weights[i] / sum(weights)), Z95)
-            margins_to_gap = [(required, worse[i]), (Z95, within[i])]
-            times = min(((want / has) ** 2 for want, has in margins_to_gap if has), default=INF)
-            needs = round(max(times, 1.1), 1) if times <= MAX_FACTOR else None
-        figures = a.value, b.value, change, tuple(ci95), verdict, are_beyond[i], needs
-        out.append(Difference(pair.metric, pair.users, *figures, pair.unit))
-    return tuple(out)
+        needs_times = None
+        if are_worse[i]:
+            verdict = Change.worse
+        elif are_better[i]:
+            verdict = Change.better
+        elif evidence[i].within >= Z95:
+            verdict = Change.no_difference_shown
+        else:
+            verdict = Change.inconclusive
+            needs_times = evidence[i].needs_times(ALPHA * weights[i] / sum(weights))
+        differences.append(_difference(pair, verdict, are_beyond[i], needs_times))
+    return tuple(differences)
+
+
+def _weights(pairs: Sequence[Pair]) -> list[int]:
+    """In Holm's procedure. The knee gets half of alpha: it is what a search is run for."""
+    n_others = sum(pair.metric != KNEE for pair in pairs)
+    return [max(n_others, 1) if pair.metric == KNEE else 1 for pair in pairs]
+
+
+def _difference(pair: Pair, verdict: Change, beyond: bool, needs_times: float | None) -> Difference:
+    change = np.array([pair.b.point - pair.a.point, *difference_interval(pair, Z95)])
+    if pair.metric != ERROR_SHARE:  # points are logarithms
+        change = np.expm1(change)
+    value, lo, hi = change.tolist()
+    return Difference(
+        metric=pair.metric,
+        users=pair.users,
+        a=pair.a.value,
+        b=pair.b.value,
+        change=value,
+        ci95=(lo, hi),
+        verdict=verdict,
+        beyond=beyond,
+        needs_times=needs_times,
+        unit=pair.unit,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """The largest z at which each of these is shown of a pair."""
+
+    worse: float
+    beyond: float  # worse by more than the margin
+    better: float
+    within: float  # not worse by more than the margin
+
+    @classmethod
+    def of(cls, pair: Pair, margin: float) -> _Shown:
+        return cls(
+            worse=shown(pair, 0.0, 1),
+            beyond=shown(pair, margin, 1),
+            better=shown(pair, 0.0, -1),
+            within=shown(pair, margin, -1),
+        )
+
+    def needs_times(self, alpha: float) -> float | None:
+        """How many times as many requests would probably show one; None: too many, or unknown.
+
+        `alpha`: at which Holm's procedure tests the pair, if it is the first one. As z grows by the
+        square root of the number of requests, so does the number by the square of z.
+        """
+        worse_z = max(-_NORMAL.inv_cdf(alpha), Z95)
+        times = INF
+        if self.worse:
+            times = (worse_z / self.worse) ** 2
+        if self.within:
+            times = min(times, (Z95 / self.within) ** 2)
+        return round(max(times, 1.1), 1) if times <= MAX_FACTOR else None
 
 
 def shown(pair: Pair, margin: float, side: int) -> float:
@@ -287,23 +406,33 @@ def shown(pair: Pair, margin: float, side: int) -> float:
         return (lo if up else -hi) > side * margin
 
     # Intervals only widen with z, so the largest z is found by bisection.
-    low, high = 0.0, MAX_Z if apart(1e-6) else 0.0
+    low = 0.0
+    high = MAX_Z if apart(1e-6) else 0.0
     if apart(high):
         return high
-    while high - low > 1e-3:  # noqa: PLR2004 - of a z
+    while high - low > Z_STEP:
         middle = (low + high) / 2
-        low, high = (middle, high) if apart(middle) else (low, middle)
+        if apart(middle):
+            low = middle
+        else:
+            high = middle
     return low
 
 
 def difference_interval(pair: Pair, z: float) -> Bounds:
     """The interval of B's point minus A's for independent sides (Zou and Donner, 2008)."""
-    (a_lo, a_hi), (b_lo, b_hi) = pair.a.bounds(z), pair.b.bounds(z)
-    a, b = pair.a.point, pair.b.point
+    a_lo, a_hi = pair.a.bounds(z)
+    b_lo, b_hi = pair.b.bounds(z)
+    a = pair.a.point
+    b = pair.b.point
     if math.isinf(a) or math.isinf(b):
-        lo, hi = b_lo - a_hi, b_hi - a_lo
+        # Infinite ends of the same sign have no difference: then nothing is known on that side.
+        lo = b_lo - a_hi
+        hi = b_hi - a_lo
         return -INF if math.isnan(lo) else lo, INF if math.isnan(hi) else hi
-    return b - a - math.hypot(b - b_lo, a_hi - a), b - a + math.hypot(b_hi - b, a - a_lo)
+    down = math.hypot(b - b_lo, a_hi - a)
+    up = math.hypot(b_hi - b, a - a_lo)
+    return b - a - down, b - a + up
 
 
 def holm(z: Sequence[float], weights: Sequence[int]) -> list[bool]:
@@ -312,12 +441,14 @@ def holm(z: Sequence[float], weights: Sequence[int]) -> list[bool]:
     None is shown whose own 95% interval contains "no change".
     """
     p = [_NORMAL.cdf(-one) for one in z]
-    left, going, out = sum(weights), True, [False] * len(z)
+    are_shown = [False] * len(z)
+    weight_left = sum(weights)
     for i in sorted(range(len(z)), key=lambda i: p[i] / weights[i]):
-        going = going and p[i] <= ALPHA * weights[i] / left
-        out[i] = going and z[i] >= Z95
-        left -= weights[i]
-    return out
+        if p[i] > ALPHA * weights[i] / weight_left:
+            break
+        are_shown[i] = z[i] >= Z95
+        weight_left -= weights[i]
+    return are_shown
 
 
 def _student(z: float, blocks: int) -> float:
@@ -327,11 +458,12 @@ def _student(z: float, blocks: int) -> float:
 
 def _error(hits: Numbers, sizes: Numbers) -> float:
     """Standard error of sum(hits) / sum(sizes): the limit of a bootstrap of the blocks."""
-    n, blocks = float(sizes.sum()), len(sizes)
+    n = float(sizes.sum())
+    n_blocks = len(sizes)
     off = hits - hits.sum() / n * sizes
     # The second term is the covariance of neighbors: blocks that resemble each other tell less.
     spread = float(off @ off + max(2 * off[1:] @ off[:-1], 0))
-    return math.sqrt(blocks / max(blocks - 1, 1) * spread) / n
+    return math.sqrt(n_blocks / max(n_blocks - 1, 1) * spread) / n
 
 
 def _sign(pair: Pair) -> int:

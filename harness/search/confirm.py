@@ -18,7 +18,8 @@ from harness.core.states import WORST_FIRST, Purpose, Status, StopRule, Verdict
 from harness.metrics.result import Gate
 from harness.metrics.statistics import block_count, t_quantile
 from harness.search.comparison import PER_S
-from harness.search.decide import counts_of, decide
+from harness.search.decide import decide
+from harness.search.held_levels import count_level
 from harness.search.knee_estimate import estimate_knee
 from harness.search.level_state import next_level
 from harness.search.next_level import Done, Hold
@@ -28,12 +29,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from harness.metrics.result import Result
-    from harness.search.decide import SloCounts
+    from harness.search.decide import LevelResult, SloCounts
     from harness.search.level_state import ChooseNext, HeldLevel
     from harness.search.next_level import SearchPlan
     from harness.search.replay import RunTokenStats
 
 
+HOLDS: Final = 2  # of the promise: after fewer users, and after more
 PROMISED: Final = (Status.found, Status.not_reached)
 AFTERWARDS: Final = "holds afterwards"  # the gate's name
 WORDS: Final = {
@@ -56,85 +58,120 @@ def confirming(confirm_ns: int) -> ChooseNext:
         action = next_level(plan, own, spent_ns)
         if isinstance(action, Hold):
             return action
-        found = estimate_knee(plan, own, action)
-        if found.status not in PROMISED:
+        knee = estimate_knee(plan, own, action)
+        if knee.status not in PROMISED or not knee.holds:
             return action
-        holds = found.holds
-        more = found.fails_by or min(holds * 5 // 4, plan.max_users)
-        turns = [(max(holds // 2, 1), 8), (holds, 2), (more, 8), (holds, 2)]
-        if not holds or len(levels) - len(own) == len(turns):
-            return action
-        users, part = turns[len(levels) - len(own)]
-        return Hold(users, Purpose.hold, StopRule.time, confirm_ns // part)
+        fewer = max(knee.holds // 2, 1)
+        more = knee.fails_by or min(knee.holds * 5 // 4, plan.max_users)
+        turns = [
+            _hold(fewer, confirm_ns // 8),
+            _hold(knee.holds, confirm_ns // 2),
+            _hold(more, confirm_ns // 8),
+            _hold(knee.holds, confirm_ns // 2),
+        ]
+        n_held = len(levels) - len(own)
+        return turns[n_held] if n_held < len(turns) else action
 
     return choose
 
 
+def _hold(users: int, max_ns: int) -> Hold:
+    return Hold(users, Purpose.hold, StopRule.time, max_ns)
+
+
 def confirmed(plan: SearchPlan, counted: RunTokenStats, levels: Sequence[HeldLevel]) -> list[Gate]:
     """Whether the promise held, and whether it differed after more users; [] if not asked for."""
-    every = [level for level in levels if level.window.purpose == Purpose.hold]
-    if not plan.slos or not every:
+    confirming_levels = [level for level in levels if level.window.purpose == Purpose.hold]
+    if not plan.slos or not confirming_levels:
         return []
-    twice = every[1::2]
-    seen = [(level.window, counted.levels[level.window]) for level in twice]
-    counts = [
-        counts_of(one.table, w, plan.slos, plan.max_errors, judged=one.judged, gaps=one.tokens.gaps)
-        for w, one in seen
-    ]
-    verdicts = [Verdict.inconclusive] * (2 - len(twice))  # interrupted
-    for level, found in zip(twice, decide(counts), strict=True):
-        of = [one.verdict for one in found.slos]
-        of += [Verdict.missed] * (found.errors.verdict == Verdict.missed)
-        grows = bool(level.evidence.unstable) and Verdict.missed not in of
-        verdicts += [Verdict.inconclusive] if level.invalid or grows else of
-    verdict = min(verdicts, key=WORST_FIRST.index)
-    if len(twice) < 2:  # noqa: PLR2004 - as above
+    holds = confirming_levels[1::2]  # of the promise: each after one of another level
+    counts = [count_level(plan, hold.window, counted.levels[hold.window]) for hold in holds]
+    verdicts: list[Verdict] = []
+    for hold, result in zip(holds, decide(counts), strict=True):
+        verdicts += _verdicts(hold, result)
+    if len(holds) < HOLDS:  # interrupted
+        verdict = min([*verdicts, Verdict.inconclusive], key=WORST_FIRST.index)
         return [Gate(AFTERWARDS, verdict, "The promise was not confirmed: its holds did not end.")]
-    held = sum(w.end_ns - w.settled_ns for w, _ in seen)
-    rates = bool(plan.rate_step_per_s)
-    load = f"{plan.load_of(seen[0][0].users):,} {PER_S if rates else 'users'}"
-    less, more = ("a lower rate", "a higher one") if rates else ("fewer users", "more")
-    why = next((level.invalid for level in twice if level.invalid), "")
-    over, differ = [], []
-    for slo, low, high in zip(plan.slos, *counts, strict=False):
-        share, later = (float(c.k) / max(float(c.n), 1) for c in (low, high))
-        shares = f"{share:.1%} after {less} and {later:.1%} after {more}"
-        over.append(f"{shares} over {slo} ({slo.allowed:.1%} allowed)")
-        differ += [str(slo)] * (not why and differs(low, high))
-    way = f"hysteresis is shown: {' and '.join(differ)}" if differ else "no hysteresis is shown"
-    said = f"{WORDS[verdict]} {load} held for {say_ns(held)} more: {', '.join(over)}; {way}."
+    verdict = min(verdicts, key=WORST_FIRST.index)
+    return [Gate(AFTERWARDS, verdict, _sentence(plan, verdict, holds, counts))]
+
+
+def _verdicts(hold: HeldLevel, result: LevelResult) -> list[Verdict]:
+    """Those that count of a hold."""
+    if hold.invalid:
+        return [Verdict.inconclusive]
+    verdicts = [slo.verdict for slo in result.slos]
+    if result.errors.verdict == Verdict.missed:
+        verdicts.append(Verdict.missed)
+    if hold.evidence.unstable and Verdict.missed not in verdicts:  # it would miss if held longer
+        return [Verdict.inconclusive]
+    return verdicts
+
+
+def _sentence(
+    plan: SearchPlan,
+    verdict: Verdict,
+    holds: Sequence[HeldLevel],
+    counts: Sequence[Sequence[SloCounts]],
+) -> str:
+    """What the two holds of the promise show, the one after fewer users first."""
+    windows = [hold.window for hold in holds]
+    held_ns = sum(window.end_ns - window.settled_ns for window in windows)
+    is_rate = bool(plan.rate_step_per_s)
+    load = f"{plan.load_of(windows[0].users):,} {PER_S if is_rate else 'users'}"
+    invalid = next((hold.invalid for hold in holds if hold.invalid), "")
+    shares = []
+    differing = []
+    for slo, after_less, after_more in zip(plan.slos, *counts, strict=False):
+        less = f"{_share(after_less):.1%} after {'a lower rate' if is_rate else 'fewer users'}"
+        more = f"{_share(after_more):.1%} after {'a higher one' if is_rate else 'more'}"
+        shares.append(f"{less} and {more} over {slo} ({slo.allowed:.1%} allowed)")
+        if not invalid and differs(after_less, after_more):
+            differing.append(str(slo))
+    hysteresis = "no hysteresis is shown"
+    if differing:
+        hysteresis = f"hysteresis is shown: {' and '.join(differing)}"
+    sentence = f"{WORDS[verdict]} {load} held for {say_ns(held_ns)} more: "
+    sentence += f"{', '.join(shares)}; {hysteresis}."
     if verdict == Verdict.inconclusive:
-        said += f" A hold cannot be used: {why}." if why else " Try a longer --confirm."
-    return [Gate(AFTERWARDS, verdict, said)]
+        sentence += f" A hold cannot be used: {invalid}." if invalid else " Try a longer --confirm."
+    return sentence
 
 
-def differs(*holds: SloCounts) -> bool:
+def _share(counts: SloCounts) -> float:
+    return float(counts.k) / max(float(counts.n), 1)
+
+
+def differs(a: SloCounts, b: SloCounts) -> bool:
     """Whether the shares over the limit of two holds differ, at 5%."""
-    sizes, hits = [max(float(c.n), 1) for c in holds], [float(c.k) for c in holds]
-    both = sum(hits) / sum(sizes)
-    effects = [float(np.maximum(c.effect, c.above)) for c in holds]
-    error = sum(both * (1 - both) * e / n for e, n in zip(effects, sizes, strict=True)) ** 0.5
-    blocks = min(int(block_count(c.lifetimes)) for c in holds)
-    far = abs(hits[0] / sizes[0] - hits[1] / sizes[1])
-    return bool(far > t_quantile(0.975, max(blocks - 1, 1)) * error)
+    sizes = [max(float(counts.n), 1) for counts in (a, b)]
+    share = (float(a.k) + float(b.k)) / sum(sizes)  # of both, if they do not differ
+    variance = 0.0
+    for counts, size in zip((a, b), sizes, strict=True):
+        design_effect = float(np.maximum(counts.effect, counts.above))
+        variance += share * (1 - share) * design_effect / size
+    blocks = min(int(block_count(counts.lifetimes)) for counts in (a, b))
+    distance = abs(_share(a) - _share(b))
+    return bool(distance > t_quantile(0.975, max(blocks - 1, 1)) * variance**0.5)
 
 
 def spread(results: Sequence[Result], unit: str = "users") -> dict[str, Any]:
     """What several searches for the same knee promise, in a sentence too, and what they cost."""
-    kept = [one.knee.holds for one in results if one.status == Status.found and one.knee]
-    promises, levels = [one for one in kept if one], [x for one in results for x in one.levels]
-    mean = fmean(promises) if promises else nan
-    deviation = stdev(promises) if len(promises) > 1 else nan
+    knees = [result.knee for result in results if result.status == Status.found and result.knee]
+    promises = [knee.holds for knee in knees if knee.holds]
+    levels = [level for result in results for level in result.levels]
     load_s = sum(level.judged_ns - level.chosen_ns for level in levels) / SECOND
     requests = sum(level.all.ttft_ms.n for level in levels)
-    said = f"{len(promises)} of {len(results)} searches found a knee"
+    mean = fmean(promises) if promises else nan
+    deviation = stdev(promises) if len(promises) > 1 else nan
+    headline = f"{len(promises)} of {len(results)} searches found a knee"
     if promises:
-        said += f" and promise {min(promises):,} to {max(promises):,} {unit}: mean {mean:.3g}"
+        headline += f" and promise {min(promises):,} to {max(promises):,} {unit}: mean {mean:.3g}"
     if len(promises) > 1:
-        said += f", standard deviation {deviation:.2g} ({deviation / mean:.1%})"
-    said += f". They took {load_s:,.0f} s of load and {requests:,} requests."
+        headline += f", standard deviation {deviation:.2g} ({deviation / mean:.1%})"
+    headline += f". They took {load_s:,.0f} s of load and {requests:,} requests."
     return {
-        "headline": said,
+        "headline": headline,
         "promises": promises,
         "searches": len(results),
         "mean": mean,

@@ -21,12 +21,7 @@ import numpy as np
 
 from harness.core.states import Decision, Purpose, Status, StopRule
 from harness.load.arrivals import LoadTarget
-from harness.metrics.evidence import (
-    Evidence,
-    Window,
-    gather_evidence,
-    pool_evidence,
-)
+from harness.metrics.evidence import Evidence, Window, gather_evidence
 from harness.metrics.ledger import waiting_or_thinking
 from harness.search.busy_users import BUSY_SHARE, TURNOVERS, BusyUsers
 from harness.search.judge import Judgement, judge_share
@@ -40,6 +35,7 @@ from harness.search.level_state import (
     least_observed,
     next_level,
     should_drain,
+    with_earlier_holds,
 )
 from harness.search.next_level import Done, Hold, SearchPlan
 from harness.units import SECOND
@@ -105,10 +101,12 @@ class KneeController:
         self.levels: list[HeldLevel] = []
         self.result: Done | None = None
         self.server: ServerSample | None = None
-        self.began_ns = self.horizon_ns = -1
+        self.began_ns = -1
+        self.horizon_ns = -1
         self.now: CurrentLevel | None = None
         self.last_evidence: Evidence | None = None  # the latest figures of the current level
-        self._life_ns = self._think_ns = 0.0  # means: in flight, and the planned pause after it
+        self._life_ns = 0.0  # mean time of a request in flight
+        self._think_ns = 0.0  # mean planned pause after it
         self._recovering = False
         self._emptied: dict[int, int] = {}  # users of a drained level -> its index
         self._drains = True  # False once a drain takes too long: other clients use the server
@@ -127,21 +125,30 @@ class KneeController:
         self.server = server
         if self.began_ns < 0:
             self.began_ns = now_ns
+        last_horizon_ns = self.horizon_ns
         # The horizon never moves back, and records that are far too late do not hold it up.
         known_ns = now_ns - LAG_NS if known_ns is None else known_ns
-        before = self.horizon_ns
-        self.horizon_ns = max(known_ns, before, now_ns - MAX_LAG_NS)
+        self.horizon_ns = max(known_ns, last_horizon_ns, now_ns - MAX_LAG_NS)
         if self.result is None and self.now is None:
             self._advance(now_ns)
-        if self.now is not None and self.now.drain is not None:
-            self._drain(self.now, self.now.drain, now_ns, running_users)
-        elif self.now is not None and self.horizon_ns > before:
-            self._observe(self.now, now_ns, running_users)
+        if self.now is not None:
+            if self.now.drain is not None:
+                self._drain(self.now, self.now.drain, now_ns, running_users)
+            elif self.horizon_ns > last_horizon_ns:
+                self._observe(self.now, now_ns, running_users)
+        return self._load_target(running_users)
+
+    @property
+    def _is_rate(self) -> bool:
+        """Whether a level is a rate (open loop): its number counts steps of it, not users."""
+        return bool(self.plan.rate_step_per_s)
+
+    def _load_target(self, running_users: int) -> LoadTarget:
         if self.result is not None or self.now is None:
             return LoadTarget(0, 1.0, done=True)
         users = 0 if self.now.drain is not None else self.now.hold.users
         per_s = float(max(self.now.hold.users, running_users, 1))
-        pace = (len(self.levels), self.plan.rate_of(users)) if self.plan.rate_step_per_s else None
+        pace = (len(self.levels), self.plan.rate_of(users)) if self._is_rate else None
         return LoadTarget(users, per_s, pace=pace)
 
     def _advance(self, now_ns: int) -> None:
@@ -150,78 +157,87 @@ class KneeController:
             self.result = action
             return
         self.now = CurrentLevel(action, now_ns, now_ns)
-        last = self.levels[-1].window.users if self.levels else 0
+        last_users = self.levels[-1].window.users if self.levels else 0
         # A drained level is drained at both ends: `opens` before its first repeat, `closes` when
         # the next level begins.
-        closes = self._emptied.get(last) == len(self.levels) - 1
+        closes = self._emptied.get(last_users) == len(self.levels) - 1
         plain = all(level.evidence.plain for level in self.levels)
-        opens = action.users not in self._emptied
-        opens &= should_drain(action, self._life_ns, self.server, plain=plain)
-        batch = action.stop == StopRule.batch
-        backlog = bool(self.plan.rate_step_per_s) and action.users < last
-        if backlog or (self._drains and (opens or closes)):
-            self.now.drain = Drain(now_ns, self._slow(), batch or backlog)
-            self._emptied |= {action.users: len(self.levels)} if opens and not batch else {}
+        pays = should_drain(action, self._life_ns, self.server, plain=plain)
+        opens = pays and action.users not in self._emptied
+        is_batch = action.stop == StopRule.batch
+        leaves_backlog = self._is_rate and action.users < last_users
+        if leaves_backlog or (self._drains and (opens or closes)):
+            self.now.drain = Drain(now_ns, self._slow_ns(), batch=is_batch or leaves_backlog)
+            if opens and not is_batch:
+                self._emptied[action.users] = len(self.levels)
 
     def _drain(self, now: CurrentLevel, drain: Drain, now_ns: int, running_users: int) -> None:
-        if self.plan.rate_step_per_s:
-            running_users = self._in_flight() if self.horizon_ns > now.began_ns + SECOND else 1
-        empty = drain.over(now_ns, running_users, self.server)
+        if self._is_rate:
+            # Only records that reach this level say what is left of the one before.
+            is_recorded = self.horizon_ns > now.began_ns + SECOND
+            running_users = self._in_flight() if is_recorded else 1
+        is_empty = drain.over(now_ns, running_users, self.server)
         # A server that never becomes empty has other clients, so later levels do not try again.
-        self._drains = empty or not drain.late(now_ns)
-        if empty or not self._drains:
-            now.drain, now.loaded_ns = None, now_ns
+        self._drains = is_empty or not drain.late(now_ns)
+        if is_empty or not self._drains:
+            now.drain = None
+            now.loaded_ns = now_ns
             if now.hold.stop == StopRule.batch:  # it has no warm-up
-                now.ramped_ns = now.settled_ns = now_ns
+                now.ramped_ns = now_ns
+                now.settled_ns = now_ns
 
     def _observe(self, now: CurrentLevel, now_ns: int, running_users: int) -> None:
-        horizon = self.horizon_ns
+        horizon_ns = self.horizon_ns
+        is_settled = now.settled_ns >= 0
         # Before the level has settled only the last ten seconds matter, for the hard-failure check.
-        since = now.settled_ns if now.settled_ns >= 0 else now.began_ns - 10 * SECOND
-        failing = self._hard_fail(now, since, horizon)
-        if now.settled_ns >= 0 and not failing and now.hold.stop in FIXED_LENGTH:
-            self._hold(now, now_ns, horizon)
+        since_ns = now.settled_ns if is_settled else now.began_ns - 10 * SECOND
+        if self._fails_hard(now, since_ns, horizon_ns):
+            self._hard_failed(now, now_ns, horizon_ns)
             return
-        if failing:
-            self._hard_failed(now, now_ns, horizon)
+        if is_settled and now.hold.stop in FIXED_LENGTH:
+            self._hold(now, now_ns, horizon_ns)
             return
         # Evaluating a level reads all of its tokens, so those of a settled level are spaced out.
-        due = now.settled_ns < 0 or horizon >= now.next_look_ns
-        if not (due or self._spent(now, now_ns, horizon)):
+        is_due = not is_settled or horizon_ns >= now.next_look_ns
+        if not is_due and not self._spent(now, now_ns, horizon_ns):
             return
-        if now.settled_ns >= 0:
-            self._measure(now, self.records.table(since, horizon), now_ns, horizon)
+        if is_settled:
+            self._measure(now, self.records.table(since_ns, horizon_ns), now_ns, horizon_ns)
         elif now.ramped_ns >= 0:
-            self._settle(now, horizon)
+            self._settle(now, horizon_ns)
         else:
-            self._ramp(now, self.records.table(since, horizon).table, horizon, running_users)
+            table = self.records.table(since_ns, horizon_ns).table
+            self._ramp(now, table, horizon_ns, running_users)
 
     def _ramp(
-        self, now: CurrentLevel, table: RecordTable, horizon: int, running_users: int
+        self, now: CurrentLevel, table: RecordTable, horizon_ns: int, running_users: int
     ) -> None:
-        busy, self._think_ns = waiting_or_thinking(table, horizon)
-        waited = horizon - now.loaded_ns
-        if self.plan.rate_step_per_s:
-            if (table.sent_ns > now.loaded_ns + RATE_LEAD_NS).any() or waited > self._slow():
-                now.ramped_ns = horizon
-            return
+        busy_users, self._think_ns = waiting_or_thinking(table, horizon_ns)
+        waited_ns = horizon_ns - now.loaded_ns
         # A long queue at the server can keep users from being busy, so a long wait is enough.
-        there = running_users == now.hold.users
-        if there and waited > 0 and (busy >= BUSY_SHARE * now.hold.users or waited > self._slow()):
-            now.ramped_ns = horizon
+        is_slow = waited_ns > self._slow_ns()
+        if self._is_rate:
+            is_sending = bool((table.sent_ns > now.loaded_ns + RATE_LEAD_NS).any())
+            is_ramped = is_sending or is_slow
+        else:
+            are_there = running_users == now.hold.users and waited_ns > 0
+            is_ramped = are_there and (busy_users >= BUSY_SHARE * now.hold.users or is_slow)
+        if is_ramped:
+            now.ramped_ns = horizon_ns
 
-    def _slow(self) -> float:
+    def _slow_ns(self) -> float:
         """Longest wait for the load to build up: three requests and pauses, as last measured."""
         return 3 * (self._life_ns + self._think_ns) if self._life_ns else 30.0 * SECOND
 
-    def _settle(self, now: CurrentLevel, horizon: int) -> None:
-        ended, _ = self.records.ended(now.ramped_ns + 1, horizon)
-        users = max(self._in_flight(), 1) if self.plan.rate_step_per_s else now.hold.users
-        turned = ended >= self._turnovers(now) * users
-        if turned or horizon - now.ramped_ns > self._slow():
-            now.settled_ns = horizon
-            if self.plan.rate_step_per_s:  # not before: above capacity it grows and grows
-                self._life_ns = (horizon - now.ramped_ns) * users / max(ended, 1)
+    def _settle(self, now: CurrentLevel, horizon_ns: int) -> None:
+        ended, _ = self.records.ended(now.ramped_ns + 1, horizon_ns)
+        concurrency = max(self._in_flight(), 1) if self._is_rate else now.hold.users
+        since_ramp_ns = horizon_ns - now.ramped_ns
+        has_turned_over = ended >= self._turnovers(now) * concurrency
+        if has_turned_over or since_ramp_ns > self._slow_ns():
+            now.settled_ns = horizon_ns
+            if self._is_rate:  # not before: above capacity it grows and grows
+                self._life_ns = since_ramp_ns * concurrency / max(ended, 1)  # Little's law
 
     def _in_flight(self) -> int:
         """Requests in flight at the horizon, from the records."""
@@ -230,124 +246,160 @@ class KneeController:
 
     def _turnovers(self, now: CurrentLevel) -> int:
         hold = now.hold
-        before = self.levels[-1].window.users if self.levels else 0
-        drained = now.loaded_ns > now.began_ns  # then the load has changed a lot
-        nearby = not drained and abs(before - hold.users) <= MAX_RELATIVE_CHANGE * hold.users
-        return TURNOVERS_LEAN if nearby or hold.stop == StopRule.lean else TURNOVERS
+        last_users = self.levels[-1].window.users if self.levels else 0
+        was_drained = now.loaded_ns > now.began_ns  # then the load has changed a lot
+        is_near = abs(last_users - hold.users) <= MAX_RELATIVE_CHANGE * hold.users
+        is_small_change = is_near and not was_drained
+        return TURNOVERS_LEAN if is_small_change or hold.stop == StopRule.lean else TURNOVERS
 
-    def _window(self, now: CurrentLevel, horizon: int, now_ns: int) -> Window:
-        settled = now.settled_ns if now.settled_ns >= 0 else now.began_ns
+    def _window(self, now: CurrentLevel, end_ns: int, now_ns: int) -> Window:
+        start_ns = now.ramped_ns if now.ramped_ns >= 0 else now.began_ns
+        settled_ns = now.settled_ns if now.settled_ns >= 0 else now.began_ns
         return Window(
             index=len(self.levels),
             users=now.hold.users,
             purpose=now.hold.purpose,
             chosen_ns=now.began_ns,
-            start_ns=now.ramped_ns if now.ramped_ns >= 0 else now.began_ns,
-            settled_ns=settled,
-            end_ns=max(horizon, settled),
+            start_ns=start_ns,
+            settled_ns=settled_ns,
+            end_ns=max(end_ns, settled_ns),
             judged_ns=now_ns,
             rate_per_s=self.plan.rate_of(now.hold.users),
         )
 
-    def _measure(self, now: CurrentLevel, seen: RecordSource, now_ns: int, horizon: int) -> None:
-        capped = self._spent(now, now_ns, horizon)
-        window = self._window(now, horizon, now_ns)
-        evidence = self.last_evidence = gather_evidence(seen, window, self.plan.slos)
-        # After a tenth of the time so far: the cost of all evaluations is proportional to it.
-        now.next_look_ns = horizon + max(LOOK_NS[evidence.plain], (horizon - now.settled_ns) // 10)
+    def _measure(
+        self, now: CurrentLevel, records: RecordSource, now_ns: int, horizon_ns: int
+    ) -> None:
+        is_spent = self._spent(now, now_ns, horizon_ns)
+        window = self._window(now, horizon_ns, now_ns)
+        evidence = gather_evidence(records, window, self.plan.slos)
+        self.last_evidence = evidence
         self._life_ns = evidence.lifetime_ns
-        held = pool_evidence(
-            [s.evidence for s in self.levels if s.window.users == window.users and not s.invalid]
-            + [evidence]
-        )
-        failing = evidence.errors.sum() > self._hard_share * evidence.ended.sum()
-        if failing and self.plan.judge(evidence).decision == Decision.failed:
-            self._hard_failed(now, now_ns, horizon)
-        elif capped or self._enough(now, evidence, held):
-            self._finish(window, seen, evidence, self.plan.judge(held))
+        # After a tenth of the time so far: the cost of all evaluations is proportional to it.
+        wait_ns = max(LOOK_NS[evidence.plain], (horizon_ns - now.settled_ns) // 10)
+        now.next_look_ns = horizon_ns + wait_ns
+        pooled = with_earlier_holds(evidence, self.levels)
+        mostly_fails = evidence.errors.sum() > self._hard_share * evidence.ended.sum()
+        if mostly_fails and self.plan.judge(evidence).decision == Decision.failed:
+            self._hard_failed(now, now_ns, horizon_ns)
+        elif is_spent or self._enough(now, evidence, pooled):
+            self._finish(window, records, evidence, self.plan.judge(pooled))
             self._advance(now_ns)
 
-    def _hold(self, now: CurrentLevel, now_ns: int, horizon: int) -> None:
+    def _hold(self, now: CurrentLevel, now_ns: int, horizon_ns: int) -> None:
         """Hold a given level: its length is fixed, so no token is read while it lasts."""
-        hold, length = now.hold, horizon - now.settled_ns
-        ended, bad = self.records.ended(now.settled_ns, horizon)
-        if not self.plan.rate_step_per_s:
-            self._life_ns = hold.users * length / ended if ended else length  # Little's law
-        too_many = judge_share(ended, bad, self.plan.max_errors, self.plan.level_alpha)
-        if bad > self._hard_share * ended and too_many == Decision.failed:
-            self._hard_failed(now, now_ns, horizon)
+        length_ns = horizon_ns - now.settled_ns
+        ended, failed = self.records.ended(now.settled_ns, horizon_ns)
+        if not self._is_rate:
+            # Little's law
+            self._life_ns = now.hold.users * length_ns / ended if ended else length_ns
+        decision = judge_share(ended, failed, self.plan.max_errors, self.plan.level_alpha)
+        if failed > self._hard_share * ended and decision == Decision.failed:
+            self._hard_failed(now, now_ns, horizon_ns)
             return
-        end_ns = -1
-        if hold.stop == StopRule.time and length >= hold.max_ns:
-            end_ns = horizon
-        elif hold.stop == StopRule.requests and ended >= hold.max_requests:
-            # The window ends when the last of the counted requests was sent; all of them are
-            # followed to their ends when the records are complete.
-            sent = np.sort(self.records.table(now.settled_ns, horizon).table.sent_ns)
-            sent = sent[sent >= now.settled_ns][: hold.max_requests]
-            if len(sent) == hold.max_requests:  # exactly that many requests
-                end_ns = int(sent[-1])
-        elif hold.stop == StopRule.batch and ended >= hold.max_requests:
-            batch = self.records.table(now.settled_ns, horizon).table
-            now.ramped_ns = now.settled_ns = int(batch.sent_ns.min())
-            end_ns = int(batch.done_ns.max())
-        if end_ns >= 0:
+        end_ns = self._end_of_hold(now, ended, horizon_ns)
+        if end_ns is not None:
             self._put_off(self._window(now, end_ns, now_ns))
             self._advance(now_ns)
 
+    def _end_of_hold(self, now: CurrentLevel, ended: int, horizon_ns: int) -> int | None:
+        """When a given level ended, of whose requests so many have; None: it has not yet."""
+        hold = now.hold
+        if hold.stop == StopRule.time:
+            return horizon_ns if horizon_ns - now.settled_ns >= hold.max_ns else None
+        if ended < hold.max_requests:
+            return None
+        table = self.records.table(now.settled_ns, horizon_ns).table
+        if hold.stop == StopRule.batch:
+            first_sent_ns = int(table.sent_ns.min())
+            now.ramped_ns = first_sent_ns
+            now.settled_ns = first_sent_ns
+            return int(table.done_ns.max())
+        # The window ends when the last of the counted requests was sent; all of them are followed
+        # to their ends when the records are complete.
+        sent_ns = np.sort(table.sent_ns)
+        counted_ns = sent_ns[sent_ns >= now.settled_ns][: hold.max_requests]
+        return int(counted_ns[-1]) if len(counted_ns) == hold.max_requests else None
+
     def _put_off(self, window: Window) -> None:
         """Keep a given level; it is judged and audited after the run."""
-        ended, bad = self.records.ended(window.settled_ns, window.end_ns)
-        seconds = max(window.end_ns - window.settled_ns, 1) / SECOND
-        ends, errors, tokens = (np.array([float(n)]) for n in (ended, bad, 0))
-        empty = Evidence(window, self._life_ns, seconds, (), ends, errors, tokens)
+        ended, failed = self.records.ended(window.settled_ns, window.end_ns)
+        evidence = Evidence(
+            window,
+            self._life_ns,
+            seconds=max(window.end_ns - window.settled_ns, 1) / SECOND,
+            grids=(),
+            ended=np.array([float(ended)]),
+            errors=np.array([float(failed)]),
+            tokens=np.array([0.0]),
+        )
         at_the_end = "judged from the records at the end"
         judgement = Judgement(Decision.held, at_the_end, leans_to_fail=False)
-        self._keep(HeldLevel(window, empty, judgement, audited=self.audit is None))
+        self._keep(HeldLevel(window, evidence, judgement, audited=self.audit is None))
 
-    def _spent(self, now: CurrentLevel, now_ns: int, horizon: int) -> bool:
+    def _spent(self, now: CurrentLevel, now_ns: int, horizon_ns: int) -> bool:
         """Whether the time is up: the cap with enough requests, twice the cap, or the budget."""
-        length = horizon - now.settled_ns
-        too_few = self.last_evidence is None or self.last_evidence.window.index != len(self.levels)
-        if not too_few and self.last_evidence is not None:
-            short = length < _min_lifetimes(now.hold) * self.last_evidence.lifetime_ns
-            too_few = short or least_observed(self.last_evidence, self.plan) < CLEARLY_BAD_MIN_N
+        if now_ns - self.began_ns >= self.plan.budget_ns:
+            return True
+        length_ns = horizon_ns - now.settled_ns
         # Without enough observations the level may take twice its cap, but never more than the
         # budget.
-        over_budget = now_ns - self.began_ns >= self.plan.budget_ns
-        return over_budget or length >= now.hold.max_ns * (2 if too_few else 1)
+        caps = 1 if self._observed_enough(now, length_ns) else 2
+        return length_ns >= now.hold.max_ns * caps
 
-    def _enough(self, now: CurrentLevel, evidence: Evidence, held: Evidence) -> bool:
-        """Whether the level may end before its cap."""
-        length = evidence.window.end_ns - evidence.window.settled_ns
+    def _observed_enough(self, now: CurrentLevel, length_ns: int) -> bool:
+        """Whether the level, held so long, was looked at and showed enough to be ended."""
+        evidence = self.last_evidence
+        if evidence is None or evidence.window.index != len(self.levels):
+            return False
+        if length_ns < _min_lifetimes(now.hold) * evidence.lifetime_ns:
+            return False
+        return least_observed(evidence, self.plan) >= CLEARLY_BAD_MIN_N
+
+    def _enough(self, now: CurrentLevel, evidence: Evidence, pooled: Evidence) -> bool:
+        """Whether the level may end before its cap; `pooled`: with its earlier holds."""
         if evidence.unstable:  # held longer, it would only leave more behind
             return True
+        length_ns = evidence.window.end_ns - evidence.window.settled_ns
         if now.hold.stop == StopRule.steady:
-            enough = evidence.ended.sum() >= CLEARLY_BAD_MIN_N
-            return bool(enough and length >= STEADY_LIFETIMES * evidence.lifetime_ns)
-        lifetimes = length / max(evidence.lifetime_ns, 1)
-        if lifetimes < _min_lifetimes(now.hold) or lacks_scrapes(evidence, self.plan, self.server):
+            is_long = length_ns >= STEADY_LIFETIMES * evidence.lifetime_ns
+            return bool(is_long and evidence.ended.sum() >= CLEARLY_BAD_MIN_N)
+        lifetimes = length_ns / max(evidence.lifetime_ns, 1)
+        is_too_short = lifetimes < _min_lifetimes(now.hold)
+        if is_too_short or lacks_scrapes(evidence, self.plan, self.server):
             return False
-        decision, lean = self.plan.judge(held).decision, now.hold.stop == StopRule.lean
-        # Queues grow slowly near the knee, and where calm lasts no level may end at its calmest.
-        outlasted = lean or (lifetimes >= GOOD_LIFETIMES and not evidence.lasting)
-        decided = decision == Decision.failed or (decision == Decision.passed and outlasted)
+        is_decided = self._is_decided(now.hold, evidence, pooled, lifetimes)
         if now.hold.purpose == Purpose.repeat and not evidence.plain:
-            return decided and self.plan.judge(evidence).decision != Decision.inconclusive
-        look = evidence.plain and now.hold.purpose == Purpose.bisect  # a side is enough
-        decided |= look and self.plan.leans(held) != Decision.inconclusive
-        return decided or ((lean or look) and is_far(evidence, self.plan))
+            # each hold by itself, too
+            return is_decided and self.plan.judge(evidence).decision != Decision.inconclusive
+        is_look = evidence.plain and now.hold.purpose == Purpose.bisect  # a side is enough
+        if is_decided or (is_look and self.plan.leans(pooled) != Decision.inconclusive):
+            return True
+        return (is_look or now.hold.stop == StopRule.lean) and is_far(evidence, self.plan)
+
+    def _is_decided(
+        self, hold: Hold, evidence: Evidence, pooled: Evidence, lifetimes: float
+    ) -> bool:
+        """Whether the sequential test has decided, and may do so after as many lifetimes."""
+        decision = self.plan.judge(pooled).decision
+        if decision != Decision.passed:
+            return decision == Decision.failed
+        if hold.stop == StopRule.lean:
+            return True
+        # Queues grow slowly near the knee, and where calm lasts no level may end at its calmest.
+        return lifetimes >= GOOD_LIFETIMES and not evidence.lasting
 
     def _finish(
-        self, window: Window, seen: RecordSource, evidence: Evidence, judgement: Judgement
+        self, window: Window, records: RecordSource, evidence: Evidence, judgement: Judgement
     ) -> None:
-        why = self.audit(window, seen) if self.audit else ""
+        why = self.audit(window, records) if self.audit else ""
         self._recovering = False  # the server answers again
         self._keep(HeldLevel(window, evidence, judgement, why))
 
     def _keep(self, level: HeldLevel) -> None:
         self.levels.append(level)
-        self.now, self.last_evidence = None, None
+        self.now = None
+        self.last_evidence = None
         self.on_level(level)
 
     def close(self, now_ns: int, *, data_ended: bool = False) -> None:
@@ -356,19 +408,20 @@ class KneeController:
         `data_ended`: all that there was to send has been sent. It may have been quick: then when
         the level had settled is read from the records, not from when this was noticed.
         """
-        now, self.now = self.now, None
+        now = self.now
+        self.now = None
         if now is None or self.result is not None or now.hold.stop == StopRule.batch:
             return
-        if data_ended and not self.plan.rate_step_per_s:
+        if data_ended and not self._is_rate:
             self._settle_by_records(now, now_ns)
         if now.settled_ns >= 0 and now_ns > now.settled_ns:
             window = self._window(now, now_ns, now_ns)
             if now.hold.stop in FIXED_LENGTH:
                 self._put_off(window)
                 return
-            seen = self.records.table(now.settled_ns, now_ns)
-            evidence = gather_evidence(seen, window, self.plan.slos)
-            self._finish(window, seen, evidence, self.plan.judge(evidence))
+            records = self.records.table(now.settled_ns, now_ns)
+            evidence = gather_evidence(records, window, self.plan.slos)
+            self._finish(window, records, evidence, self.plan.judge(evidence))
 
     def _settle_by_records(self, now: CurrentLevel, now_ns: int) -> None:
         """As the records have it; not at all where nothing was sent after that."""
@@ -381,43 +434,45 @@ class KneeController:
         ramped = busy.ramped(now.hold.users, now.began_ns)
         settled = busy.settled(ramped, now.hold.users) if ramped >= 0 else None
         if settled is not None and settled < busy.sent[-1]:
-            now.ramped_ns, now.settled_ns = ramped, settled
+            now.ramped_ns = ramped
+            now.settled_ns = settled
 
     @property
     def _hard_share(self) -> float:
         """The share of failures that ends a level: half, or --max-errors if that is larger."""
         return max(HARD_FAIL_SHARE, self.plan.max_errors)
 
-    def _hard_fail(self, now: CurrentLevel, since: int, horizon: int) -> bool:
+    def _fails_hard(self, now: CurrentLevel, since_ns: int, horizon_ns: int) -> bool:
         if now.hold.stop == StopRule.requests:
-            ended, bad = self.records.ended(now.began_ns + 1, horizon)
-            if bad == ended >= max(now.hold.max_requests, ALL_FAILED):
+            ended, failed = self.records.ended(now.began_ns + 1, horizon_ns)
+            if failed == ended >= max(now.hold.max_requests, ALL_FAILED):
                 return True
-        if horizon - now.began_ns < HARD_FAIL_NS:
+        if horizon_ns - now.began_ns < HARD_FAIL_NS:
             return False
-        after = max(now.began_ns, horizon - HARD_FAIL_NS)
-        ended, bad = self.records.ended(max(after + 1, since), horizon)
-        return bad >= HARD_FAIL_MIN_FAILURES and bad > self._hard_share * ended
+        after_ns = max(now.began_ns, horizon_ns - HARD_FAIL_NS)
+        ended, failed = self.records.ended(max(after_ns + 1, since_ns), horizon_ns)
+        return failed >= HARD_FAIL_MIN_FAILURES and failed > self._hard_share * ended
 
-    def _hard_failed(self, now: CurrentLevel, now_ns: int, horizon: int) -> None:
+    def _hard_failed(self, now: CurrentLevel, now_ns: int, horizon_ns: int) -> None:
         """End the level as failed and return to the last level that passed.
 
         A second hard failure there ends the run, and so does the first one of given levels.
         """
-        now.settled_ns = max(now.began_ns, horizon - HARD_FAIL_NS)
-        window = self._window(now, horizon, now_ns)
+        now.settled_ns = max(now.began_ns, horizon_ns - HARD_FAIL_NS)
+        window = self._window(now, horizon_ns, now_ns)
+        records = self.records.table(now.settled_ns, horizon_ns)
+        evidence = gather_evidence(records, window, self.plan.slos)
         judgement = Judgement(Decision.failed, HARD_FAILED, leans_to_fail=True)
-        seen = self.records.table(now.settled_ns, horizon)  # not audited: then no count adds up
-        self._keep(HeldLevel(window, gather_evidence(seen, window, self.plan.slos), judgement))
+        # Not audited: after so many failures no count adds up.
+        self._keep(HeldLevel(window, evidence, judgement))
         # Go back to the highest level that passed below this one, or to the lowest level of all.
-        good = [s.window.users for s in self.levels if s.judgement.decision == Decision.passed]
-        lower = [g for g in good if g < window.users]
-        nowhere = not lower and window.users <= self.plan.min_users
-        if self._recovering or nowhere or now.hold.stop in FIXED_LENGTH:
+        passed = [level for level in self.levels if level.judgement.decision == Decision.passed]
+        passed_below = [x.window.users for x in passed if x.window.users < window.users]
+        is_lowest = not passed_below and window.users <= self.plan.min_users
+        if self._recovering or is_lowest or now.hold.stop in FIXED_LENGTH:
             self.result = Done(Status.target_failed, None)
             return
         self._recovering = True
-        back = max(lower, default=self.plan.min_users)
-        self.now = CurrentLevel(
-            Hold(back, Purpose.down, StopRule.lean, self.plan.budget_ns // 10), now_ns, now_ns
-        )
+        users = max(passed_below, default=self.plan.min_users)
+        hold = Hold(users, Purpose.down, StopRule.lean, self.plan.budget_ns // 10)
+        self.now = CurrentLevel(hold, now_ns, now_ns)

@@ -112,50 +112,75 @@ def count_slices(
 ) -> SloCounts:
     """Counts from slices of a level, of about equal size and in the order of time."""
     units = int(np.clip(lifetimes, 1, sizes.shape[-1]))
-    sizes, hits = sum_groups(sizes, units), sum_groups(hits, units)
+    unit_sizes = sum_groups(sizes, units)
+    unit_hits = sum_groups(hits, units)
     blocks = min(int(block_count(lifetimes)), units)
-    effect = design_effects(sum_groups(sizes, blocks), sum_groups(hits, blocks))
-    shares = (hits / np.maximum(sizes, 1)).sum(axis=-1)
-    n, k, held = sizes.sum(axis=-1), hits.sum(axis=-1), np.asarray(lifetimes)
-    made = (n, k, held, np.asarray(units), shares, effect, above, together)
-    return SloCounts(slo, allowed, requests, *made)
+    effect = design_effects(sum_groups(unit_sizes, blocks), sum_groups(unit_hits, blocks))
+    return SloCounts(
+        slo,
+        allowed,
+        requests,
+        n=unit_sizes.sum(axis=-1),
+        k=unit_hits.sum(axis=-1),
+        lifetimes=np.asarray(lifetimes),
+        units=np.asarray(units),
+        shares=(unit_hits / np.maximum(unit_sizes, 1)).sum(axis=-1),
+        effect=effect,
+        above=above,
+        together=together,
+    )
 
 
 def p_missed(c: SloCounts) -> Floats:
     """P-value against "the share is at most the one allowed", before Holm's procedure."""
     if not 0 < c.allowed < 1:
         return np.where((c.k > 0) & (c.allowed <= 0), 0.0, 1.0)
-    by_block = binomial_tail(c.k / c.effect, c.n / c.effect, c.allowed)
-    by_block = student_p_value(by_block, block_count(c.lifetimes) - 1) / (1 - BURST_ALPHA_SHARE)
-    return np.minimum(by_block, binomial_tail(c.shares, c.units, c.allowed) / BURST_ALPHA_SHARE)
+    # By blocks: as many independent observations as the design effect leaves of them.
+    p_blocks = binomial_tail(c.k / c.effect, c.n / c.effect, c.allowed)
+    p_blocks = student_p_value(p_blocks, block_count(c.lifetimes) - 1)
+    # By whole units, which a single large burst cannot hide from.
+    p_units = binomial_tail(c.shares, c.units, c.allowed)
+    return np.minimum(p_blocks / (1 - BURST_ALPHA_SHARE), p_units / BURST_ALPHA_SHARE)
 
 
 def p_met(c: SloCounts) -> Floats:
     """P-value against "the share is at least the one allowed"."""
-    clean, effect = c.n - c.k, np.maximum(c.effect, c.above)
-    sure = binomial_tail(clean / c.together, c.n / c.together, 1 - c.allowed)
-    guess = binomial_tail(clean / effect, c.n / effect, 1 - c.allowed)
-    return np.maximum(
-        sure, student_p_value(guess, block_count(c.lifetimes) - 1) / EFFECT_ALPHA_SHARE
-    )
+    n_under = c.n - c.k
+    # With every wave counted as one observation, which it is at worst.
+    p_sure = binomial_tail(n_under / c.together, c.n / c.together, 1 - c.allowed)
+    # With the design effect that was seen, of which the test does not know how exact it is.
+    effect = np.maximum(c.effect, c.above)
+    p_estimated = binomial_tail(n_under / effect, c.n / effect, 1 - c.allowed)
+    p_estimated = student_p_value(p_estimated, block_count(c.lifetimes) - 1)
+    return np.maximum(p_sure, p_estimated / EFFECT_ALPHA_SHARE)
 
 
 def holm(p: Floats, weights: Floats, alpha: float = ALPHA) -> tuple[NDArray[np.bool_], Floats]:
     """Weighted Holm: (which hypotheses are rejected, the alpha that each was tested at)."""
-    rejected, levels, left = np.zeros(len(p), bool), np.zeros(len(p)), float(weights.sum())
+    rejected = np.zeros(len(p), bool)
+    tested_at = np.zeros(len(p))
+    weight_left = float(weights.sum())
     for i in np.argsort(p / weights, kind="stable"):
-        levels[i] = alpha * weights[i] / left
-        rejected[i] = p[i] <= levels[i]
+        tested_at[i] = alpha * weights[i] / weight_left
+        rejected[i] = p[i] <= tested_at[i]
         if not rejected[i]:
             break
-        left -= weights[i]
-    return rejected, np.where(rejected, levels, alpha * weights / max(left, 1e-9))
+        weight_left -= weights[i]
+    # Those left would be tested next at what is left of the weights.
+    next_alphas = alpha * weights / max(weight_left, 1e-9)
+    return rejected, np.where(rejected, tested_at, next_alphas)
 
 
 def _needs_more(c: SloCounts, alpha_missed: float) -> int | None:
     """How many more requests of the same kind would decide; None: too many or unknown."""
-    test, alpha = (p_met, ALPHA) if c.k < c.allowed * c.n else (p_missed, alpha_missed)
-    low, high = 1.0, MAX_FACTOR
+    if c.k < c.allowed * c.n:
+        test = p_met
+        alpha = ALPHA
+    else:
+        test = p_missed
+        alpha = alpha_missed
+    low = 1.0
+    high = MAX_FACTOR
     # Two passes over a logarithmic grid: the second refines the first interval that decides.
     for _ in range(2):
         times = np.geomspace(low, high, 256)
@@ -163,35 +188,52 @@ def _needs_more(c: SloCounts, alpha_missed: float) -> int | None:
         if not decides.any():
             return None
         first = int(np.argmax(decides))
-        low, high = times[max(first - 1, 0)], times[first]
+        low = times[max(first - 1, 0)]
+        high = times[first]
     return max(ceil((high - 1) * c.requests), 1)
 
 
 def _result(c: SloCounts, alpha: float, *, is_missed: bool) -> SloResult:
-    n, k, verdict, more = float(c.n), float(c.k), Verdict.inconclusive, None
+    verdict = Verdict.inconclusive
+    needs_more = None
     if is_missed:
         verdict = Verdict.missed
-    elif c.slo != ERROR_RATE and n > 0:
-        verdict = Verdict.met if float(p_met(c)) <= ALPHA else verdict
-        more = None if verdict == Verdict.met else _needs_more(c, alpha)
+    elif c.slo != ERROR_RATE and c.n > 0:
+        if float(p_met(c)) <= ALPHA:
+            verdict = Verdict.met
+        else:
+            needs_more = _needs_more(c, alpha)
     return SloResult(
-        c.slo, verdict, n=round(n), n_over=round(k), allowed=c.allowed, needs_more=more
+        c.slo,
+        verdict,
+        n=round(float(c.n)),
+        n_over=round(float(c.k)),
+        allowed=c.allowed,
+        needs_more=needs_more,
     )
 
 
 def decide(levels: Sequence[Sequence[SloCounts]]) -> list[LevelResult]:
     """Every SLO and the failures of every level of a run, as `counts_of` counted them."""
-    every = [counts for level in levels for counts in level]
-    p = np.array([float(p_missed(c)) for c in every])
-    weights = np.array([ERRORS_WEIGHT if c.slo == ERROR_RATE else 1.0 for c in every])
+    hypotheses = [counts for level in levels for counts in level]
+    p = np.array([float(p_missed(c)) for c in hypotheses])
+    weights = np.array([ERRORS_WEIGHT if c.slo == ERROR_RATE else 1.0 for c in hypotheses])
     # Without observations there is nothing to test; if none or all may fail, nothing is random.
-    tested = np.array([0 < c.allowed < 1 and c.n > 0 for c in every], bool)
-    found, alphas = p <= 0, np.zeros(len(p))
-    found[tested], alphas[tested] = holm(p[tested], weights[tested])
-    each = zip(every, found, alphas, strict=True)
-    results = (_result(c, float(alpha), is_missed=bool(is_missed)) for c, is_missed, alpha in each)
-    by_level = [[next(results) for _ in level] for level in levels]
-    return [LevelResult(tuple(row[:-1]), row[-1]) for row in by_level]
+    is_tested = [0 < c.allowed < 1 and c.n > 0 for c in hypotheses]
+    tested = np.array(is_tested, bool)
+    are_missed = p <= 0
+    alphas = np.zeros(len(p))
+    are_missed[tested], alphas[tested] = holm(p[tested], weights[tested])
+    outcomes = zip(alphas, are_missed, strict=True)  # in the order of the hypotheses
+    decided = []
+    for level in levels:
+        results = []
+        for c in level:
+            alpha, is_missed = next(outcomes)
+            results.append(_result(c, float(alpha), is_missed=bool(is_missed)))
+        *slos, errors = results
+        decided.append(LevelResult(tuple(slos), errors))
+    return decided
 
 
 def counts_of(
@@ -208,29 +250,54 @@ def counts_of(
     `table`: requests as they ended (thinned out is enough). `judged` and `gaps`: the counted tokens
     of the window; only SLOs on gaps need them.
     """
-    level = table.select((table.sent_ns >= window.settled_ns) & (table.sent_ns <= window.end_ns))
-    level = level.ordered(np.argsort(level.sent_ns, kind="stable"))
+    requests = table.select((table.sent_ns >= window.settled_ns) & (table.sent_ns <= window.end_ns))
+    requests = requests.ordered(np.argsort(requests.sent_ns, kind="stable"))
     users = concurrency(table, window)
-    lifetimes = len(level) / users
     counts = []
     for slo in slos:
-        name, allowed = str(slo), slo.allowed
         if judged is not None and gaps is not None and slo in judged.grids:
-            grid = judged.grids[slo]
-            sizes, hits = grid.sum(axis=1), grid[:, BINS_PER_SIDE + 1 :].sum(axis=1)
-            together = max(float(sizes.sum()) / (WAVES_PER_LIFETIME * max(lifetimes, 1)), 1)
-            held = {"lifetimes": lifetimes, "together": together}
-            above = gaps[slo.metric].effect(1 - 2 * allowed)
-            counts.append(count_slices(name, allowed, len(level), sizes, hits, **held, above=above))
-            continue
-        seen = SLO_METRICS[slo.metric].observe(level)
-        known = np.isfinite(seen.hi_ns) | (seen.lo_ns > slo.limit_ns)  # else open, not over yet
-        ns, sent = seen.ns[known], level.sent_ns[seen.row[known]]
-        over = ns > slo.limit_ns
-        counts.append(count_in_order(name, allowed, over, sent, users=users, values=ns))
-    ended = ~level.is_open
-    bad, sent = failed_requests(level)[ended], level.sent_ns[ended]
-    return [*counts, count_in_order(ERROR_RATE, max_errors, bad, sent, users=users)]
+            high_effect = gaps[slo.metric].effect(1 - 2 * slo.allowed)
+            counts.append(_count_gaps(slo, judged.grids[slo], len(requests), users, high_effect))
+        else:
+            counts.append(_count_latencies(slo, requests, users))
+    ended = ~requests.is_open
+    failed = failed_requests(requests)[ended]
+    sent_ns = requests.sent_ns[ended]
+    counts.append(count_in_order(ERROR_RATE, max_errors, failed, sent_ns, users=users))
+    return counts
+
+
+def _count_gaps(
+    slo: Slo, grid: Floats, requests: int, users: float, high_effect: float
+) -> SloCounts:
+    """The gaps between tokens over a limit; `grid`: of an EvidenceCounter.
+
+    `high_effect`: the design effect of the highest gaps, twice as many as are allowed over it.
+    """
+    sizes = grid.sum(axis=1)
+    hits = grid[:, BINS_PER_SIDE + 1 :].sum(axis=1)
+    lifetimes = requests / users
+    together = max(float(sizes.sum()) / (WAVES_PER_LIFETIME * max(lifetimes, 1)), 1)
+    return count_slices(
+        str(slo),
+        slo.allowed,
+        requests,
+        sizes,
+        hits,
+        lifetimes=lifetimes,
+        together=together,
+        above=high_effect,
+    )
+
+
+def _count_latencies(slo: Slo, requests: RecordTable, users: float) -> SloCounts:
+    """The requests over a limit, which are in the order in which they were sent."""
+    latencies = SLO_METRICS[slo.metric].observe(requests)
+    # An open request counts as soon as it is over the limit.
+    known = np.isfinite(latencies.hi_ns) | (latencies.lo_ns > slo.limit_ns)
+    ns = latencies.ns[known]
+    sent_ns = requests.sent_ns[latencies.row[known]]
+    return count_in_order(str(slo), slo.allowed, ns > slo.limit_ns, sent_ns, users=users, values=ns)
 
 
 def count_in_order(
@@ -246,15 +313,28 @@ def count_in_order(
 
     `values` show how the highest ones cluster. `over` and `values` may have a leading axis.
     """
-    n, one = len(sent), np.ones(max(len(sent), 1))
+    n = len(sent)
     if not n:
-        return count_slices(slo, allowed, 0, 0 * one, 0 * one, lifetimes=0, together=1)
+        empty = np.zeros(1)
+        return count_slices(slo, allowed, 0, empty, empty, lifetimes=0, together=1)
+    sizes = np.ones(n)
     lifetimes = n / users
-    near = (sent[-1] - sent[0]) / lifetimes / (2 * WAVES_PER_LIFETIME)
-    together = np.searchsorted(sent, sent + near, "right") - np.searchsorted(sent, sent - near)
+    # How many requests were sent within half a wave before or after each one.
+    half_wave_ns = (sent[-1] - sent[0]) / lifetimes / (2 * WAVES_PER_LIFETIME)
+    n_until = np.searchsorted(sent, sent + half_wave_ns, "right")
+    n_before = np.searchsorted(sent, sent - half_wave_ns)
     above: Floats | float = 1.0
     if values is not None:
-        blocks, high = int(block_count(lifetimes)), tail_of(values, 1 - 2 * allowed)
-        above = design_effects(sum_groups(one, blocks), sum_groups(high, blocks))
-    held = {"lifetimes": lifetimes, "together": float(together.mean())}
-    return count_slices(slo, allowed, n, one, over, **held, above=above)
+        blocks = int(block_count(lifetimes))
+        high = tail_of(values, 1 - 2 * allowed)
+        above = design_effects(sum_groups(sizes, blocks), sum_groups(high, blocks))
+    return count_slices(
+        slo,
+        allowed,
+        n,
+        sizes,
+        over,
+        lifetimes=lifetimes,
+        together=float((n_until - n_before).mean()),
+        above=above,
+    )

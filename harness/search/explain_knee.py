@@ -39,6 +39,7 @@ from harness.search.trend import dependent, drift_sentence
 from harness.units import MS
 
 if TYPE_CHECKING:
+    from harness.metrics.evidence import Evidence
     from harness.metrics.level_figures import MaxNumSeqs
     from harness.metrics.record_source import RecordSource
     from harness.metrics.slo import Slo
@@ -67,21 +68,27 @@ def with_observations(
     `some`: scrapes that not all replicas answered. `counted`: its token statistics, if they exist
     already; `table` then needs no tokens.
     """
-    gaps, sample = (counted.tokens.gaps, counted.sample) if counted else (None, None)
-    start, end = window.settled_ns, window.end_ns
-    inside = samples_within(samples, start, end)
-    server, replicas = server_figures(inside), replica_figures(inside)
-    each = sorted([*inside, *samples_within(some, start, end)], key=lambda sample: sample.at_ns)
+    start_ns = window.settled_ns
+    end_ns = window.end_ns
+    token_gaps = counted.tokens.gaps if counted else None
+    gap_sample = counted.sample if counted else None
+    complete_scrapes = samples_within(samples, start_ns, end_ns)
+    all_scrapes = [*complete_scrapes, *samples_within(some, start_ns, end_ns)]
+    all_scrapes.sort(key=lambda scrape: scrape.at_ns)
+    gpu_samples = samples_within(gpus, start_ns, end_ns)
+    server = server_figures(complete_scrapes)
     return replace(
         level,
         server=server,
-        replicas=replica_figures(each),
-        skew=skew_sentence(replicas),
-        gpu=gpu_figures(samples_within(gpus, start, end), level.output_tokens_per_s or math.nan),
-        client=client_figures(table, window, slos, clients, gaps),
-        gaps=gap_figures(table, start, end, server.prefill_mean_s, sample),
-        arrivals=arrival_figures(table, start, end),
-        late=late_split(table, inside, slos),
+        # An incomplete scrape still describes the replicas that answered; how they differ from one
+        # another can only be said where all of them did.
+        replicas=replica_figures(all_scrapes),
+        skew=skew_sentence(replica_figures(complete_scrapes)),
+        gpu=gpu_figures(gpu_samples, level.output_tokens_per_s or math.nan),
+        client=client_figures(table, window, slos, clients, token_gaps),
+        gaps=gap_figures(table, start_ns, end_ns, server.prefill_mean_s, gap_sample),
+        arrivals=arrival_figures(table, start_ns, end_ns),
+        late=late_split(table, complete_scrapes, slos),
     )
 
 
@@ -98,33 +105,48 @@ def bottleneck(
     is used because a quick check may have only three samples, one of them between two batches.
     All that is read is in result.json, so that kept results can be judged again by other rules.
     """
-    used = [level for level in levels if level.usable] or levels
-    # Just above the knee the bottleneck is saturated and nothing else is yet. A single scrape shows
-    # no rates: on an H200 one second at 144 users hid a full KV cache that 160 users showed.
-    above = [level for level in used if level.usable and level.load > knee]
-    above = [level for level in above if level.server.samples > 1] or above
-    broken = [level for level in above if _worst(slos, level)[0] > 1]
-    first = min((level.load for level in broken or above), default=0)
-    pick = max((x for x in above if x.load == first), key=lambda x: x.seconds, default=None)
-    pick = pick or max(levels, key=lambda x: (x.load, x.seconds), default=None)
-    if pick is None:
+    level = _bottleneck_level(slos, knee, levels)
+    if level is None:
         return diagnose(VerdictInputs())
-    missed, slo = _worst(slos, pick)  # the SLO broken most, or closest to it
-    limit = (slo.metric, slo.limit_ns / MS) if slo else ("", math.nan)
-    found = VerdictInputs.of(pick, used, *limit, max_num_seqs)
-    return diagnose(replace(found, missed=missed, unit=unit if pick.users else "in flight"))
+    used = [level for level in levels if level.usable] or levels
+    missed, slo = _worst(slos, level)  # the SLO broken most, or closest to it
+    metric = slo.metric if slo else ""
+    limit_ms = slo.limit_ns / MS if slo else math.nan
+    inputs = VerdictInputs.of(level, used, metric, limit_ms, max_num_seqs)
+    return diagnose(replace(inputs, missed=missed, unit=unit if level.users else "in flight"))
+
+
+def _bottleneck_level(slos: Sequence[Slo], knee: float, levels: Sequence[Level]) -> Level | None:
+    """The hold that `bottleneck` looks at; None: there is no level."""
+    above = [level for level in levels if level.usable and level.load > knee]
+    if not above:
+        return max(levels, key=lambda level: (level.load, level.seconds), default=None)
+    # A single scrape shows no rates: on an H200 one second at 144 users hid a full KV cache that
+    # 160 users showed.
+    with_rates = [level for level in above if level.server.samples > 1] or above
+    # Just above the knee the bottleneck is saturated and nothing else is yet.
+    broken = [level for level in with_rates if _worst(slos, level)[0] > 1]
+    lowest_load = min(level.load for level in broken or with_rates)
+    holds = [level for level in with_rates if level.load == lowest_load]
+    return max(holds, key=lambda level: level.seconds)
 
 
 def _worst(slos: Sequence[Slo], level: Level) -> tuple[float, Slo | None]:
     """(share over the limit / allowed share, SLO) of the SLO that is broken most."""
-    shares = [(level.over_share.get(slo.name, math.nan) / slo.allowed, slo) for slo in slos]
-    known = [one for one in shares if not math.isnan(one[0])] or shares
-    return max(known, key=lambda one: one[0], default=(math.nan, None))
+    worst_ratio = math.nan
+    worst_slo = None
+    for slo in slos:
+        ratio = level.over_share.get(slo.name, math.nan) / slo.allowed
+        is_worse = ratio > worst_ratio or (math.isnan(worst_ratio) and not math.isnan(ratio))
+        if worst_slo is None or is_worse:
+            worst_ratio = ratio
+            worst_slo = slo
+    return worst_ratio, worst_slo
 
 
 def invalid_reason(
     window: Window,
-    seen: RecordSource,
+    records: RecordSource,
     samples: Sequence[ServerSample],
     slos: Sequence[Slo],
     *,
@@ -136,14 +158,16 @@ def invalid_reason(
 
     `shared`: the number of tokens that all prompts begin with; `host`: the client's machine.
     """
-    arrived, gaps = (counted.scraped, counted.tokens.gaps) if counted else (None, None)
+    if reset := reset_sentence(window, samples):
+        return reset
+    arrivals = counted.scraped if counted else None
+    if unequal := audit_sentence(records, window, samples, shared, arrivals, host=host):
+        return unequal
     # Without an SLO on a latency, a batch is about its time as a whole, which is known well enough.
-    timed_as_one = not slos and window.purpose in (Purpose.batch, Purpose.sequential)
-    return (
-        reset_sentence(window, samples)
-        or audit_sentence(seen, window, samples, shared, arrived, host=host)
-        or ("" if timed_as_one else instrument_sentence(seen, window, slos, gaps, host=host))
-    )
+    if not slos and window.purpose in (Purpose.batch, Purpose.sequential):
+        return ""
+    token_gaps = counted.tokens.gaps if counted else None
+    return instrument_sentence(records, window, slos, token_gaps, host=host)
 
 
 def shared_prompt_tokens(drive: Mapping[str, Any]) -> int:
@@ -154,9 +178,14 @@ def shared_prompt_tokens(drive: Mapping[str, Any]) -> int:
     """
     if drive.get("data"):
         return sys.maxsize
-    calibration, workload = drive.get("calibration") or {}, drive.get("workload") or {}
-    rows = [workload, *(row for row, _ in workload.get("rows") or ())]  # of a mix: at most
-    shared = calibration.get("shared") or max(int(row.get("system_tokens") or 0) for row in rows)
+    calibration = drive.get("calibration") or {}
+    workload = drive.get("workload") or {}
+    shared = calibration.get("shared")
+    if not shared:
+        rows_of_mix = [row for row, _ in workload.get("rows") or ()]
+        # The rows of a mix share at most as many as the row with the longest system message has.
+        system_tokens = [int(row.get("system_tokens") or 0) for row in (workload, *rows_of_mix)]
+        shared = max(system_tokens)
     return int(calibration.get("overhead") or 0) + int(shared)
 
 
@@ -170,35 +199,37 @@ def result_levels(
     mix: Sequence[str] = (),
 ) -> list[Level]:
     """The result of each level of a run, from everything in its folder."""
-    table, samples = counted.recorded.table, run.server
-    # The scrapes for the TTFT breakdown of a level lie between its neighbors: after the end of the
-    # level before and before the next one has settled.
-    ends = [-math.inf, *(held_level.window.end_ns for held_level in holds)]
-    begins = [*(held_level.window.settled_ns for held_level in holds), math.inf][1:]
+    table = counted.recorded.table
     levels = []
-    for held_level, low, high in zip(holds, ends, begins, strict=False):
-        window = held_level.window
-        span = (window.settled_ns, window.end_ns)
-        level = _level(held_level, counted.levels[window], run, plan)
-        split = ttft_split(table, samples, span, (low, high))
-        prefix = prefix_hits(table, window, samples, shared)
-        rows = map(_mix_row, counted.levels[window].mix)
-        of = dict(zip(mix, rows, strict=False))  # a level may have none of the last row
-        levels.append(replace(level, ttft_split=split, prefix=prefix, mix=of))
+    for i, hold in enumerate(holds):
+        window = hold.window
+        token_stats = counted.levels[window]
+        # The scrapes for the TTFT breakdown of a level lie between its neighbors: after the end of
+        # the level before and before the next one has settled.
+        after_ns = holds[i - 1].window.end_ns if i > 0 else -math.inf
+        before_ns = holds[i + 1].window.settled_ns if i + 1 < len(holds) else math.inf
+        span_ns = (window.settled_ns, window.end_ns)
+        split = ttft_split(table, run.server, span_ns, (after_ns, before_ns))
+        prefix = prefix_hits(table, window, run.server, shared)
+        latencies_of_rows = [_mix_row(rows, gaps) for rows, gaps in token_stats.mix]
+        by_row = dict(zip(mix, latencies_of_rows, strict=False))  # may have none of the last row
+        level = _level(hold, token_stats, run, plan)
+        levels.append(replace(level, ttft_split=split, prefix=prefix, mix=by_row))
     return levels
 
 
 def _delivery(window: Window, run: Run) -> Delivery:
-    exact = bool((run.info["config"].get("drive") or {}).get("fixed_length"))
-    span = window.settled_ns, window.end_ns
-    return delivery(run.table, run.finishes, *span, exact=exact)
+    drive = run.info["config"].get("drive") or {}
+    exact = bool(drive.get("fixed_length"))
+    return delivery(run.table, run.finishes, window.settled_ns, window.end_ns, exact=exact)
 
 
-def _mix_row(of: tuple[RecordTable, WindowGapCounter]) -> dict[str, Latency]:
-    table, gaps = of
-    ttft, e2e = (sample_figures(table, key, [gaps.span]) for key in ("ttft", "e2e"))
-    seen = {"ttft_ms": ttft, "itl_ms": gaps, "e2e_ms": e2e}
-    return {key: Latency.of(latency_json(one)) for key, one in seen.items()}
+def _mix_row(requests: RecordTable, gaps: WindowGapCounter) -> dict[str, Latency]:
+    """The latencies of the requests of one row of a mix."""
+    ttft = sample_figures(requests, "ttft", [gaps.span])
+    e2e = sample_figures(requests, "e2e", [gaps.span])
+    figures = {"ttft_ms": ttft, "itl_ms": gaps, "e2e_ms": e2e}
+    return {field: Latency.of(latency_json(latency)) for field, latency in figures.items()}
 
 
 # Figures of a window that the level has under the same name; these may be unknown:
@@ -213,48 +244,12 @@ FIGURES: Final = (
 MAY_LACK: Final = ("tokens_per_event", "exact_share", "prompt_tokens_per_s", "came_at_once")
 
 
-def _level(held_level: HeldLevel, counted: LevelTokenStats, run: Run, plan: SearchPlan) -> Level:
+def _level(hold: HeldLevel, counted: LevelTokenStats, run: Run, plan: SearchPlan) -> Level:
     """All figures of the window; its requests are followed to their ends."""
-    w, table = held_level.window, counted.table
-    found = window_summary(table, w.settled_ns, w.end_ns, plan.slos, counted.tokens)
-    over = {}
-    for i, slo in enumerate(plan.slos):
-        sizes, hits = held_level.evidence.over(i)
-        over[slo.name] = round(float(hits.sum() / sizes.sum()), 6) if sizes.sum() else math.nan
-    growth, unstable = backlog_growth(table, w)
-    whole = blocked_windows(counted.sent, [counted.span])
-    figures: dict[str, Any] = {
-        **asdict(w),
-        **{key: found[key] for key in FIGURES},
-        **{key: math.nan if found[key] is None else found[key] for key in MAY_LACK},
-        **{m.field: Latency.of(found[m.field]) for m in LATENCIES.values()},
-        **{m.field: Speed.of(found[m.field]) for m in SPEEDS.values()},
-        **{m.field: found[m.field] and Latency.of(found[m.field]) for m in SCHEDULED.values()},
-    }
-    figures |= {"users": 0} if w.rate_per_s else {}
-    level = Level(
-        **figures,
-        decision=Decision.invalid if held_level.invalid else held_level.judgement.decision,
-        reason=held_level.invalid or held_level.judgement.reason,
-        n_open=int(((table.sent_ns <= w.end_ns) & (table.done_ns > w.end_ns)).sum()),
-        backlog_per_s=round(growth, 4) if w.rate_per_s else math.nan,
-        unstable=unstable,
-        drift=drift_sentence(held_level.evidence, plan.slos),
-        alike=dependent(held_level.evidence, plan.slos),
-        over_share=over,
-        all=Everything(
-            Latency.of(latency_json(sample_figures(counted.sent, "ttft", whole))),
-            Latency.of(latency_json(counted.everything)),
-        ),
-        little=apply_littles_law(table, w),
-        positions=counted.positions.figures(),
-        audit=audit_tokens(table, w, run.server, counted.scraped),
-        delivery=_delivery(w, run),
-    )
     return with_observations(
-        level,
-        w,
-        table,
+        _recorded_level(hold, counted, run, plan),
+        hold.window,
+        counted.table,
         plan.slos,
         run.server,
         clients=run.client,
@@ -262,3 +257,71 @@ def _level(held_level: HeldLevel, counted: LevelTokenStats, run: Run, plan: Sear
         some=run.some,
         counted=counted,
     )
+
+
+def _recorded_level(hold: HeldLevel, counted: LevelTokenStats, run: Run, plan: SearchPlan) -> Level:
+    """The figures of a level from its records, and how well these can be relied on."""
+    window = hold.window
+    table = counted.table
+    open_at_end = (table.sent_ns <= window.end_ns) & (table.done_ns > window.end_ns)
+    backlog_per_s, unstable = backlog_growth(table, window)
+    return Level(
+        **_window_fields(window),
+        **_summary_fields(counted, window, plan.slos),
+        decision=Decision.invalid if hold.invalid else hold.judgement.decision,
+        reason=hold.invalid or hold.judgement.reason,
+        n_open=int(open_at_end.sum()),
+        backlog_per_s=round(backlog_per_s, 4) if window.rate_per_s else math.nan,
+        unstable=unstable,
+        drift=drift_sentence(hold.evidence, plan.slos),
+        alike=dependent(hold.evidence, plan.slos),
+        over_share=_over_shares(hold.evidence, plan.slos),
+        all=_everything(counted),
+        little=apply_littles_law(table, window),
+        positions=counted.positions.figures(),
+        audit=audit_tokens(table, window, run.server, counted.scraped),
+        delivery=_delivery(window, run),
+    )
+
+
+def _window_fields(window: Window) -> dict[str, Any]:
+    fields = asdict(window)
+    if window.rate_per_s:  # then its number counts steps of the rate
+        fields["users"] = 0
+    return fields
+
+
+def _summary_fields(
+    counted: LevelTokenStats, window: Window, slos: Sequence[Slo]
+) -> dict[str, Any]:
+    """What the summary of the window says, by the names that the fields of a Level have."""
+    summary = window_summary(counted.table, window.settled_ns, window.end_ns, slos, counted.tokens)
+    fields = {name: summary[name] for name in FIGURES}
+    for name in MAY_LACK:
+        fields[name] = math.nan if summary[name] is None else summary[name]
+    for metric in LATENCIES.values():
+        fields[metric.field] = Latency.of(summary[metric.field])
+    for metric in SPEEDS.values():
+        fields[metric.field] = Speed.of(summary[metric.field])
+    for metric in SCHEDULED.values():  # absent where requests were not sent by a schedule
+        scheduled = summary[metric.field]
+        fields[metric.field] = scheduled and Latency.of(scheduled)
+    return fields
+
+
+def _over_shares(evidence: Evidence, slos: Sequence[Slo]) -> dict[str, float]:
+    """The share of observations over the limit, by SLO; NaN without any."""
+    shares = {}
+    for i, slo in enumerate(slos):
+        sizes, hits = evidence.over(i)
+        share = float(hits.sum() / sizes.sum()) if sizes.any() else math.nan
+        shares[slo.name] = round(share, 6)
+    return shares
+
+
+def _everything(counted: LevelTokenStats) -> Everything:
+    """The latencies of all requests sent for the level, warm-up and drain included."""
+    spans = blocked_windows(counted.sent, [counted.span])
+    ttft = sample_figures(counted.sent, "ttft", spans)
+    itl = counted.everything
+    return Everything(Latency.of(latency_json(ttft)), Latency.of(latency_json(itl)))

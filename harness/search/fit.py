@@ -68,13 +68,12 @@ def fit_levels(
     for evidence in evidences:
         by_users.setdefault(evidence.window.users, []).append(evidence)
     levels = []
-    for users, several in sorted(by_users.items()):
-        joined = pool_evidence(several)
-        values, weight = logit_margin(joined, slos, max_errors)
-        if not np.isnan(values[0]):
-            levels.append(
-                LevelFit(users, joined, len(several), float(values[0]), max(weight, 0.01))
-            )
+    for users, holds in sorted(by_users.items()):
+        pooled = pool_evidence(holds)
+        margins, weight = logit_margin(pooled, slos, max_errors)
+        margin = float(margins[0])
+        if not np.isnan(margin):
+            levels.append(LevelFit(users, pooled, len(holds), margin, max(weight, 0.01)))
     return levels
 
 
@@ -84,7 +83,9 @@ def isotonic(values: Floats, weights: Floats) -> Floats:
     masses: list[float] = []
     sizes: list[int] = []
     for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
-        mean, mass, size = value, weight, 1
+        mean = value
+        mass = weight
+        size = 1
         while means and means[-1] > mean:
             mean = (means[-1] * masses[-1] + mean * mass) / (masses[-1] + mass)
             mass += masses.pop()
@@ -104,8 +105,10 @@ def zero_crossing(users: Floats, fitted: Floats) -> float:
     i = int(above[0])
     if i == 0:
         return 0.0
-    low, high = fitted[i - 1], fitted[i]
-    return float(users[i - 1] + (users[i] - users[i - 1]) * -low / (high - low))
+    low = fitted[i - 1]
+    high = fitted[i]
+    step = users[i] - users[i - 1]
+    return float(users[i - 1] + step * -low / (high - low))
 
 
 def local_crossing(users: Floats, values: Floats, weights: Floats, point: float) -> Floats:
@@ -120,13 +123,18 @@ def local_crossing(users: Floats, values: Floats, weights: Floats, point: float)
     near = (np.abs(x) < NEAR_LOG_USERS) & (np.abs(values[:, 0]) < NEAR_MARGIN)
     if near.sum() < 4:  # noqa: PLR2004 - two parameters and something left over
         return np.full(values.shape[1], np.nan)
-    w, x, y = weights[near] / weights[near].sum(), x[near], values[near]
-    mx, my = w @ x, w @ y
-    slope = (w * (x - mx)) @ (y - my) / (w @ (x - mx) ** 2)
+    w = weights[near] / weights[near].sum()
+    x = x[near]
+    y = values[near]
+    mean_x = w @ x
+    mean_y = w @ y
+    slope = (w * (x - mean_x)) @ (y - mean_y) / (w @ (x - mean_x) ** 2)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        at = mx - my / slope
-    inside = (slope > 0) & (at >= x.min()) & (at <= x.max())  # outside the levels it is a guess
-    return np.asarray(np.where(inside, point * np.exp(np.where(inside, at, 0)), np.nan))
+        crossing = mean_x - mean_y / slope  # as x: the log of users / point
+    # Outside the levels it is a guess.
+    inside = (slope > 0) & (crossing >= x.min()) & (crossing <= x.max())
+    crossing_users = point * np.exp(np.where(inside, crossing, 0))
+    return np.asarray(np.where(inside, crossing_users, np.nan))
 
 
 def fit_crossing(
@@ -140,22 +148,58 @@ def fit_crossing(
     """Point and interval of the knee; not smoothed if both ends of the bracket are `decided`."""
     users = np.array([level.users for level in levels], float)
     weights = np.array([level.weight for level in levels])
-    values = np.array([level.margin for level in levels])
-    fitted = isotonic(values, weights)
-    resampled = (resample_weights(x.evidence.blocks, seed + x.users) for x in levels)
-    pairs = zip(levels, resampled, strict=True)
-    draws = np.array([logit_margin(x.evidence, slos, max_errors, w)[0] for x, w in pairs])
-    columns = np.column_stack([values, draws])
-    found = np.array([zero_crossing(users, isotonic(column, weights)) for column in columns.T])
-    if not decided and 0 < found[0] < np.inf:
-        line = local_crossing(users, columns, weights, found[0])
-        found = np.where(np.isnan(line), found, line)
-    point = float(found[0])
-    near = [x.evidence.blocks for x in levels if x.users <= max(point * 2, users[0])]
-    low, high = percentile_levels(max(near[-3:], default=4))
-    lo, hi = np.quantile(found[1:], [low, high], method="nearest")
-    below, above = users[fitted <= 0], users[fitted > 0]
-    last_pass = below[-1] if len(below) else 0.0
-    first_fail = above[0] if len(above) else float("inf")
-    ends = float(min(lo, point, last_pass)), float(max(hi, point, first_fail - 1))
-    return Crossing(point, *ends, found[1:], (float(last_pass), float(first_fail)))
+    margins = np.array([level.margin for level in levels])
+    resampled = np.array([_resampled_margins(level, slos, max_errors, seed) for level in levels])
+    # The first column is the data, each other one a bootstrap replicate.
+    columns = np.column_stack([margins, resampled])
+    crossings = _crossings(users, columns, weights, smooth=not decided)
+    point = float(crossings[0])
+    draws = crossings[1:]
+    lo, hi = _percentile_interval(levels, point, draws)
+    last_pass, first_fail = _ends_of_fit(users, isotonic(margins, weights))
+    return Crossing(
+        point,
+        lo=min(lo, point, last_pass),
+        hi=max(hi, point, first_fail - 1),
+        draws=draws,
+        between=(last_pass, first_fail),
+    )
+
+
+def _crossings(users: Floats, columns: Floats, weights: Floats, *, smooth: bool) -> Floats:
+    """The crossing of each column; where it is smoothed, by a line through the levels near it."""
+    fits = [isotonic(column, weights) for column in columns.T]
+    crossings = np.array([zero_crossing(users, fitted) for fitted in fits])
+    if smooth and 0 < crossings[0] < np.inf:
+        line = local_crossing(users, columns, weights, crossings[0])
+        crossings = np.where(np.isnan(line), crossings, line)
+    return crossings
+
+
+def _percentile_interval(
+    levels: Sequence[LevelFit], point: float, draws: Floats
+) -> tuple[float, float]:
+    """The 95% interval of the draws: wider, the fewer blocks the levels near the crossing have."""
+    reach = max(point * 2, levels[0].users)
+    blocks = [level.evidence.blocks for level in levels if level.users <= reach]
+    percentiles = percentile_levels(max(blocks[-3:], default=4))
+    lo, hi = np.quantile(draws, percentiles, method="nearest")
+    return float(lo), float(hi)
+
+
+def _resampled_margins(
+    level: LevelFit, slos: Sequence[Slo], max_errors: float, seed: int
+) -> Floats:
+    """The margin of each bootstrap replicate of a level's blocks of time."""
+    weights = resample_weights(level.evidence.blocks, seed + level.users)
+    margins, _ = logit_margin(level.evidence, slos, max_errors, weights)
+    return margins
+
+
+def _ends_of_fit(users: Floats, fitted: Floats) -> tuple[float, float]:
+    """(the last level that passes by the fit, or 0; the first that fails, or inf)."""
+    passing = users[fitted <= 0]
+    failing = users[fitted > 0]
+    last_pass = float(passing[-1]) if len(passing) else 0.0
+    first_fail = float(failing[0]) if len(failing) else float("inf")
+    return last_pass, first_fail

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from math import inf, nan
 from typing import TYPE_CHECKING, Final
@@ -13,8 +14,10 @@ from harness.search.decide import ERROR_RATE, counts_of, decide
 from harness.search.next_level import Done, Hold, SearchPlan
 
 if TYPE_CHECKING:
+    from harness.metrics.evidence import Window
+    from harness.search.decide import SloCounts
     from harness.search.level_state import ChooseNext, HeldLevel
-    from harness.search.replay import RunTokenStats
+    from harness.search.replay import LevelTokenStats, RunTokenStats
 
 LOCUST: Final = "locust"  # the kind of a run by `vllm-harness locust`
 DRILL: Final = "drill"
@@ -24,7 +27,9 @@ def in_turn(holds: Sequence[Hold]) -> ChooseNext:
     """Hold each once: a level that proves invalid is not held again."""
 
     def choose(_plan: SearchPlan, levels: Sequence[HeldLevel], _spent_ns: int) -> Hold | Done:
-        return holds[len(levels)] if len(levels) < len(holds) else Done(Status.measured, None)
+        if len(levels) < len(holds):
+            return holds[len(levels)]
+        return Done(Status.measured, None)
 
     return choose
 
@@ -38,43 +43,63 @@ def judge_given_levels(
     used, their findings stand, and the run is inconclusive at best. `ended` is the status at the
     end of the live run: if the target failed, that is the finding, even where an audit failed too.
     """
-    target_failed = ended == Status.target_failed
-    used = [level for level in levels if level.usable]
-    unusable = bool(base.invalid_reason) or (bool(levels) and not used)
-    whole = len(used) == len(levels)
     if not plan.slos:
-        if target_failed:
-            status = Status.target_failed
-        elif unusable:
-            status = Status.invalid
-        elif whole or base.command == DRILL:  # which judges its expectations one by one
-            status = Status.measured
-        else:
-            status = Status.inconclusive
+        status = _status_without_slos(base, levels, ended)
         return replace(base, status=status, levels=tuple(levels))
     judged_levels, failures = _judged_levels(plan, levels, counted)
-    # Where no level may be used, what its figures say is shown, and not promised.
-    asked = [level for level in judged_levels if level.usable] or judged_levels
-    by_slo = zip(*(level.slos for level in asked), strict=True)
-    slos = [max(results, key=_how_bad) for results in by_slo]
-    if not levels:  # nothing was sent
+    if levels:
+        # Where no level may be used, what its figures say is shown, and not promised.
+        shown_levels = [level for level in judged_levels if level.usable] or judged_levels
+        by_slo = zip(*(level.slos for level in shown_levels), strict=True)
+        slos = [max(results, key=_how_bad) for results in by_slo]
+    else:  # nothing was sent
         slos = [SloResult(str(slo), Verdict.inconclusive, allowed=slo.allowed) for slo in plan.slos]
     # Few failures need no proof: only too many are a finding.
-    missed = [one for one in failures if one.verdict == Verdict.missed]
+    missed = [result for result in failures if result.verdict == Verdict.missed]
     errors = max(missed, key=_how_bad, default=None)
-    shown_missed = Verdict.missed in {one.verdict for one in (*slos, *missed)}
-    all_met = {one.verdict for one in slos} == {Verdict.met}
-    if shown_missed and (target_failed or not unusable):
-        status = Status.missed
-    elif target_failed:
-        status = Status.target_failed
-    elif unusable:
-        status = Status.invalid
-    else:
-        status = Status.met if all_met and whole else Status.inconclusive
+    verdicts = {result.verdict for result in (*slos, *missed)}
     return replace(
-        base, status=status, slos=tuple(slos), errors=errors, levels=tuple(judged_levels)
+        base,
+        status=_status(base, levels, ended, verdicts),
+        slos=tuple(slos),
+        errors=errors,
+        levels=tuple(judged_levels),
     )
+
+
+def _status_without_slos(base: Result, levels: Sequence[Level], ended: str) -> Status:
+    if ended == Status.target_failed:
+        return Status.target_failed
+    if _none_usable(base, levels):
+        return Status.invalid
+    if base.command == DRILL or _all_usable(levels):  # a drill judges its expectations one by one
+        return Status.measured
+    return Status.inconclusive
+
+
+def _status(
+    base: Result, levels: Sequence[Level], ended: str, verdicts: AbstractSet[Verdict]
+) -> Status:
+    """`verdicts`: on each SLO, and on failures if they are too many."""
+    target_failed = ended == Status.target_failed
+    unusable = _none_usable(base, levels)
+    if Verdict.missed in verdicts and (target_failed or not unusable):
+        return Status.missed
+    if target_failed:
+        return Status.target_failed
+    if unusable:
+        return Status.invalid
+    return Status.met if verdicts == {Verdict.met} and _all_usable(levels) else Status.inconclusive
+
+
+def _none_usable(base: Result, levels: Sequence[Level]) -> bool:
+    if base.invalid_reason:
+        return True
+    return bool(levels) and not any(level.usable for level in levels)
+
+
+def _all_usable(levels: Sequence[Level]) -> bool:
+    return all(level.usable for level in levels)
 
 
 def _judged_levels(
@@ -85,44 +110,62 @@ def _judged_levels(
     One analysis of all levels that may be used, as its error rate is that of all of them together;
     of all levels where none may be used.
     """
-    only_used = any(level.usable for level in levels)
-    judged = [level.usable or not only_used for level in levels]
+    if any(level.usable for level in levels):
+        are_judged = [level.usable for level in levels]
+    else:
+        are_judged = [True] * len(levels)
     counts = [
-        counts_of(
-            held.table,
-            window,
-            plan.slos,
-            plan.max_errors,
-            judged=held.judged,
-            gaps=held.tokens.gaps,
-        )
-        for use, (window, held) in zip(judged, counted.levels.items(), strict=True)
-        if use
+        count_level(plan, window, held)
+        for is_judged, (window, held) in zip(are_judged, counted.levels.items(), strict=True)
+        if is_judged
     ]
     decisions = iter(decide(counts))
-    found, failures = [], []
-    for use, level in zip(judged, levels, strict=True):
-        if not use:
-            found.append(level)
+    levels_with_verdicts = []
+    failures = []
+    for is_judged, level in zip(are_judged, levels, strict=True):
+        if not is_judged:
+            levels_with_verdicts.append(level)
             continue
         decision = next(decisions)
         slos = [
-            _said(one, level, level.observed(slo))
-            for one, slo in zip(decision.slos, plan.slos, strict=True)
+            _at_level(result, level, level.observed(slo))
+            for result, slo in zip(decision.slos, plan.slos, strict=True)
         ]
-        found.append(replace(level, slos=tuple(slos)))
-        failures.append(_said(decision.errors, level))
-    return found, failures
+        levels_with_verdicts.append(replace(level, slos=tuple(slos)))
+        failures.append(_at_level(decision.errors, level))
+    return levels_with_verdicts, failures
 
 
-def _said(found: SloResult, level: Level, observed: float = nan) -> SloResult:
-    name = f"max_errors={found.allowed:.4%}".rstrip("0%").rstrip(".") + "%"
-    name = name if found.slo == ERROR_RATE else found.slo
-    if level.unstable and found.verdict == Verdict.met:  # only as long as it was held
-        found = replace(found, verdict=Verdict.inconclusive)
-    users, rate = level.users, level.rate_per_s
-    return replace(found, slo=name, observed=observed, users=users, rate_per_s=rate)
+def count_level(plan: SearchPlan, window: Window, held: LevelTokenStats) -> list[SloCounts]:
+    """The counts of each SLO and, last, of failures, of a level that was held to its end."""
+    return counts_of(
+        held.table,
+        window,
+        plan.slos,
+        plan.max_errors,
+        judged=held.judged,
+        gaps=held.tokens.gaps,
+    )
 
 
-def _how_bad(one: SloResult) -> tuple[int, float]:
-    return -WORST_FIRST.index(one.verdict), one.n_over / one.n if one.n else inf
+def _at_level(result: SloResult, level: Level, observed: float = nan) -> SloResult:
+    """The result with its level, and what was observed there."""
+    verdict = result.verdict
+    if level.unstable and verdict == Verdict.met:  # only as long as it was held
+        verdict = Verdict.inconclusive
+    name = result.slo
+    if name == ERROR_RATE:  # as asked for: max_errors=1%
+        name = f"max_errors={result.allowed:.4%}".rstrip("0%").rstrip(".") + "%"
+    return replace(
+        result,
+        slo=name,
+        verdict=verdict,
+        observed=observed,
+        users=level.users,
+        rate_per_s=level.rate_per_s,
+    )
+
+
+def _how_bad(result: SloResult) -> tuple[int, float]:
+    share_over = result.n_over / result.n if result.n else inf
+    return -WORST_FIRST.index(result.verdict), share_over

@@ -31,6 +31,7 @@ from harness.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from collections.abc import Set as AbstractSet
 
     from numpy.typing import NDArray
 
@@ -65,7 +66,8 @@ class Judgement:
 
 def log_evidence(n: float, k: float, allowed: float) -> float:
     """Log of the mixture likelihood ratio against `share == allowed`; k of n are over the limit."""
-    a, b = PRIOR_WEIGHT * allowed, PRIOR_WEIGHT * (1 - allowed)
+    a = PRIOR_WEIGHT * allowed
+    b = PRIOR_WEIGHT * (1 - allowed)
     mixture = lgamma(a + k) + lgamma(b + n - k) - lgamma(a + b + n)
     prior = lgamma(a) + lgamma(b) - lgamma(a + b)
     return mixture - prior - k * log(allowed) - (n - k) * log(1 - allowed)
@@ -85,10 +87,12 @@ def judge_share(n: float, k: float, allowed: float, alpha: float, effect: float 
 
 def log_one_sided(n: float, k: float, allowed: float) -> float:
     """As `log_evidence`, with a mixture of shares on the side of the observed one only."""
-    share = np.minimum((OVER if k > allowed * n else UNDER) * allowed, MAX_SHARE)
-    each = k * np.log(np.maximum(share, 1e-300) / allowed)
-    each += (n - k) * np.log((1 - share) / (1 - allowed))
-    return float(each.max() + np.log(np.mean(np.exp(each - each.max()))))
+    shares = np.minimum((OVER if k > allowed * n else UNDER) * allowed, MAX_SHARE)
+    # The log likelihood ratio of each share of the mixture, then the log of their mean.
+    log_ratios = k * np.log(np.maximum(shares, 1e-300) / allowed)
+    log_ratios += (n - k) * np.log((1 - shares) / (1 - allowed))
+    highest = log_ratios.max()
+    return float(highest + np.log(np.mean(np.exp(log_ratios - highest))))
 
 
 def log_bets(sizes: Floats, hits: Floats, allowed: float) -> float:
@@ -98,30 +102,36 @@ def log_bets(sizes: Floats, hits: Floats, allowed: float) -> float:
     a rate of at most alpha (a betting e-process; Waudby-Smith and Ramdas, 2024). Neighboring blocks
     resemble each other, so two games are played, each on every other block, and averaged.
     """
-    means = hits[sizes > 0] / sizes[sizes > 0]
+    has_any = sizes > 0
+    means = hits[has_any] / sizes[has_any]
     bets = BETS[:, None] / allowed
-    won = [np.log1p(bets * (means[i::2] - allowed)).sum(axis=1) for i in (0, 1)]
-    return float(np.log(np.mean(np.exp(np.minimum(won, MAX_LOG)) @ BET_WEIGHTS)))
+    games = (means[0::2] - allowed, means[1::2] - allowed)
+    log_won = [np.log1p(bets * beyond).sum(axis=1) for beyond in games]
+    capital_of_games = np.exp(np.minimum(log_won, MAX_LOG)) @ BET_WEIGHTS
+    return float(np.log(np.mean(capital_of_games)))
 
 
 def judge_sides(evidence: Evidence, slo: int, allowed: float, alpha: float) -> Decision:
     """As `judge_share`, where users never pause: a test of each side."""
     sizes, hits = evidence.over(slo)
-    n, k = float(sizes.sum()), float(hits.sum())
-    over = k > allowed * n
-    effect = evidence.effect(slo, allowed) if over else evidence.floored_effect(slo, allowed)
-    shown = log_one_sided(n / effect, k / effect, allowed) >= -log(alpha)
-    if over:
-        shown &= len(sizes) >= FAIL_BLOCKS
-        shown |= log_bets(sizes, hits, allowed) >= -log(BETS_ALPHA * alpha)
-        return Decision.failed if shown else Decision.inconclusive
-    long = evidence.seconds * SECOND >= PASS_LIFETIMES * evidence.lifetime_ns
-    return Decision.passed if shown and long else Decision.inconclusive
+    n = float(sizes.sum())
+    k = float(hits.sum())
+    if k > allowed * n:
+        effect = evidence.effect(slo, allowed)
+        shown_by_share = log_one_sided(n / effect, k / effect, allowed) >= -log(alpha)
+        shown_by_share &= len(sizes) >= FAIL_BLOCKS
+        shown_by_bets = log_bets(sizes, hits, allowed) >= -log(BETS_ALPHA * alpha)
+        return Decision.failed if shown_by_share or shown_by_bets else Decision.inconclusive
+    effect = evidence.floored_effect(slo, allowed)
+    is_shown = log_one_sided(n / effect, k / effect, allowed) >= -log(alpha)
+    is_long = evidence.seconds * SECOND >= PASS_LIFETIMES * evidence.lifetime_ns
+    return Decision.passed if is_shown and is_long else Decision.inconclusive
 
 
 def too_many_errors(evidence: Evidence, max_errors: float, alpha: float) -> bool:
     """Whether more requests fail than allowed, at error rate alpha."""
-    ended, errors = evidence.ended.sum(), evidence.errors.sum()
+    ended = evidence.ended.sum()
+    errors = evidence.errors.sum()
     effect = design_effect(evidence.ended, evidence.errors)
     return judge_share(ended, errors, max_errors, alpha, effect) == Decision.failed
 
@@ -131,28 +141,33 @@ def judge(
 ) -> Judgement:
     """Judge all SLOs of a level and its error rate. `alpha`: this level's part of the run's."""
     if too_many_errors(evidence, max_errors, alpha):
-        ended, errors = evidence.ended.sum(), evidence.errors.sum()
-        return Judgement(
-            Decision.failed, f"{errors:.0f} of {ended:.0f} requests failed", leans_to_fail=True
-        )
+        reason = f"{evidence.errors.sum():.0f} of {evidence.ended.sum():.0f} requests failed"
+        return Judgement(Decision.failed, reason, leans_to_fail=True)
     if evidence.unstable:  # its latencies are a matter of how long it is held
         return Judgement(Decision.failed, evidence.unstable, leans_to_fail=True)
-    decisions, leans, worst = [], False, ("", -1.0)
+    decisions = set()
+    leans_to_fail = False
+    worst_reason = ""
+    worst_ratio = -1.0  # of the share over the limit to the share allowed
     for i, slo in enumerate(slos):
         sizes, hits = evidence.over(i)
-        n, k = sizes.sum(), hits.sum()
+        n = sizes.sum()
+        k = hits.sum()
         if evidence.plain and n and 0 < slo.allowed < 1:
-            decisions.append(judge_sides(evidence, i, slo.allowed, alpha / len(slos)))
+            decisions.add(judge_sides(evidence, i, slo.allowed, alpha / len(slos)))
         else:
             effect = evidence.effect(i, slo.allowed)
-            decisions.append(judge_share(n, k, slo.allowed, alpha / len(slos), effect))
-        leans |= bool(n and k / n > slo.allowed)
-        share = k / n / slo.allowed if n else 0.0
-        if share > worst[1]:
-            worst = (f"{k:.0f} of {n:.0f} {slo.beyond} {slo}", share)
-    decision = Decision.inconclusive
+            decisions.add(judge_share(n, k, slo.allowed, alpha / len(slos), effect))
+        leans_to_fail |= bool(n and k / n > slo.allowed)
+        ratio = k / n / slo.allowed if n else 0.0
+        if ratio > worst_ratio:
+            worst_ratio = ratio
+            worst_reason = f"{k:.0f} of {n:.0f} {slo.beyond} {slo}"
+    return Judgement(all_of(decisions), worst_reason, leans_to_fail)
+
+
+def all_of(decisions: AbstractSet[Decision]) -> Decision:
+    """That of several SLOs: one that fails is enough, and all must pass."""
     if Decision.failed in decisions:
-        decision = Decision.failed
-    elif set(decisions) == {Decision.passed}:
-        decision = Decision.passed
-    return Judgement(decision, worst[0], leans)
+        return Decision.failed
+    return Decision.passed if decisions == {Decision.passed} else Decision.inconclusive

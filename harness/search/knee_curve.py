@@ -23,6 +23,7 @@ from harness.search.confirm import searched as of_search
 from harness.search.controller import GOOD_LIFETIMES
 from harness.search.fit import fit_levels
 from harness.search.knee_estimate import KneeEstimate, estimate_knee
+from harness.search.level_state import valid_evidence
 from harness.search.next_level import Done, next_action
 from harness.search.replay import Replay
 from harness.units import MS, SECOND
@@ -48,7 +49,8 @@ CLIFF_RISE: Final = 0.25  # raise the quantile by this share of its limit
 
 def curve_slos(slos: Sequence[Slo]) -> tuple[Slo, ...]:
     """The SLOs whose limit is varied: those asked for, and TTFT and ITL."""
-    return (*slos, *(one for one in ALSO if one.metric not in {slo.metric for slo in slos}))
+    metrics = {slo.metric for slo in slos}
+    return (*slos, *(slo for slo in ALSO if slo.metric not in metrics))
 
 
 def at_limit(slo: Slo, steps: int) -> Slo:
@@ -57,7 +59,7 @@ def at_limit(slo: Slo, steps: int) -> Slo:
 
 
 def evidence_at(
-    seen: RecordSource, hold: grids.Window, counted: grids.EvidenceCounter, slo: Slo, steps: int
+    records: RecordSource, hold: grids.Window, counted: grids.EvidenceCounter, slo: Slo, steps: int
 ) -> Evidence:
     """What a hold shows about the SLO `at_limit`.
 
@@ -65,12 +67,12 @@ def evidence_at(
     Gaps were counted by their ratio to the SLO's own limit; that count is moved along its grid.
     """
     if slo.metric not in GAPS:
-        return gather_evidence(seen, hold, (at_limit(slo, steps),), counted)
-    evidence = gather_evidence(seen, hold, (slo,), counted)
-    place = np.clip(np.arange(grids.RATIO_BINS) - steps, 0, grids.RATIO_BINS - 1)
-    place[-1] = grids.RATIO_BINS - 1  # gaps that never ended
+        return gather_evidence(records, hold, (at_limit(slo, steps),), counted)
+    evidence = gather_evidence(records, hold, (slo,), counted)
+    bins = np.clip(np.arange(grids.RATIO_BINS) - steps, 0, grids.RATIO_BINS - 1)
+    bins[-1] = grids.RATIO_BINS - 1  # gaps that never ended
     moved = np.zeros_like(evidence.grids[0])
-    np.add.at(moved.T, place, evidence.grids[0].T)
+    np.add.at(moved.T, bins, evidence.grids[0].T)
     return replace(evidence, grids=(moved,))
 
 
@@ -80,24 +82,31 @@ def held_for(plan: SearchPlan, level: HeldLevel, evidence: Evidence) -> HeldLeve
     One that ended early, as it missed its own SLO, does not show that it meets a wider one: queues
     were still filling. Taken as it was, 4 of 27 bands at twice the limit lay above the true knee.
     """
-    own, judged = level.judgement, plan.judge(evidence)
-    early = evidence.seconds * SECOND < GOOD_LIFETIMES * evidence.lifetime_ns
-    early &= own.leans_to_fail and not judged.leans_to_fail
-    judged = own if own.decision == Decision.held else judged
-    invalid = level.invalid or TOO_SHORT * early
-    return replace(level, evidence=evidence, judgement=judged, invalid=invalid)
+    judgement = plan.judge(evidence)
+    is_short = evidence.seconds * SECOND < GOOD_LIFETIMES * evidence.lifetime_ns
+    missed_its_own = level.judgement.leans_to_fail and not judgement.leans_to_fail
+    invalid = level.invalid
+    if not invalid and is_short and missed_its_own:
+        invalid = TOO_SHORT
+    if level.judgement.decision == Decision.held:
+        judgement = level.judgement
+    return replace(level, evidence=evidence, judgement=judgement, invalid=invalid)
 
 
 def judged_by(plan: SearchPlan, run: Replay, counted: RunTokenStats, *, searched: bool) -> Replay:
     """The levels of a run by the SLOs of `plan`; where they were searched, the end by these."""
     levels = []
     for level in run.levels:
-        of = counted.levels[level.window]
-        evidence = gather_evidence(of.known, level.window, plan.slos, of.judged)
+        stats = counted.levels[level.window]
+        evidence = gather_evidence(stats.known, level.window, plan.slos, stats.judged)
         levels.append(held_for(plan, level, evidence))
-    used = [level.evidence for level in of_search(levels) if not level.invalid]
-    end = next_action(plan, used, plan.budget_ns)  # nothing is left of its budget, so it ends
-    return Replay(levels, end if searched and isinstance(end, Done) else run.done, [])
+    done = run.done
+    if searched:
+        used = valid_evidence(of_search(levels))
+        action = next_action(plan, used, plan.budget_ns)  # nothing is left of its budget
+        if isinstance(action, Done):
+            done = action
+    return Replay(levels, done, [])
 
 
 def knee_at(
@@ -105,15 +114,17 @@ def knee_at(
 ) -> KneeEstimate | None:
     """The knee of an SLO alone, by the evidence of each hold; None: it is not among the levels."""
     plan = replace(plan, slos=(slo,))
-    levels = [held_for(plan, *each) for each in zip(held, evidences, strict=True)]
-    found = estimate_knee(plan, levels, Done(Status.inconclusive, None))
-    fitted = fit_levels([x.evidence for x in levels if not x.invalid], plan.slos, plan.max_errors)
-    if found.users is None or found.hi >= max(level.window.users for level in levels):
+    levels = [
+        held_for(plan, level, evidence) for level, evidence in zip(held, evidences, strict=True)
+    ]
+    knee = estimate_knee(plan, levels, Done(Status.inconclusive, None))
+    if knee.users is None or knee.hi >= max(level.window.users for level in levels):
         return None
     # Below the lowest level nothing was seen: if it has not passed, the knee may be anywhere there.
-    lowest = fitted[0]
-    shown = found.lo > lowest.users or plan.judge(lowest.evidence).decision == Decision.passed
-    return found if shown else replace(found, lo=0)
+    lowest = fit_levels(valid_evidence(levels), plan.slos, plan.max_errors)[0]
+    if knee.lo > lowest.users or plan.judge(lowest.evidence).decision == Decision.passed:
+        return knee
+    return replace(knee, lo=0)
 
 
 def knee_curve(
@@ -124,40 +135,80 @@ def knee_curve(
     counted: RunTokenStats,
 ) -> KneeCurve:
     """From the lowest quantile at a level to the highest: beyond, none fails, or none passes."""
-    held, own = [level for level in held if not level.invalid], slo in plan.slos
-    seen = [one.observed(slo) / slo.limit for one in levels if one.usable]
-    logs = [log(x) * (-1 if slo.speed else 1) / STEP for x in seen if 0 < x < inf] or [0.0]
-    low, high = (int(np.clip(x, -MAX_STEPS, MAX_STEPS)) for x in (min(logs), max(logs)))
+    held = [level for level in held if not level.invalid]
     points = []
-    for n in sorted({*range(low, high + 1, max((high - low) // POINTS, 1)), *[0] * own}):
-        of = [(level.window, counted.levels[level.window]) for level in held]
-        at = [evidence_at(one.known, window, one.judged, slo, n) for window, one in of]
-        if found := knee_at(plan, at_limit(slo, n), held, at):
-            knee, lo, hi = map(plan.load_of, (found.users or 0, found.lo, found.hi))
-            points.append((at_limit(slo, n).limit, knee, lo, hi))
-    return KneeCurve(slo.name, slo.limit if own else nan, tuple(points))
+    for steps in _limit_steps(slo, levels, with_own=slo in plan.slos):
+        evidences = []
+        for level in held:
+            stats = counted.levels[level.window]
+            evidences.append(evidence_at(stats.known, level.window, stats.judged, slo, steps))
+        varied = at_limit(slo, steps)
+        knee = knee_at(plan, varied, held, evidences)
+        if knee is not None:
+            users = plan.load_of(knee.users or 0)
+            points.append((varied.limit, users, plan.load_of(knee.lo), plan.load_of(knee.hi)))
+    return KneeCurve(slo.name, slo.limit if slo in plan.slos else nan, tuple(points))
 
 
-def steepness(plan: SearchPlan, found: KneeEstimate, held: Sequence[HeldLevel]) -> dict[str, Any]:
+def _limit_steps(slo: Slo, levels: Sequence[Level], *, with_own: bool) -> list[int]:
+    """The limits of a curve, in steps from the SLO's own: from what was observed, ascending."""
+    ratios = [level.observed(slo) / slo.limit for level in levels if level.usable]
+    sign = -1 if slo.speed else 1  # of a speed a lower limit is the easier one
+    observed = [log(ratio) * sign / STEP for ratio in ratios if 0 < ratio < inf] or [0.0]
+    low = int(np.clip(min(observed), -MAX_STEPS, MAX_STEPS))
+    high = int(np.clip(max(observed), -MAX_STEPS, MAX_STEPS))
+    steps = set(range(low, high + 1, max((high - low) // POINTS, 1)))
+    if with_own:
+        steps.add(0)
+    return sorted(steps)
+
+
+def steepness(plan: SearchPlan, knee: KneeEstimate, held: Sequence[HeldLevel]) -> dict[str, Any]:
     """How fast the worst SLO's quantile rises from the level that holds to the one that fails.
 
     Rather too fast, as each level was chosen for its side of the limit: in four of five of 45
     simulated knees it was 0.8 to 1.9 times the long-run rise, in the median 1.1.
     """
-    used = [level.evidence for level in held if not level.invalid]
-    levels = fit_levels(used, plan.slos, plan.max_errors)
-    ends = [level for level in levels if level.users in (found.holds, found.fails_by)]
-    rises: list[tuple[float, float, Slo]] = []
-    for i, slo in enumerate(plan.slos if len(ends) == 2 else ()):  # noqa: PLR2004 - both are shown
-        each = (end.evidence.grids[i].sum(axis=0)[None] for end in ends)
-        low, high = (exp(grids.ratio_quantiles(grid, slo.q)[0]) for grid in each)
-        rises += [(high, high - low, slo)] * (not slo.speed and high > low)
+    levels = fit_levels(valid_evidence(held), plan.slos, plan.max_errors)
+    by_users = {level.users: level for level in levels}
+    low = by_users.get(knee.holds)
+    high = None if knee.fails_by is None else by_users.get(knee.fails_by)
+    if low is None or high is None:
+        return {}
+    rises = _rises(plan.slos, low.evidence, high.evidence)
     if not rises:
         return {}
-    worst, rise, slo = max(rises, key=lambda one: one[0])
-    users = ends[1].users - ends[0].users
-    step = max(1, CLIFF_USERS * ends[0].users) / users
-    cliff = ends[1].evidence.unstable or rise * step >= CLIFF_RISE
-    known = worst < 0.99 * exp(grids.LOG_SPAN)  # beyond lie failures too
-    ms = rise * slo.limit_ns / MS / (plan.rate_of(users) or users) if known else nan
-    return {"steepness": "cliff" if cliff else "slope", "rise_of": slo.name, "rise_ms": ms}
+    worst_ratio, rise, slo = max(rises, key=lambda row: row[0])
+    users = high.users - low.users
+    cliff_step = max(1, CLIFF_USERS * low.users) / users
+    is_cliff = high.evidence.unstable or rise * cliff_step >= CLIFF_RISE
+    rise_ms = nan
+    if worst_ratio < 0.99 * exp(grids.LOG_SPAN):  # beyond lie failures too
+        rise_ms = rise * slo.limit_ns / MS / (plan.rate_of(users) or users)
+    return {
+        "steepness": "cliff" if is_cliff else "slope",
+        "rise_of": slo.name,
+        "rise_ms": rise_ms,
+    }
+
+
+def _rises(slos: Sequence[Slo], low: Evidence, high: Evidence) -> list[tuple[float, float, Slo]]:
+    """(the quantile at `high` over its limit, its rise since `low`) of each SLO that rises.
+
+    Not of a speed: it falls with load.
+    """
+    rises = []
+    for i, slo in enumerate(slos):
+        if slo.speed:
+            continue
+        low_ratio = _quantile_ratio(low, i, slo)
+        high_ratio = _quantile_ratio(high, i, slo)
+        if high_ratio > low_ratio:
+            rises.append((high_ratio, high_ratio - low_ratio, slo))
+    return rises
+
+
+def _quantile_ratio(evidence: Evidence, slo_index: int, slo: Slo) -> float:
+    """The quantile that the SLO limits, over its limit."""
+    all_blocks = evidence.grids[slo_index].sum(axis=0)[None]
+    return exp(grids.ratio_quantiles(all_blocks, slo.q)[0])

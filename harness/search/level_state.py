@@ -13,7 +13,7 @@ import numpy as np
 
 from harness.core.states import Decision, Purpose, Status, StopRule
 from harness.diagnosis.cohort import MAX_SERVER_LAG_NS, scrape_interval
-from harness.metrics.evidence import Evidence, Window, worst_ratio
+from harness.metrics.evidence import Evidence, Window, pool_evidence, worst_ratio
 from harness.search.next_level import Done, Hold, SearchPlan, next_action
 from harness.search.power import next_power_action
 from harness.units import SECOND
@@ -70,46 +70,61 @@ def next_level(plan: SearchPlan, levels: Sequence[HeldLevel], spent_ns: int) -> 
     The search ends as `invalid` if its answer depends on a level that cannot be used: it asks for a
     level that was invalid twice in a row, or ends without an answer right after an invalid one.
     """
-    used = [level.evidence for level in levels if not level.invalid]
-    action = (next_action if plan.slos else next_power_action)(plan, used, spent_ns)
-    last = levels[-INVALID_IN_A_ROW:]
+    choose = next_action if plan.slos else next_power_action
+    action = choose(plan, valid_evidence(levels), spent_ns)
     if isinstance(action, Done):
-        # The search ended without an answer right after a level that could not be used.
-        lacking = action.status == Status.inconclusive and bool(last) and bool(last[-1].invalid)
-        return Done(Status.invalid, None) if lacking else action
-    hopeless = len(last) == INVALID_IN_A_ROW and all(
-        level.invalid and level.window.users == action.users for level in last
-    )
-    return Done(Status.invalid, None) if hopeless else action
+        was_invalid = bool(levels) and bool(levels[-1].invalid)
+        lacks_it = action.status == Status.inconclusive and was_invalid
+        return Done(Status.invalid, None) if lacks_it else action
+    last_holds = levels[-INVALID_IN_A_ROW:]
+    were_invalid = [
+        bool(level.invalid) and level.window.users == action.users for level in last_holds
+    ]
+    is_hopeless = len(were_invalid) == INVALID_IN_A_ROW and all(were_invalid)
+    return Done(Status.invalid, None) if is_hopeless else action
+
+
+def valid_evidence(levels: Sequence[HeldLevel]) -> list[Evidence]:
+    """The evidence of the levels that may be used."""
+    return [level.evidence for level in levels if not level.invalid]
 
 
 def decided_evidence(levels: Sequence[HeldLevel]) -> list[Evidence]:
     """The evidence of the valid levels, without those that are judged after the run."""
-    used = [level for level in levels if not level.invalid]
-    return [level.evidence for level in used if level.judgement.decision != Decision.held]
+    return valid_evidence([level for level in levels if level.judgement.decision != Decision.held])
+
+
+def with_earlier_holds(evidence: Evidence, levels: Sequence[HeldLevel]) -> Evidence:
+    """What a hold and the earlier valid ones of the same level show together."""
+    users = evidence.window.users
+    earlier_holds = [level for level in levels if level.window.users == users]
+    return pool_evidence([*valid_evidence(earlier_holds), evidence])
 
 
 def least_observed(evidence: Evidence, plan: SearchPlan) -> float:
     """The number of observations of the SLO that has the fewest."""
-    seen = [float(evidence.over(i)[0].sum()) for i in range(len(plan.slos))]
-    return min(seen, default=float(evidence.ended.sum()))
+    if not plan.slos:
+        return float(evidence.ended.sum())
+    observations = []
+    for i in range(len(plan.slos)):
+        sizes, _ = evidence.over(i)
+        observations.append(float(sizes.sum()))
+    return min(observations)
 
 
 def is_far(evidence: Evidence, plan: SearchPlan) -> bool:
     """Whether the level is clearly on one side of the knee, so that the search may go on."""
     n = least_observed(evidence, plan)
-    # One request of a single user is enough to climb on from it.
-    fewest = min(
-        CLEARLY_GOOD_MIN_N, evidence.window.users if evidence.plain else CLEARLY_GOOD_MIN_N
-    )
     if not plan.slos:  # no limit to compare with
         return n >= MET_MIN_N
-    z = float(worst_ratio(evidence, plan.slos)[0])
-    return bool(
-        (z < -FAR_LOG_ODDS and n >= fewest)
-        or (z > FAR_LOG_ODDS and n >= CLEARLY_BAD_MIN_N)
-        or (z < 0 and n >= MET_MIN_N)
-    )
+    clearly_good_min_n = CLEARLY_GOOD_MIN_N
+    if evidence.plain:  # one request of a single user is enough to climb on from it
+        clearly_good_min_n = min(CLEARLY_GOOD_MIN_N, evidence.window.users)
+    log_odds = float(worst_ratio(evidence, plan.slos)[0])
+    is_clearly_good = log_odds < -FAR_LOG_ODDS and n >= clearly_good_min_n
+    is_clearly_bad = log_odds > FAR_LOG_ODDS and n >= CLEARLY_BAD_MIN_N
+    is_met = log_odds < 0 and n >= MET_MIN_N
+    return is_clearly_good or is_clearly_bad or is_met
 
 
 def lacks_scrapes(evidence: Evidence, plan: SearchPlan, server: ServerSample | None) -> bool:
@@ -117,9 +132,10 @@ def lacks_scrapes(evidence: Evidence, plan: SearchPlan, server: ServerSample | N
 
     Only where users never pause: elsewhere levels last longer than that by themselves.
     """
-    if server is None or not (evidence.plain and plan.slos):
+    if server is None or not evidence.plain or not plan.slos:
         return False
-    return evidence.seconds * SECOND < SCRAPED_NS and bool(worst_ratio(evidence, plan.slos)[0] > 0)
+    is_short = evidence.seconds * SECOND < SCRAPED_NS
+    return is_short and bool(worst_ratio(evidence, plan.slos)[0] > 0)
 
 
 def should_drain(hold: Hold, life_ns: float, server: ServerSample | None, *, plain: bool) -> bool:
@@ -170,5 +186,8 @@ class CurrentLevel:
     @property
     def phase(self) -> str:
         """Of `run_series.PHASES`."""
-        level = "ramping" if self.ramped_ns < 0 else "settling" if self.settled_ns < 0 else ""
-        return "draining" if self.drain is not None else level or "measuring"
+        if self.drain is not None:
+            return "draining"
+        if self.ramped_ns < 0:
+            return "ramping"
+        return "settling" if self.settled_ns < 0 else "measuring"

@@ -60,35 +60,41 @@ def locust_levels(table: RecordTable, asked: Sequence[AskedUsers] = ()) -> list[
         return [_logged(_only_level(busy))]
     windows: list[Window] = []
     chosen = asked[0].since_ns
-    for one in asked:
-        last = one is asked[-1]
-        window = _level(busy, len(windows), one, chosen, last=last, need_settled=len(asked) > 1)
+    for users in asked:
+        window = _level(
+            busy,
+            len(windows),
+            users,
+            chosen,
+            last=users is asked[-1],
+            need_settled=len(asked) > 1,
+        )
         if window is not None:
             windows.append(window)
-        chosen = one.until_ns + 1  # the next was asked for between this look and the one after it
+        chosen = users.until_ns + 1  # the next was asked for between this look and the one after it
     return [_logged(window) for window in windows]
 
 
 def level_line(level: LoggedLevel) -> dict[str, Any]:
     """The line of levels.jsonl."""
-    said = {"decision": level.decision, "invalid": level.invalid, "audited": level.audited}
-    return asdict(level.window) | said
+    judged = {"decision": level.decision, "invalid": level.invalid, "audited": level.audited}
+    return asdict(level.window) | judged
 
 
 def unheld_sentence(asked: Sequence[AskedUsers], n_levels: int) -> str:
     """Of users that changed: which numbers were no level; "" where each was one."""
     if len(asked) <= n_levels:
         return ""
-    numbers = ", ".join(str(one.asked) for one in asked[:SHOWN])
+    numbers = ", ".join(str(users.asked) for users in asked[:SHOWN])
     more = ", ..." if len(asked) > SHOWN else ""
-    told = f"Locust was asked for {numbers}{more} users, and"
+    requested = f"Locust was asked for {numbers}{more} users, and"
     until = "held until two requests per user had ended"
     if not n_levels:
-        return f"{told} none was {until}; hold each number longer"
+        return f"{requested} none was {until}; hold each number longer"
     were = "was" if n_levels == 1 else "were"
     return (
-        f"{told} only {n_levels} of these {len(asked)} numbers {were} {until}: the figures are of "
-        "the levels that were held; hold each number longer"
+        f"{requested} only {n_levels} of these {len(asked)} numbers {were} {until}: "
+        "the figures are of the levels that were held; hold each number longer"
     )
 
 
@@ -109,7 +115,8 @@ def _only_level(busy: BusyUsers) -> Window:
     first = int(busy.sent[0])
     ramped = busy.ramped(users, first)
     settled = busy.settled(ramped, users)
-    settled = ramped if settled is None else settled
+    if settled is None:
+        settled = ramped
     last = max(int(busy.sent[-1]), settled)
     return _window(0, users, begun=first, ramped=ramped, settled=settled, end=last)
 
@@ -123,8 +130,9 @@ def _level(
         return None
     end = int(busy.sent[-1]) if last else asked.until_ns
     ramped = busy.ramped(users, asked.since_ns, end)
-    # Users who pause as their locustfile says are never all busy: then being there is enough.
-    ramped = asked.there_ns if ramped < 0 else ramped
+    if ramped < 0:
+        # Users who pause as their locustfile says are never all busy: then being there is enough.
+        ramped = asked.there_ns
     settled = busy.settled(ramped, users)
     if settled is None or settled >= end:
         if need_settled:

@@ -48,7 +48,8 @@ class Criterion:
 
         Correlated observations count as n / design effect. A row without observations is NaN.
         """
-        n, k = weights @ self.sizes / self.effect, weights @ self.hits / self.effect
+        n = weights @ self.sizes / self.effect
+        k = weights @ self.hits / self.effect
         share = (k + PRIOR_OBSERVATIONS * self.allowed) / (n + PRIOR_OBSERVATIONS)
         value = np.where(n > 0, log_odds(share) - log_odds(self.allowed), np.nan)
         return value, float(n[0] * share[0] * (1 - share[0]))
@@ -61,15 +62,15 @@ def criteria(evidence: Evidence, slos: Sequence[Slo], max_errors: float) -> list
     low level is a share far above 1%: used as it is, it moved knees (2 of 60 if one request in 300
     failed). And at a level without failures this criterion would hide what its many gaps show.
     """
-    found = [
+    limits = [
         Criterion(*evidence.over(i), slo.allowed, evidence.effect(i, slo.allowed))
         for i, slo in enumerate(slos)
     ]
     if too_many_errors(evidence, max_errors, ERROR_ALPHA):
         allowed = max(max_errors, MIN_ALLOWED_SHARE)
-        failures = evidence.ended, evidence.errors
-        found.append(Criterion(*failures, allowed, design_effect(*failures)))
-    return [one for one in found if one.sizes.any()]
+        effect = design_effect(evidence.ended, evidence.errors)
+        limits.append(Criterion(evidence.ended, evidence.errors, allowed, effect))
+    return [limit for limit in limits if limit.sizes.any()]
 
 
 def log_odds(share: Floats | float) -> Floats:
@@ -85,13 +86,22 @@ def logit_margin(
     With `weights`, shape (replicates, blocks): one value per bootstrap replicate. NaN without
     observations; a replicate without observations of a criterion takes the value of the data.
     """
-    data = np.ones((1, evidence.blocks))
-    rows = data if weights is None else np.vstack([data, weights])
-    each = [criterion.margin(rows) for criterion in criteria(evidence, slos, max_errors)]
-    if not each:
-        return np.full(len(rows if weights is None else weights), np.nan), 0.0
-    values = np.array([np.where(np.isnan(value), value[0], value) for value, _ in each])
-    worst = np.asarray(values.max(axis=0), np.float64)
+    limits = criteria(evidence, slos, max_errors)
+    if not limits:
+        return np.full(1 if weights is None else len(weights), np.nan), 0.0
+    # The first row is the data, which also says which criterion is the worst.
+    rows = np.ones((1, evidence.blocks))
+    if weights is not None:
+        rows = np.vstack([rows, weights])
+    values = []
+    information = []
+    for limit in limits:
+        margins, of_data = limit.margin(rows)
+        values.append(np.where(np.isnan(margins), margins[0], margins))
+        information.append(of_data)
+    by_limit = np.array(values)
+    worst = np.asarray(by_limit.max(axis=0), np.float64)
     if evidence.unstable:
         worst = worst.clip(min=UNSTABLE_MARGIN)
-    return (worst if weights is None else worst[1:]), each[int(np.argmax(values[:, 0]))][1]
+    worst_of_data = int(np.argmax(by_limit[:, 0]))
+    return worst if weights is None else worst[1:], information[worst_of_data]

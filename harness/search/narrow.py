@@ -56,31 +56,49 @@ class Belief:
 
 def share_at(margin: Floats | float, allowed: float) -> Floats:
     """The share over the limit at log-odds so far from the allowed ones."""
-    return np.asarray(1 / (1 + np.exp(-(margin + log(allowed / (1 - allowed))))), np.float64)
+    log_odds = margin + log(allowed / (1 - allowed))
+    return np.asarray(1 / (1 + np.exp(-log_odds)), np.float64)
 
 
 def effective(level: LevelFit, allowed: float) -> tuple[float, float]:
     """(independent observations that a level is worth, its share over the limit)."""
     share = float(share_at(level.margin, allowed))
-    return level.weight / (share * (1 - share)), share
+    n = level.weight / (share * (1 - share))
+    return n, share
+
+
+def _log_likelihood(level: LevelFit, log_knees: Floats, allowed: float) -> Floats:
+    """Of what a level shows, at each slope (row) and each knee (column)."""
+    n, share = effective(level, allowed)
+    # Holds of a level differ by more than their blocks say, so they count as fewer observations.
+    n /= 1 + level.weight * HOLD_SPREAD**2 / level.steps
+    margins = np.outer(SLOPES, log(level.users) - log_knees)
+    p = share_at(margins, allowed).clip(1e-4, 1 - 1e-4)
+    return np.asarray(n * (share * np.log(p) + (1 - share) * np.log(1 - p)), np.float64)
 
 
 def believe(levels: Sequence[LevelFit], allowed: float) -> Belief:
     """The posterior mean of log(knee), from a flat prior up to four times the highest level."""
-    knees = np.arange(log(levels[0].users * 0.7), log(levels[-1].users * 4), KNEE_STEP)
-    fit = np.zeros((len(SLOPES), len(knees)))
+    lowest = levels[0].users
+    highest = levels[-1].users
+    log_knees = np.arange(log(lowest * 0.7), log(highest * 4), KNEE_STEP)
+    log_likelihood = np.zeros((len(SLOPES), len(log_knees)))
     for level in levels:
-        n, share = effective(level, allowed)
-        n /= 1 + level.weight * HOLD_SPREAD**2 / level.steps
-        p = share_at(np.outer(SLOPES, log(level.users) - knees), allowed).clip(1e-4, 1 - 1e-4)
-        fit += n * (share * np.log(p) + (1 - share) * np.log(1 - p))
-    mass = np.exp(fit - fit.max())
-    mass /= mass.sum()
-    each = mass.sum(axis=0)
-    mean = float(each @ knees)
-    spread = max(float(each @ (knees - mean) ** 2) ** 0.5, KNEE_STEP / 10)
-    slope = float(np.exp(mass.sum(axis=1) @ np.log(SLOPES)))
-    return Belief(exp(mean), spread, slope, float(each[knees >= log(levels[-1].users)].sum()))
+        log_likelihood += _log_likelihood(level, log_knees, allowed)
+    posterior = np.exp(log_likelihood - log_likelihood.max())
+    posterior /= posterior.sum()
+
+    of_knees = posterior.sum(axis=0)
+    mean = float(of_knees @ log_knees)
+    deviation = float(of_knees @ (log_knees - mean) ** 2) ** 0.5
+    log_slope = posterior.sum(axis=1) @ np.log(SLOPES)
+    above = of_knees[log_knees >= log(highest)].sum()
+    return Belief(
+        knee=exp(mean),
+        spread=max(deviation, KNEE_STEP / 10),
+        slope=float(np.exp(log_slope)),
+        above=float(above),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,35 +137,49 @@ class Prospect:
 
     def cost_ns(self, users: int, *, over: bool) -> float:
         """Until a level has failed (`over`) or passed; inf: it may be on the other side."""
-        a, sign = self.allowed, 1 if over else -1
+        a = self.allowed
+        sign = 1 if over else -1
+        # The distance in log(users) to a knee that lies a bit closer than it is believed to.
         away = log(users / self.belief.knee) - sign * PESSIMISM * self.belief.spread
         if away * sign <= 0:
             return inf
+        share = float(share_at(self.belief.slope * away, a))
+        evidence_per_request = share * log(share / a) + (1 - share) * log((1 - share) / (1 - a))
+
+        # The nearest level shows how fast observations come, and how long a request takes.
         near = min(self.levels, key=lambda level: abs(log(level.users / users)))
-        n, seen = effective(near, a)
-        share, known = float(share_at(self.belief.slope * away, a)), 0.0
-        gain = share * log(share / a) + (1 - share) * log((1 - share) / (1 - a))
-        if near.users == users:
-            known = log_one_sided(n, n * seen, a) * (sign if near.margin > 0 else -sign)
-        per_ns = max(n / near.evidence.seconds / SECOND, 1e-18)
-        needed = max(MIXTURE_COST - log(self.alpha) - known, 0) / max(gain, 1e-12) / per_ns
+        n, near_share = effective(near, a)
+        evidence = 0.0
+        if near.users == users:  # it was held already; below 0 it leans to the other side
+            evidence = log_one_sided(n, n * near_share, a)
+            if (near.margin > 0) != over:
+                evidence = -evidence
+        requests_per_ns = max(n / near.evidence.seconds / SECOND, 1e-18)
+        missing = max(MIXTURE_COST - log(self.alpha) - evidence, 0)
+        needed_ns = missing / max(evidence_per_request, 1e-12) / requests_per_ns
         life_ns = near.evidence.lifetime_ns
-        least = (FAIL_LIFETIMES if over else PASS_LIFETIMES) * life_ns
-        return max(needed, least) + OVERHEAD_NS + WARM_LIFETIMES * life_ns
+        least_ns = (FAIL_LIFETIMES if over else PASS_LIFETIMES) * life_ns
+        return max(needed_ns, least_ns) + OVERHEAD_NS + WARM_LIFETIMES * life_ns
 
     def cheapest(self, width: int) -> Pair | None:
         """The pair `width + 1` apart that is decided soonest; None: there is none."""
-        middle, found = ceil(self.belief.knee), []
-        reach = range(max(middle - 2 * width - 2, self.least), min(middle + width + 2, self.most))
-        for low in {*reach, *([self.passed] if self.passed else [])}:
-            high = int(min(low + width + 1, self.failed))
-            if low < self.passed or not low < high <= self.most:
-                continue
-            low_ns = 0.0 if low == self.passed else self.cost_ns(low, over=False)
-            high_ns = 0.0 if high == self.failed else self.cost_ns(high, over=True)
-            found.append(Pair(low, high, low_ns, high_ns))
-        found = [pair for pair in found if 0 < pair.cost_ns < inf]
-        return min(found, key=lambda pair: (pair.cost_ns, pair.low), default=None)
+        knee = ceil(self.belief.knee)
+        first = max(knee - 2 * width - 2, self.least)
+        lows = set(range(first, min(knee + width + 2, self.most)))
+        if self.passed:
+            lows.add(self.passed)
+        pairs = [self._pair(low, width) for low in lows]
+        useful = [pair for pair in pairs if pair is not None and 0 < pair.cost_ns < inf]
+        return min(useful, key=lambda pair: (pair.cost_ns, pair.low), default=None)
+
+    def _pair(self, low: int, width: int) -> Pair | None:
+        """The pair that begins at `low`; None: not within the levels that may still be decided."""
+        high = int(min(low + width + 1, self.failed))
+        if low < self.passed or not low < high <= self.most:
+            return None
+        low_ns = 0.0 if low == self.passed else self.cost_ns(low, over=False)
+        high_ns = 0.0 if high == self.failed else self.cost_ns(high, over=True)
+        return Pair(low, high, low_ns, high_ns)
 
     def narrowest(
         self, precision: float, safe: int, left_ns: float, budget_ns: float
@@ -156,15 +188,18 @@ class Prospect:
 
         `safe`: the distance of the ends at which the knee counts as found.
         """
-        apart = self.failed - 1 - self.passed
-        early = left_ns > (1 - LOCATE_SHARE) * budget_ns
+        apart = self.failed - 1 - self.passed  # the ends that are decided already
+        is_safe = apart <= safe
+        is_early = left_ns > (1 - LOCATE_SHARE) * budget_ns
+        is_vague = self.belief.spread > precision / 2
         pair = None
         for times in WIDTHS:
+            if times > 1 and is_early and is_vague:  # first find out more of where the knee is
+                break
             width = min(max(1, int(self.belief.knee * precision * times)), safe)
-            vague = times > 1 and early and self.belief.spread > precision / 2
-            if vague or width >= apart <= safe:
+            if is_safe and width >= apart:  # it would be no narrower than what is decided
                 break
             pair = self.cheapest(width)
-            if pair and pair.cost_ns <= left_ns * MAY_TAKE[apart <= safe]:
+            if pair and pair.cost_ns <= left_ns * MAY_TAKE[is_safe]:
                 return pair, True
         return pair, False

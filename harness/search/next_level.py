@@ -24,7 +24,7 @@ from harness.core.states import Decision, Purpose, Status, StopRule
 from harness.core.typed_json import whole_or
 from harness.metrics.evidence import worst_ratio
 from harness.search.fit import fit_levels, isotonic
-from harness.search.judge import Judgement, judge, log_one_sided
+from harness.search.judge import Judgement, all_of, judge, log_one_sided
 from harness.search.narrow import Prospect, believe
 from harness.units import SECOND
 
@@ -34,9 +34,17 @@ if TYPE_CHECKING:
     from harness.metrics.evidence import Evidence
     from harness.metrics.slo import Slo
     from harness.search.fit import LevelFit
+    from harness.search.narrow import Belief, Pair
 
 # Share of the budget: less than this is not worth another warm-up.
 MIN_BUDGET_SHARE: Final = 0.03
+# Shares of the budget that a hold may take: a check on the way up, one that halves the bracket, and
+# one that is to decide an end of it.
+CLIMB_BUDGET_SHARE: Final = 0.04
+BISECT_BUDGET_SHARE: Final = 0.05
+DECIDE_BUDGET_SHARE: Final = 0.06
+# Holds of a level that are enough, if they decide it.
+ENOUGH_HOLDS: Final = 2
 # If the lower end stays inconclusive: levels to hold, as shares of it, to show that one passes.
 LOWER_LEVEL_SHARES: Final = (0.93, 0.86)
 # Log-odds: about half the allowed share, so that holding such a level again decides it.
@@ -50,6 +58,10 @@ CLIMB_CHANCE: Final = 0.02
 # decides, in lifetimes of the nearest one.
 LOOK_LIFETIMES: Final = 8
 HOLD_LIFETIMES: Final = 20
+# A hold that is expected to decide may take this much longer than expected, up to this share of the
+# budget.
+NEED_SLACK: Final = 1.3
+NEED_BUDGET_SHARE: Final = 0.12
 QUICK_CLIMB: Final = 16  # users; below it, the next level is four times as high if latencies allow
 # Standard deviation of the knee, over the precision, below which more load is not worth its time
 # unless it decides something.
@@ -99,17 +111,22 @@ class SearchPlan:
 
     def leans(self, evidence: Evidence) -> Decision:
         """The side that a level is on by all appearances."""
-        if (decision := self.judge(evidence).decision) != Decision.inconclusive:
+        decision = self.judge(evidence).decision
+        if decision != Decision.inconclusive:
             return decision
-        sides = []
-        for i, slo in enumerate(self.slos):
-            effect = evidence.effect(i, slo.allowed)
-            n, k = (float(counts.sum()) / effect for counts in evidence.over(i))
-            clear = n > 0 and log_one_sided(n, k, slo.allowed) >= LEAN_LOG
-            sides.append((1 if k > slo.allowed * n else -1) if clear else 0)
-        if max(sides) > 0:
-            return Decision.failed
-        return Decision.passed if max(sides) < 0 else Decision.inconclusive
+        return all_of({self._side(evidence, i) for i in range(len(self.slos))})
+
+    def _side(self, evidence: Evidence, slo_index: int) -> Decision:
+        """The side of an SLO that a level is on by all appearances."""
+        allowed = self.slos[slo_index].allowed
+        effect = evidence.effect(slo_index, allowed)
+        sizes, hits = evidence.over(slo_index)
+        n = float(sizes.sum()) / effect
+        n_over = float(hits.sum()) / effect
+        is_clear = n > 0 and log_one_sided(n, n_over, allowed) >= LEAN_LOG
+        if not is_clear:
+            return Decision.inconclusive
+        return Decision.failed if n_over > allowed * n else Decision.passed
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,29 +160,36 @@ def bracket_of(levels: Sequence[LevelFit]) -> Bracket:
     """Levels on both sides of the isotonic fit's crossing."""
     if not levels:
         return Bracket(None, None)
-    fitted = isotonic(np.array([x.margin for x in levels]), np.array([x.weight for x in levels]))
-    n_passing = int((fitted <= 0).sum())  # the fit never decreases, so these come first
-    return Bracket(
-        levels[n_passing - 1] if n_passing else None,
-        levels[n_passing] if n_passing < len(levels) else None,
-    )
+    margins = np.array([level.margin for level in levels])
+    weights = np.array([level.weight for level in levels])
+    n_passing = int((isotonic(margins, weights) <= 0).sum())  # it never decreases: these come first
+    last_passing = levels[n_passing - 1] if n_passing else None
+    first_failing = levels[n_passing] if n_passing < len(levels) else None
+    return Bracket(last_passing, first_failing)
 
 
 def next_action(plan: SearchPlan, evidences: Sequence[Evidence], spent_ns: int) -> Hold | Done:
     """The next level to hold, or the end. Deterministic in its arguments."""
     levels = fit_levels(evidences, plan.slos, plan.max_errors)
     bracket = bracket_of(levels)
-    left = plan.budget_ns - spent_ns
+    left_ns = plan.budget_ns - spent_ns
     if levels and all(evidence.plain for evidence in evidences):
-        return _decide_soonest(plan, bracket, levels, left)
+        return _decide_soonest(plan, bracket, levels, left_ns)
     users, purpose = _unexplored(plan, bracket, levels)
     if users is None:
-        return _confirm(plan, bracket, levels, left)
-    if left <= plan.budget_ns * MIN_BUDGET_SHARE:
+        return _confirm(plan, bracket, levels, left_ns)
+    if left_ns <= plan.budget_ns * MIN_BUDGET_SHARE:
         return _settle(plan, bracket) if levels else end_without_level(evidences)
     if purpose == Purpose.up:
-        return Hold(users, purpose, StopRule.lean, int(min(left, plan.budget_ns * 0.04)))
-    return Hold(users, purpose, StopRule.decided, int(min(left, plan.budget_ns * 0.05)))
+        return _climb_to(plan, users, left_ns)
+    max_ns = int(min(left_ns, plan.budget_ns * BISECT_BUDGET_SHARE))
+    return Hold(users, purpose, StopRule.decided, max_ns)
+
+
+def _climb_to(plan: SearchPlan, users: int, left_ns: int) -> Hold:
+    """A quick check on the way up."""
+    max_ns = int(min(left_ns, plan.budget_ns * CLIMB_BUDGET_SHARE))
+    return Hold(users, Purpose.up, StopRule.lean, max_ns)
 
 
 def end_without_level(evidences: Sequence[Evidence]) -> Done:
@@ -181,127 +205,189 @@ def _unexplored(
     The climb continues until a level has *failed* the test: a top level that only leans to failing
     would leave the interval without an upper end, and one well past the knee fails within seconds.
     """
-    low, high = bracket.low, bracket.high
     if not levels:
         return plan.min_users, Purpose.up
     top = levels[-1]
     if top.users < plan.max_users and plan.judge(top.evidence).decision != Decision.failed:
         return min(top.users * 2, plan.max_users), Purpose.up
-    if high is None:
+    if bracket.high is None:
         return None, Purpose.up
-    if low is None and high is not None:
-        less = high.users > plan.min_users
-        return (max(high.users // 2, plan.min_users) if less else None), Purpose.bisect
-    assert low is not None  # noqa: S101 - the three cases above are all others
-    assert high is not None  # noqa: S101 - as above
-    wide = high.users - low.users > plan.width(low.users)
-    return ((low.users + high.users) // 2 if wide else None), Purpose.bisect
+    return _middle(plan, bracket.low, bracket.high), Purpose.bisect
+
+
+def _middle(plan: SearchPlan, low: LevelFit | None, high: LevelFit) -> int | None:
+    """The level that halves the bracket; None if it is narrow enough."""
+    if low is None:
+        return max(high.users // 2, plan.min_users) if high.users > plan.min_users else None
+    is_wide = high.users - low.users > plan.width(low.users)
+    return (low.users + high.users) // 2 if is_wide else None
 
 
 def _decide_soonest(
-    plan: SearchPlan, bracket: Bracket, levels: Sequence[LevelFit], left: int
+    plan: SearchPlan, bracket: Bracket, levels: Sequence[LevelFit], left_ns: int
 ) -> Hold | Done:
     """Climb; hold the likely knee until its place is known; then the pair that is decided soonest.
 
     The end is an interval as narrow as the precision, or a budget that can decide nothing more.
     """
-    top, budget = levels[-1], plan.budget_ns
     passed, failed = decided_ends(plan, levels)
-    narrow = failed - 1 - passed <= plan.width(passed)
-    done = narrow or failed <= plan.min_users or passed >= plan.max_users
-    if done or left <= budget * MIN_BUDGET_SHARE:
+    is_narrow = failed - 1 - passed <= plan.width(passed)
+    is_decided = is_narrow or failed <= plan.min_users or passed >= plan.max_users
+    if is_decided or left_ns <= plan.budget_ns * MIN_BUDGET_SHARE:
         return _settle(plan, bracket)
+
+    top = levels[-1]
     belief = believe(levels, plan.allowed)
-    below = plan.leans(top.evidence) != Decision.failed and belief.above > CLIMB_CHANCE
-    if below and top.users < plan.max_users:
-        users = _higher(plan, top)
-        return Hold(users, Purpose.up, StopRule.lean, int(min(left, budget * 0.04)))
-    life_ns = top.evidence.lifetime_ns
-    look_ns = int(min(left, max(budget * 0.05, LOOK_LIFETIMES * life_ns)))
-    if bracket.low is None and levels[0].users > plan.min_users:
-        users = max(levels[0].users // 2, plan.min_users)
-        return Hold(users, Purpose.bisect, StopRule.decided, look_ns)
-    reach = plan.min_users, plan.max_users, passed, failed
-    prospect = Prospect(levels, belief, plan.allowed, plan.level_alpha, *reach)
-    safe = max(1, int(MAX_INTERVAL_SHARE * belief.knee))
-    pair, affordable = prospect.narrowest(plan.precision, safe, left, budget)
-    known = belief.spread < KNOWN_SPREAD * plan.precision
-    if known and not affordable and failed - 1 - passed <= safe:
-        return _settle(plan, bracket)
+    below_knee = plan.leans(top.evidence) != Decision.failed and belief.above > CLIMB_CHANCE
+    if below_knee and top.users < plan.max_users:
+        return _climb_to(plan, _higher(plan, top), left_ns)
+
+    lowest = levels[0].users
+    if bracket.low is None and lowest > plan.min_users:
+        return _look_at(plan, max(lowest // 2, plan.min_users), top, left_ns)
+
+    hold = _decide_pair(plan, levels, belief, (passed, failed), left_ns)
+    return _settle(plan, bracket) if hold is None else hold
+
+
+def _decide_pair(
+    plan: SearchPlan,
+    levels: Sequence[LevelFit],
+    belief: Belief,
+    ends: tuple[int, float],
+    left_ns: int,
+) -> Hold | None:
+    """A hold of the pair of levels that is decided soonest; None: it is not worth its time.
+
+    `ends`: of `decided_ends`.
+    """
+    passed, failed = ends
+    prospect = Prospect(
+        levels,
+        belief,
+        plan.allowed,
+        plan.level_alpha,
+        least=plan.min_users,
+        most=plan.max_users,
+        passed=passed,
+        failed=failed,
+    )
+    found_width = max(1, int(MAX_INTERVAL_SHARE * belief.knee))  # so narrow is `found`
+    pair, affordable = prospect.narrowest(plan.precision, found_width, left_ns, plan.budget_ns)
+    is_known = belief.spread < KNOWN_SPREAD * plan.precision
+    if is_known and not affordable and failed - 1 - passed <= found_width:
+        return None
     if pair is None:
-        users = int(np.clip(round(belief.knee), plan.min_users, plan.max_users))
-        return Hold(users, Purpose.bisect, StopRule.decided, look_ns)
+        likely_knee = int(np.clip(round(belief.knee), plan.min_users, plan.max_users))
+        return _look_at(plan, likely_knee, levels[-1], left_ns)
+    return _decide_first_of(plan, pair, levels, left_ns)
+
+
+def _look_at(plan: SearchPlan, users: int, top: LevelFit, left_ns: int) -> Hold:
+    """A hold that shows where the knee is, and need not decide the level."""
+    look_ns = LOOK_LIFETIMES * top.evidence.lifetime_ns
+    max_ns = int(min(left_ns, max(plan.budget_ns * BISECT_BUDGET_SHARE, look_ns)))
+    return Hold(users, Purpose.bisect, StopRule.decided, max_ns)
+
+
+def _decide_first_of(
+    plan: SearchPlan, pair: Pair, levels: Sequence[LevelFit], left_ns: int
+) -> Hold:
+    """A hold of the level of a pair that is decided first, long enough to decide it."""
     need_ns, users = pair.first
-    near = min(levels, key=lambda level: abs(level.users - users))
-    life_ns = near.evidence.lifetime_ns
-    most = max(budget * 0.06, min(1.3 * need_ns, budget * 0.12), HOLD_LIFETIMES * life_ns)
-    return Hold(users, Purpose.repeat, StopRule.decided, int(min(left, most)))
+    nearest = min(levels, key=lambda level: abs(level.users - users))
+    most_ns = max(
+        plan.budget_ns * DECIDE_BUDGET_SHARE,
+        min(NEED_SLACK * need_ns, plan.budget_ns * NEED_BUDGET_SHARE),
+        HOLD_LIFETIMES * nearest.evidence.lifetime_ns,
+    )
+    return Hold(users, Purpose.repeat, StopRule.decided, int(min(left_ns, most_ns)))
 
 
 def decided_ends(plan: SearchPlan, levels: Sequence[LevelFit]) -> tuple[int, float]:
     """(the highest level that passed, or 0; the lowest one above it that failed, or inf)."""
-    decided = [(level.users, plan.judge(level.evidence).decision) for level in levels]
-    passed = max((users for users, said in decided if said == Decision.passed), default=0)
-    failed = (users for users, said in decided if said == Decision.failed and users > passed)
-    return passed, min(failed, default=inf)
+    passed, failed = decided_levels(plan, levels)
+    highest_passed = max(passed, default=0)
+    failed_above = (users for users in failed if users > highest_passed)
+    return highest_passed, min(failed_above, default=inf)
+
+
+def decided_levels(plan: SearchPlan, levels: Sequence[LevelFit]) -> tuple[list[int], list[int]]:
+    """(levels that passed, levels that failed), by the sequential test."""
+    passed = []
+    failed = []
+    for level in levels:
+        decision = plan.judge(level.evidence).decision
+        if decision == Decision.passed:
+            passed.append(level.users)
+        elif decision == Decision.failed:
+            failed.append(level.users)
+    return passed, failed
 
 
 def _higher(plan: SearchPlan, top: LevelFit) -> int:
     """The next level on the way up: four times as high where latencies are far from any limit."""
-    far = float(worst_ratio(top.evidence, plan.slos)[0]) < -log(4)
-    return min(top.users * (4 if far and top.users < QUICK_CLIMB else 2), plan.max_users)
-
-
-def _ends(bracket: Bracket) -> list[LevelFit]:
-    return [end for end in (bracket.low, bracket.high) if end is not None]
+    is_far = float(worst_ratio(top.evidence, plan.slos)[0]) < -log(4)
+    times = 4 if is_far and top.users < QUICK_CLIMB else 2
+    return min(top.users * times, plan.max_users)
 
 
 def _confirm(
-    plan: SearchPlan, bracket: Bracket, levels: Sequence[LevelFit], left: int
+    plan: SearchPlan, bracket: Bracket, levels: Sequence[LevelFit], left_ns: int
 ) -> Hold | Done:
     """Repeat the end with the least evidence, until each was held twice and is decided.
 
     Next to the knee a level can stay inconclusive however long it is held. What is promised must
     have been shown, so a level slightly below is held too.
     """
-    open_ends = [
-        end
-        for end in _ends(bracket)
-        if end.steps < 2 or plan.judge(end.evidence).decision == Decision.inconclusive  # noqa: PLR2004 - twice
-    ]
-    if not open_ends or left <= plan.budget_ns * MIN_BUDGET_SHARE:
+    open_ends = []
+    for end in (bracket.low, bracket.high):
+        if end is None:
+            continue
+        undecided = plan.judge(end.evidence).decision == Decision.inconclusive
+        if undecided or end.steps < ENOUGH_HOLDS:
+            open_ends.append(end)
+    if not open_ends or left_ns <= plan.budget_ns * MIN_BUDGET_SHARE:
         return _settle(plan, bracket)
     # The end held fewest times first; then the one whose holds carry the least information.
     least_known = min(open_ends, key=lambda end: (end.steps, end.weight))
     users = least_known.users
-    if bracket.low is not None and least_known.steps >= 2:  # noqa: PLR2004 - as above
+    if bracket.low is not None and least_known.steps >= ENOUGH_HOLDS:
         users = _shown_below(plan, bracket.low.users, levels) or users
-    return Hold(users, Purpose.repeat, StopRule.decided, int(min(left, plan.budget_ns * 0.06)))
+    max_ns = int(min(left_ns, plan.budget_ns * DECIDE_BUDGET_SHARE))
+    return Hold(users, Purpose.repeat, StopRule.decided, max_ns)
 
 
 def _shown_below(plan: SearchPlan, low: int, levels: Sequence[LevelFit]) -> int | None:
     """The level to hold so that one near the lower end passes; None: one has, or none will."""
     lowest = LOWER_LEVEL_SHARES[-1] * low - 1
     near = {level.users: level for level in levels if lowest < level.users <= low}
-    if any(plan.judge(x.evidence).decision == Decision.passed for x in near.values()):
+    passed, _ = decided_levels(plan, list(near.values()))
+    if passed:
         return None
     for share in LOWER_LEVEL_SHARES:
         users = max(int(low * share), plan.min_users)
-        level = near.get(users)
-        if users < low and (level is None or level.steps < 2 or level.margin < CLEAR_MARGIN):  # noqa: PLR2004 - as above
+        if users < low and _may_pass(near.get(users)):
             return users
     return None
 
 
+def _may_pass(level: LevelFit | None) -> bool:
+    """Whether a level that has not passed yet may do so if it is held (again)."""
+    return level is None or level.steps < ENOUGH_HOLDS or level.margin < CLEAR_MARGIN
+
+
 def _settle(plan: SearchPlan, bracket: Bracket) -> Done:
     """The status that the bracket's ends support."""
-    low, high = bracket.low, bracket.high
+    low = bracket.low
+    high = bracket.high
     users = (low.users if low else 0, high.users if high else plan.max_users)
+    status = Status.found
     if low is None and high is not None:
         decided = plan.judge(high.evidence).decision == Decision.failed
-        return Done(Status.slo_failed_at_min if decided else Status.inconclusive, users)
-    if high is None and low is not None:
-        top = low.users >= plan.max_users  # else the budget ended on the way up
-        decided = top and plan.judge(low.evidence).decision == Decision.passed
-        return Done(Status.not_reached if decided else Status.inconclusive, users)
-    return Done(Status.found, users)
+        status = Status.slo_failed_at_min if decided else Status.inconclusive
+    elif high is None and low is not None:
+        is_top = low.users >= plan.max_users  # else the budget ended on the way up
+        decided = is_top and plan.judge(low.evidence).decision == Decision.passed
+        status = Status.not_reached if decided else Status.inconclusive
+    return Done(status, users)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 PAST_PEAK: Final = 0.7  # the climb ends when power has fallen to this share of its best
+HOLD_BUDGET_SHARE: Final = 0.05  # of the budget, for a hold
 PLATEAU: Final = 0.9  # of the highest throughput seen
 
 
@@ -53,8 +54,12 @@ def throughputs(evidences: Sequence[Evidence]) -> list[LevelThroughput]:
     for evidence in evidences:
         if evidence.seconds > 0:
             by_users.setdefault(evidence.window.users, []).append(evidence)
-    pooled = ((users, pool_evidence(several)) for users, several in sorted(by_users.items()))
-    return [LevelThroughput(u, float(e.tokens.sum() / e.seconds), e) for u, e in pooled]
+    levels = []
+    for users, holds in sorted(by_users.items()):
+        pooled = pool_evidence(holds)
+        tokens_per_s = float(pooled.tokens.sum() / pooled.seconds)
+        levels.append(LevelThroughput(users, tokens_per_s, pooled))
+    return levels
 
 
 def next_power_action(
@@ -62,35 +67,50 @@ def next_power_action(
 ) -> Hold | Done:
     """As `next_level.next_action`, for the peak of the power."""
     levels = throughputs(evidences)
-    left = plan.budget_ns - spent_ns
-    cap = int(min(left, plan.budget_ns * 0.05))
+    left_ns = plan.budget_ns - spent_ns
+    max_ns = int(min(left_ns, plan.budget_ns * HOLD_BUDGET_SHARE))
     if not levels:  # every level so far was invalid, or there is none yet
-        first = Hold(plan.min_users, Purpose.up, StopRule.steady, cap)
-        return end_without_level(evidences) if left <= 0 else first
+        if left_ns <= 0:
+            return end_without_level(evidences)
+        return Hold(plan.min_users, Purpose.up, StopRule.steady, max_ns)
     best = max(levels, key=lambda level: level.power)
     top = levels[-1]
-    if left <= 0:
-        return Done(Status.found if top.users > best.users else Status.inconclusive, None)
+    if left_ns <= 0:
+        is_past_peak = top.users > best.users
+        return Done(Status.found if is_past_peak else Status.inconclusive, None)
     if top.power > PAST_PEAK * best.power and top.users < plan.max_users:
-        return Hold(min(top.users * 2, plan.max_users), Purpose.up, StopRule.steady, cap)
-    at = levels.index(best)
-    below = levels[at - 1].users if at else best.users
-    above = levels[at + 1].users if at + 1 < len(levels) else best.users
-    sides = [(best.users - below, (below + best.users) // 2)]
-    sides.append((above - best.users, (best.users + above) // 2))
-    gap, middle = max(sides)
+        users = min(top.users * 2, plan.max_users)
+        return Hold(users, Purpose.up, StopRule.steady, max_ns)
+    return _narrow(plan, levels, best, max_ns)
+
+
+def _narrow(
+    plan: SearchPlan, levels: Sequence[LevelThroughput], best: LevelThroughput, max_ns: int
+) -> Hold | Done:
+    """Halve the wider of the two gaps beside the best level, until both are narrow."""
+    below, above = _neighbors(levels, best)
+    gap_below = (best.users - below, (below + best.users) // 2)
+    gap_above = (above - best.users, (best.users + above) // 2)
+    gap, middle = max(gap_below, gap_above)
     if gap > plan.width(best.users):
-        return Hold(middle, Purpose.bisect, StopRule.steady, cap)
-    if best is top:
-        return Done(Status.not_reached, (below, best.users))
-    return Done(Status.found, (below, above))
+        return Hold(middle, Purpose.bisect, StopRule.steady, max_ns)
+    is_highest = best is levels[-1]
+    return Done(Status.not_reached if is_highest else Status.found, (below, above))
+
+
+def _neighbors(levels: Sequence[LevelThroughput], level: LevelThroughput) -> tuple[int, int]:
+    """(users of the level below, of the one above); of the level itself where there is none."""
+    at = levels.index(level)
+    below = levels[max(at - 1, 0)]
+    above = levels[min(at + 1, len(levels) - 1)]
+    return below.users, above.users
 
 
 def _powers(level: LevelThroughput, seed: int) -> Floats:
     """Power of each bootstrap replicate of one level."""
-    e = level.evidence
-    tokens = resample_weights(e.blocks, seed) @ e.tokens
-    return np.asarray((tokens / e.seconds) ** 2 / level.users)
+    evidence = level.evidence
+    tokens = resample_weights(evidence.blocks, seed) @ evidence.tokens
+    return np.asarray((tokens / evidence.seconds) ** 2 / level.users)
 
 
 def power_knee(evidences: Sequence[Evidence], seed: int = 0) -> PowerKnee | None:
@@ -102,13 +122,13 @@ def power_knee(evidences: Sequence[Evidence], seed: int = 0) -> PowerKnee | None
     if not levels:
         return None
     users = np.array([level.users for level in levels])
-    at = int(np.argmax([level.power for level in levels]))
-    draws = np.array([_powers(x, seed + x.users) for x in levels])
+    best = max(levels, key=lambda level: level.power)
+    draws = np.array([_powers(level, seed + level.users) for level in levels])
     peaks = users[np.argmax(draws, axis=0)]
     lo, hi = np.quantile(peaks, percentile_levels(12), method="nearest")
-    near = users[max(at - 1, 0)], users[min(at + 1, len(users) - 1)]
-    bounds = int(min(lo, near[0])), int(max(hi, near[1]))
-    return PowerKnee(int(users[at]), bounds, round(levels[at].power, 3))
+    below, above = _neighbors(levels, best)
+    ci95 = (int(min(lo, below)), int(max(hi, above)))
+    return PowerKnee(best.users, ci95, round(best.power, 3))
 
 
 def plateau_knee(evidences: Sequence[Evidence]) -> PlateauKnee | None:
@@ -116,11 +136,10 @@ def plateau_knee(evidences: Sequence[Evidence]) -> PlateauKnee | None:
     levels = throughputs(evidences)
     if not levels:
         return None
-    fitted = isotonic(
-        np.array([level.tokens_per_s for level in levels]),
-        np.array([level.evidence.seconds for level in levels]),
-    )
+    tokens_per_s = np.array([level.tokens_per_s for level in levels])
+    seconds = np.array([level.evidence.seconds for level in levels])
+    fitted = isotonic(tokens_per_s, seconds)
     at = int(np.argmax(fitted >= PLATEAU * fitted[-1]))
-    before = levels[at - 1].users + 1 if at else levels[at].users
     level = levels[at]
-    return PlateauKnee(level.users, (before, level.users), round(level.tokens_per_s, 3))
+    lowest = levels[at - 1].users + 1 if at else level.users
+    return PlateauKnee(level.users, (lowest, level.users), round(level.tokens_per_s, 3))

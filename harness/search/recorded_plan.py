@@ -24,6 +24,8 @@ from harness.search.next_level import SearchPlan
 from harness.search.replay import LoggedLevel
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from harness.records.folder_reader import Run
 
 
@@ -46,24 +48,36 @@ def logged_levels(run: Run) -> list[LoggedLevel]:
     Of a test that Locust decided about they always follow from the records: what was written may
     be of a time when it was still going on.
     """
-    if (run.info.get("config") or {}).get("kind") == LOCUST:
-        return locust_levels(run.table, asked_users(read_json(run.path / names.ENDED) or {}))
+    config = run.info.get("config") or {}
+    if config.get("kind") == LOCUST:
+        ended = read_json(run.path / names.ENDED) or {}
+        return locust_levels(run.table, asked_users(ended))
     logged = []
     for row in run.levels:
         try:
-            own = ("purpose", "rate_per_s")
-            instants = {f.name: int(row[f.name]) for f in fields(Window) if f.name not in own}
-            rate = float(row.get("rate_per_s", 0.0))  # older folders have none
-            window = Window(**instants, purpose=Purpose(row["purpose"]), rate_per_s=rate)
+            window = _window(row)
         except (KeyError, TypeError, ValueError, OverflowError):
             run.damage.bad_lines += 1
             continue
-        words = ("invalid", "decision", "reason")
-        invalid, decision, reason = (str(row.get(key, "")) for key in words)
-        logged.append(
-            LoggedLevel(window, invalid, decision, bool(row.get("audited", True)), reason)
+        level = LoggedLevel(
+            window,
+            invalid=str(row.get("invalid", "")),
+            decision=str(row.get("decision", "")),
+            audited=bool(row.get("audited", True)),
+            reason=str(row.get("reason", "")),
         )
+        logged.append(level)
     return logged
+
+
+def _window(row: Mapping[str, Any]) -> Window:
+    instants = {
+        field.name: int(row[field.name])
+        for field in fields(Window)
+        if field.name not in ("purpose", "rate_per_s")
+    }
+    rate_per_s = float(row.get("rate_per_s", 0.0))  # older folders have none
+    return Window(**instants, purpose=Purpose(row["purpose"]), rate_per_s=rate_per_s)
 
 
 def levels_unit(run: Run) -> str:
@@ -71,11 +85,12 @@ def levels_unit(run: Run) -> str:
     config = run.info["config"]
     if config["plan"].get("rate_step_per_s"):
         return PER_S
-    one = level_unit((config.get("drive") or {}).get("workload") or {})
-    return "users" if one == CONCURRENT else f"{one}s"
+    unit = level_unit((config.get("drive") or {}).get("workload") or {})
+    return "users" if unit == CONCURRENT else f"{unit}s"
 
 
 def level_unit(workload: dict[str, Any]) -> str:
     """What a level counts, in the singular; users who think are more than their requests."""
-    talks, thinks = workload.get("conversation"), workload.get("think_ms")
-    return "session" if talks else "user" if thinks else CONCURRENT
+    if workload.get("conversation"):
+        return "session"
+    return "user" if workload.get("think_ms") else CONCURRENT

@@ -13,11 +13,9 @@ from harness.core.states import Decision, Purpose, Status
 from harness.diagnosis.audit import arrivals_between
 from harness.diagnosis.interference import GapSample
 from harness.metrics.evidence import (
-    Evidence,
     EvidenceCounter,
     Window,
     gather_evidence,
-    pool_evidence,
 )
 from harness.metrics.latency_figures import LatencyFigures, blocked_windows, sample_figures
 from harness.metrics.metrics import GAPS
@@ -28,8 +26,8 @@ from harness.metrics.token_positions import PositionCounter
 from harness.metrics.window_summary import WindowTokens
 from harness.search.controller import HARD_FAILED
 from harness.search.judge import Judgement
-from harness.search.level_state import HeldLevel, next_level
-from harness.search.next_level import Done, SearchPlan
+from harness.search.level_state import HeldLevel, next_level, with_earlier_holds
+from harness.search.next_level import Done, Hold, SearchPlan
 
 if TYPE_CHECKING:
     from harness.metrics.slo import Slo
@@ -72,52 +70,65 @@ def replay(
     """
     levels: list[HeldLevel] = []
     differences: list[str] = []
-    began = logged[0].window.chosen_ns if logged else 0
+    began_ns = logged[0].window.chosen_ns if logged else 0
     for entry in logged:
         window = entry.window
         # A level of purpose `down` was chosen by the controller after a hard failure, one of `hold`
         # to confirm the answer.
         if searched and window.purpose not in (Purpose.down, Purpose.hold):
-            action = next_level(plan, levels, window.chosen_ns - began)
+            action = next_level(plan, levels, window.chosen_ns - began_ns)
             if isinstance(action, Done) or action.users != window.users:
-                now = (
-                    f"it would have ended as {action.status}"
-                    if isinstance(action, Done)
-                    else f"it would hold {action.users}"
-                )
-                differences.append(
-                    f"level {window.index + 1} held {window.users} users; by the records {now}"
-                )
-        invalid = entry.invalid if entry.audited or audit is None else audit(window)
-        evidence, judgement = _judged(plan, levels, window, counted)
-        if entry.decision == Decision.held:  # its SLOs are judged by held_levels.py
-            judgement = Judgement(Decision.held, "", leans_to_fail=False)
-        if entry.reason == HARD_FAILED:  # decided live, from the few requests of ten seconds
-            judgement = Judgement(Decision.failed, HARD_FAILED, leans_to_fail=True)
-        level = HeldLevel(window, evidence, judgement, invalid)
-        if entry.decision != level.judgement.decision and not invalid:
+                differences.append(_other_choice(window, action))
+        level = _replayed_level(plan, levels, entry, counted, audit)
+        decision = level.judgement.decision
+        if entry.decision != decision and not level.invalid:
             differences.append(
-                f"level {window.index + 1} was {entry.decision}; the records say "
-                f"{level.judgement.decision}"
+                f"level {window.index + 1} was {entry.decision}; the records say {decision}"
             )
         levels.append(level)
-    own = [level for level in levels if not searched or level.window.purpose != Purpose.hold]
-    spent = own[-1].window.judged_ns - began if own else 0
-    if not searched:
-        return Replay(levels, Done(Status.measured, None), differences)
-    # If the search would go on, the live run was cut short by its budget or an interrupt.
-    end = next_level(plan, own, spent)
-    done = end if isinstance(end, Done) else Done(Status.inconclusive, None)
+    done = Done(Status.measured, None)
+    if searched:
+        done = _end_of_search(plan, levels, began_ns)
     return Replay(levels, done, differences)
 
 
-def _judged(
-    plan: SearchPlan, before: Sequence[HeldLevel], window: Window, counted: RunTokenStats
-) -> tuple[Evidence, Judgement]:
-    level = counted.levels[window]
-    evidence = gather_evidence(level.known, window, plan.slos, level.judged)
-    same = [s.evidence for s in before if s.window.users == window.users and not s.invalid]
-    return evidence, plan.judge(pool_evidence([*same, evidence]))
+def _end_of_search(plan: SearchPlan, levels: Sequence[HeldLevel], began_ns: int) -> Done:
+    own = [level for level in levels if level.window.purpose != Purpose.hold]
+    spent_ns = own[-1].window.judged_ns - began_ns if own else 0
+    action = next_level(plan, own, spent_ns)
+    # If the search would go on, the live run was cut short by its budget or an interrupt.
+    return action if isinstance(action, Done) else Done(Status.inconclusive, None)
+
+
+def _other_choice(window: Window, action: Hold | Done) -> str:
+    if isinstance(action, Done):
+        by_records = f"it would have ended as {action.status}"
+    else:
+        by_records = f"it would hold {action.users}"
+    return f"level {window.index + 1} held {window.users} users; by the records {by_records}"
+
+
+def _replayed_level(
+    plan: SearchPlan,
+    before: Sequence[HeldLevel],
+    entry: LoggedLevel,
+    counted: RunTokenStats,
+    audit: Callable[[Window], str] | None,
+) -> HeldLevel:
+    """A logged level as it is by the records; `before`: the levels before it."""
+    window = entry.window
+    invalid = entry.invalid
+    if not entry.audited and audit is not None:
+        invalid = audit(window)
+    stats = counted.levels[window]
+    evidence = gather_evidence(stats.known, window, plan.slos, stats.judged)
+    if entry.decision == Decision.held:  # its SLOs are judged by held_levels.py
+        judgement = Judgement(Decision.held, "", leans_to_fail=False)
+    else:
+        judgement = plan.judge(with_earlier_holds(evidence, before))
+    if entry.reason == HARD_FAILED:  # decided live, from the few requests of ten seconds
+        judgement = Judgement(Decision.failed, HARD_FAILED, leans_to_fail=True)
+    return HeldLevel(window, evidence, judgement, invalid)
 
 
 class LevelTokenStats:
@@ -132,31 +143,47 @@ class LevelTokenStats:
         until_ns: int,
     ) -> None:
         """`until_ns`: when the next level begins, or the last request has ended."""
-        settled = (window.settled_ns, window.end_ns)
+        settled_span = (window.settled_ns, window.end_ns)
         self.span = (window.chosen_ns, until_ns)
-        self.known = RecordsAsOf(recorded, *settled)  # the records on which the decision was made
+        # The records on which the decision was made.
+        self.known = RecordsAsOf(recorded, *settled_span)
         self.judged = EvidenceCounter(self.known.table, window, slos)
-        # the requests whose figures are reported
+        # The requests whose figures are reported.
         self.table = requests_in_window(recorded.table, window)
-        self.tokens = WindowTokens(self.table, settled)
-        sent = recorded.table.sent_ns
-        self.sent = recorded.table.select((sent >= window.chosen_ns) & (sent < until_ns))
-        # Includes warm-up and drain.
-        (span,) = blocked_windows(self.sent, [self.span])
-        self.everything = WindowGapCounter(self.sent, span)
+        self.tokens = WindowTokens(self.table, settled_span)
+        # All requests sent for the level: warm-up and drain, too.
+        sent_ns = recorded.table.sent_ns
+        self.sent = recorded.table.select((sent_ns >= window.chosen_ns) & (sent_ns < until_ns))
+        (whole_span,) = blocked_windows(self.sent, [self.span])
+        self.everything = WindowGapCounter(self.sent, whole_span)
         self.scraped = arrivals_between(window, samples)
-        self.sample = GapSample(*settled)
-        self.positions = PositionCounter(*settled)
-        rows, span = self.table.mix_row, self.tokens.gaps["itl"].span
-        mix = [(n, self.table.select(rows == n)) for n in range(rows.max(initial=-1) + 1)]
-        self.mix = [(of, WindowGapCounter(of, span, mix_row=n)) for n, of in mix]
+        self.sample = GapSample(*settled_span)
+        self.positions = PositionCounter(*settled_span)
+        self.mix = self._rows_of_mix()
+
+    def _rows_of_mix(self) -> list[tuple[RecordTable, WindowGapCounter]]:
+        """The reported requests of each row of a mix, and their gaps."""
+        row_of_request = self.table.mix_row
+        blocked_window = self.tokens.gaps["itl"].span
+        rows = []
+        for row in range(row_of_request.max(initial=-1) + 1):
+            requests = self.table.select(row_of_request == row)
+            rows.append((requests, WindowGapCounter(requests, blocked_window, mix_row=row)))
+        return rows
 
     @property
     def visitors(self) -> list[EventVisitor]:
-        rows = [gaps for _, gaps in self.mix]
-        gaps: list[EventVisitor] = [*self.tokens.gaps.values(), self.everything, *rows]
-        gaps += [self.tokens.arrived, self.judged, self.scraped, self.sample]
-        return [*gaps, self.positions]
+        gaps_of_rows = [gaps for _, gaps in self.mix]
+        return [
+            *self.tokens.gaps.values(),
+            self.everything,
+            *gaps_of_rows,
+            self.tokens.arrived,
+            self.judged,
+            self.scraped,
+            self.sample,
+            self.positions,
+        ]
 
 
 class RunTokenStats:
@@ -172,29 +199,30 @@ class RunTokenStats:
     ) -> None:
         """Reads all tokens once; `also` are further visitors of the same pass."""
         self.recorded = recorded
-        last_ns = max((w.end_ns for w in windows), default=0)
-        over_ns = int(recorded.table.done_ns.max(initial=last_ns)) + 1
+        last_end_ns = max((window.end_ns for window in windows), default=0)
+        over_ns = int(recorded.table.done_ns.max(initial=last_end_ns)) + 1
         # Each level owns the requests sent from its choice to that of the next one.
-        untils = [*(w.chosen_ns for w in windows[1:]), over_ns]
-        self.levels = {
-            w: LevelTokenStats(recorded, w, slos, samples, until)
-            for w, until in zip(windows, untils, strict=False)
-        }
+        until_ns = [*(window.chosen_ns for window in windows[1:]), over_ns]
+        self.levels: dict[Window, LevelTokenStats] = {}
+        for window, until in zip(windows, until_ns, strict=False):
+            self.levels[window] = LevelTokenStats(recorded, window, slos, samples, until)
         # One pass over the record files feeds all visitors of all levels.
-        scan(recorded, [*(w for level in self.levels.values() for w in level.visitors), *also])
-        self.gaps: WindowGaps = {
-            (w.settled_ns, w.end_ns): s.tokens.gaps["itl"] for w, s in self.levels.items()
-        }
+        visitors = [visitor for level in self.levels.values() for visitor in level.visitors]
+        scan(recorded, [*visitors, *also])
+        self.gaps: WindowGaps = {}
+        for window, level in self.levels.items():
+            self.gaps[window.settled_ns, window.end_ns] = level.tokens.gaps["itl"]
 
     def level(self, key: str, windows: Sequence[tuple[int, int]]) -> LatencyFigures:
         """One latency over all these windows of a level."""
-        if key in GAPS:
-            held = set(windows)
-            levels = [s for w, s in self.levels.items() if (w.settled_ns, w.end_ns) in held]
-            return pool_gaps([level.tokens.gaps[key] for level in levels])
-        return sample_figures(
-            self.recorded.table, key, blocked_windows(self.recorded.table, windows)
-        )
+        if key not in GAPS:
+            table = self.recorded.table
+            return sample_figures(table, key, blocked_windows(table, windows))
+        gaps = []
+        for window, stats in self.levels.items():
+            if (window.settled_ns, window.end_ns) in windows:
+                gaps.append(stats.tokens.gaps[key])
+        return pool_gaps(gaps)
 
 
 def requests_in_window(table: RecordTable, window: Window) -> RecordTable:

@@ -35,56 +35,66 @@ CENTERS: Final = (np.arange(RATIO_BINS) - BINS_PER_SIDE - 0.5) * (LOG_SPAN / BIN
 
 def ranks(values: Floats) -> Floats:
     """From 0; ties have their mean rank."""
-    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
-    return np.asarray((np.cumsum(count) - (count + 1) / 2)[place], np.float64)
+    _, group, count = np.unique(values, return_inverse=True, return_counts=True)
+    mean_ranks = np.cumsum(count) - (count + 1) / 2
+    return np.asarray(mean_ranks[group], np.float64)
 
 
 def alike(values: Floats) -> float:
     """The correlation of neighbors, once a straight line is taken away."""
     x = np.arange(len(values)) - (len(values) - 1) / 2
-    left = values - values.mean() - (x @ values) / (x @ x) * x
-    return float(left[1:] @ left[:-1] / max(left @ left, 1e-9))
+    slope = (x @ values) / (x @ x)
+    rest = values - values.mean() - slope * x
+    return float(rest[1:] @ rest[:-1] / max(rest @ rest, 1e-9))
 
 
 def _p_value(r: float, n: float) -> float:
     """Of a correlation over n pairs, two-sided; 1 with too few."""
     if n <= 3:  # noqa: PLR2004 - two parameters, and something left over
         return 1.0
-    df, left = n - 2, max(1 - r * r, 1e-9)
-    return float(incomplete_beta(np.array(df / 2), 0.5, df / (df + df * r * r / left)))
+    df = n - 2
+    unexplained = max(1 - r * r, 1e-9)
+    t_squared = df * r * r / unexplained
+    return float(incomplete_beta(np.array(df / 2), 0.5, df / (df + t_squared)))
 
 
 def drift(means: Floats) -> tuple[float, float]:
     """(Spearman's correlation with time, its p-value)."""
-    n, by_rank = len(means), ranks(means)
+    n = len(means)
+    by_rank = ranks(means)
     if n < MIN_BLOCKS or not np.ptp(by_rank):
         return 0.0, 1.0
     rho = float(np.corrcoef(by_rank, np.arange(n))[0, 1])
-    near = min(max(alike(by_rank) + LINE_BIAS / n, 0), MAX_ALIKE)
-    return rho, _p_value(rho, n * (1 - near) / (1 + near))
+    likeness = min(max(alike(by_rank) + LINE_BIAS / n, 0), MAX_ALIKE)
+    independent = n * (1 - likeness) / (1 + likeness)  # blocks that these are worth
+    return rho, _p_value(rho, independent)
 
 
 def dependence(means: Floats) -> tuple[float, float]:
     """(correlation of neighboring blocks, its one-sided p-value)."""
-    n, by_rank = len(means), ranks(means)
+    n = len(means)
+    by_rank = ranks(means)
     if n < MIN_BLOCKS or not np.ptp(by_rank):
         return 0.0, 1.0
-    near = alike(by_rank) + LINE_BIAS / n
-    p = _p_value(near, n) / 2
-    return near, p if near > 0 else 1 - p
+    likeness = alike(by_rank) + LINE_BIAS / n
+    p = _p_value(likeness, n) / 2
+    return likeness, p if likeness > 0 else 1 - p
 
 
 def block_means(evidence: Evidence, slo: int) -> Floats:
     """The mean of log(latency / limit) in each block that has any."""
     grid = evidence.grids[slo]
     sizes = grid.sum(axis=1)
-    return np.asarray((grid @ CENTERS)[sizes > 0] / sizes[sizes > 0])
+    sums = grid @ CENTERS
+    has_any = sizes > 0
+    return np.asarray(sums[has_any] / sizes[has_any])
 
 
 def dependent(evidence: Evidence, slos: Sequence[Slo]) -> float:
     """The largest correlation of neighboring blocks that is shown; NaN if none is."""
-    each = [dependence(block_means(evidence, i)) for i in range(len(slos))]
-    return max((near for near, p in each if p <= ALPHA / len(slos)), default=nan)
+    tests = [dependence(block_means(evidence, i)) for i in range(len(slos))]
+    shown = [likeness for likeness, p in tests if p <= ALPHA / len(slos)]
+    return max(shown, default=nan)
 
 
 def drift_sentence(evidence: Evidence, slos: Sequence[Slo]) -> str:
