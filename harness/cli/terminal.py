@@ -178,15 +178,15 @@ class _TerminalView:
 
 def _row(plan: SearchPlan, level: HeldLevel, ended: EndedLevel) -> LevelRow:
     limits_ms = {slo.metric: slo.limit_ns / MS for slo in plan.slos if slo.statistic == "p95"}
-    ttft, itl = (
-        Quantity(*p95, "ms", limits_ms.get(key, math.nan)) for key, p95 in ended.p95_ms.items()
-    )
+    latencies = {
+        key: Quantity(*p95, "ms", limits_ms.get(key, math.nan)) for key, p95 in ended.p95_ms.items()
+    }
     counts = request_counts(ended.ended, ended.failed)
     running = f"{count_of(ended.n_open, 'request')} still running" if ended.n_open else ""
     return LevelRow(
         users=plan.load_of(level.window.users),
-        ttft=ttft,
-        itl=itl,
+        ttft=latencies["ttft"],
+        itl=latencies["itl"],
         tokens_per_s=Quantity(ended.output_tokens_per_s),
         requests=counts.replace(" ended", ""),
         result=result_text(level),
@@ -422,7 +422,8 @@ def progress_panel(view: TerminalPanel) -> RenderableType:
         if value:
             now.add_row(_plain(name), _plain(value))
     bar = Table.grid(padding=(0, 2))
-    bar.add_row(ProgressBar(1.0, min(view.done, 1.0), width=PROGRESS_BAR_WIDTH), _plain(view.time))
+    done = ProgressBar(1.0, min(view.done, 1.0), width=PROGRESS_BAR_WIDTH)
+    bar.add_row(done, _plain(view.time))
     now.add_row(_plain("progress"), bar)
     return Panel(now, title=_plain(view.title), title_align="left")
 
