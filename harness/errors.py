@@ -72,5 +72,8 @@ def one_line(text: str, longest: int | None = None) -> str:
         text = text[: LOOKED_AT * longest]
     line = " ".join(text.split())
     if not line.isprintable():  # rare, and a hundred times slower
-        line = " ".join("".join(c if c.isprintable() else " " for c in line).split())
-    return line if longest is None or len(line) <= longest else line[:longest] + "..."
+        printable = "".join(letter if letter.isprintable() else " " for letter in line)
+        line = " ".join(printable.split())
+    if longest is not None and len(line) > longest:
+        return line[:longest] + "..."
+    return line

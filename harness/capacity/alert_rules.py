@@ -38,12 +38,19 @@ class Alert:
     annotations: Mapping[str, str]
 
     def lines(self) -> list[str]:
-        out = [f"      - alert: {self.name}", f"        expr: {json.dumps(self.expr)}"]
-        out.append(f"        for: {self.wait}")
-        for key, values in (("labels", self.labels), ("annotations", self.annotations)):
-            out.append(f"        {key}:")
-            out += [f"          {k}: {json.dumps(v)}" for k, v in values.items()]
-        return out
+        return [
+            f"      - alert: {self.name}",
+            f"        expr: {json.dumps(self.expr)}",
+            f"        for: {self.wait}",
+            "        labels:",
+            *_yaml_items(self.labels),
+            "        annotations:",
+            *_yaml_items(self.annotations),
+        ]
+
+
+def _yaml_items(values: Mapping[str, str]) -> list[str]:
+    return [f"          {key}: {json.dumps(value)}" for key, value in values.items()]
 
 
 def routing_alerts(ttft_ns: float, itl_ns: float) -> list[Alert]:
@@ -53,13 +60,14 @@ def routing_alerts(ttft_ns: float, itl_ns: float) -> list[Alert]:
     """
     alerts = []
     for sign, limit_ns in zip(SYMPTOMS, (ttft_ns, itl_ns), strict=True):
-        if not isnan(limit_ns):
-            server = quantile_of(TRIAGE_QUANTILE, newest_name(sign.metric), RATE, "job, model_name")
-            client = quantile_of(TRIAGE_QUANTILE, HARNESS_SERIES[sign.metric], RATE_LIVE, "job")
-            alerts += [
-                _routed(sign, server, limit_ns, WAIT, "server"),
-                _routed(sign, client, limit_ns, "0s", "client"),
-            ]
+        if isnan(limit_ns):
+            continue
+        servers = newest_name(sign.metric)
+        ours = HARNESS_SERIES[sign.metric]
+        server = quantile_of(TRIAGE_QUANTILE, servers, RATE, "job, model_name")
+        client = quantile_of(TRIAGE_QUANTILE, ours, RATE_LIVE, "job")
+        alerts.append(_routed(sign, server, limit_ns, WAIT, "server"))
+        alerts.append(_routed(sign, client, limit_ns, "0s", "client"))
     return alerts
 
 
@@ -79,9 +87,13 @@ def _routed(sign: Symptom, expr: str, limit_ns: float, wait: str, seen_by: str) 
 
 def in_flight(model: str, by: str = "") -> str:
     """Return the requests of a model that run or wait: in total, or per replica with `by`."""
-    only = f"{{model_name={json.dumps(model)}}}" if model else ""
-    both = f"{newest_name('running')}{only} + {newest_name('waiting')}{only}"
+    selector = _model_selector(model)
+    both = f"{newest_name('running')}{selector} + {newest_name('waiting')}{selector}"
     return f"sum by ({by}) ({both})" if by else f"sum({both})"
+
+
+def _model_selector(model: str) -> str:
+    return f"{{model_name={json.dumps(model)}}}" if model else ""
 
 
 def knee_alert(threshold: Threshold) -> Alert:
@@ -111,30 +123,45 @@ def rule_file(groups: Mapping[str, Sequence[Rule]], about: Sequence[str]) -> str
 
     Check it with `promtool check rules FILE`.
     """
-    lines = [*(f"# {line}".rstrip() for line in about), "groups:"]
+    lines = [f"# {line}".rstrip() for line in about]
+    lines.append("groups:")
     for name, rules in groups.items():
         if rules:
             lines += [f"  - name: {name}", "    rules:"]
-            lines += [line for rule in rules for line in rule.lines()]
+            for rule in rules:
+                lines += rule.lines()
     return "\n".join(lines) + "\n"
 
 
 def mix_alerts(threshold: Threshold) -> list[Alert]:
     """Return alerts on requests of other lengths than those for which the knee is valid."""
-    only = f"{{model_name={json.dumps(threshold.model)}}}" if threshold.model else ""
-    ended = rate(f"{newest_name('requests_total')}_total{only}", *MIX)
+    selector = _model_selector(threshold.model)
     alerts = []
-    for what, key, measured in (
-        ("prompt", "prompt_tokens_total", threshold.prompt_tokens),
-        ("output", "generation_tokens_total", threshold.output_tokens),
-    ):
-        tokens = rate(f"{newest_name(key)}_total{only}", *MIX)
-        expr = f"abs(ln({tokens} / {ended} / {measured:.5g})) > {log(MIX_FACTOR):.4f}"
-        says = f"{what}s are not of the {measured:,.0f} tokens that the knee was measured with"
-        notes = {"summary": says, "description": "The knee is another; measure it with them."}
-        labels = {"severity": "warning", "tokens": what}
-        alerts += [Alert("RequestMixLeft", expr, WAIT, labels, notes)] * (measured > 0)
+    if threshold.prompt_tokens > 0:
+        prompts = f"{newest_name('prompt_tokens_total')}_total{selector}"
+        alerts.append(_mix_alert("prompt", prompts, selector, threshold.prompt_tokens))
+    if threshold.output_tokens > 0:
+        outputs = f"{newest_name('generation_tokens_total')}_total{selector}"
+        alerts.append(_mix_alert("output", outputs, selector, threshold.output_tokens))
     return alerts
+
+
+def _mix_alert(what: str, series: str, selector: str, measured_tokens: float) -> Alert:
+    """The alert on a mean length that is too far from the measured one, either way."""
+    tokens = rate(series, *MIX)
+    ended = rate(f"{newest_name('requests_total')}_total{selector}", *MIX)
+    ratio = f"{tokens} / {ended} / {measured_tokens:.5g}"
+    return Alert(
+        "RequestMixLeft",
+        f"abs(ln({ratio})) > {log(MIX_FACTOR):.4f}",
+        WAIT,
+        {"severity": "warning", "tokens": what},
+        {
+            "summary": f"{what}s are not of the {measured_tokens:,.0f} tokens that the knee was "
+            "measured with",
+            "description": "The knee is another; measure it with them.",
+        },
+    )
 
 
 def knee_file(threshold: Threshold) -> str:

@@ -20,89 +20,106 @@ SEEN_LATE_NS: Final = 30 * SECOND  # a scrape of Prometheus and a sync of the HP
 SCORERS: Final = ("queue-scorer", "prefix-cache-scorer")
 
 
-def autoscaler(found: Threshold, args: Namespace) -> str:
+def autoscaler(threshold: Threshold, args: Namespace) -> str:
     """KEDA's ScaledObject, or an HPA on a custom metric. Raises ConfigError for a lead too long."""
-    name, least, most = json.dumps(args.deployment), args.min_replicas, args.max_replicas
     delay_ns = args.start_up + SEEN_LATE_NS
     lead = (args.growth or 0) * delay_ns / NS_PER["m"]
-    target = threshold_with_lead(found.requests, lead, least)
+    replicas = args.min_replicas
+    target = threshold_with_lead(threshold.requests, lead, replicas)
     if target < 1:
         raise ConfigError(
             f"{ceil(lead):,} requests come by --growth until a replica is ready, too many for "
-            f"{least} of them: try --min-replicas {ceil(2 * lead / found.requests)}."
+            f"{replicas} of them: try --min-replicas {ceil(2 * lead / threshold.requests)}."
         )
     grown = f"{ceil(lead)} are the growth in {say_ns(delay_ns)} (start, scrape and sync)"
-    why = f"Target {target} of {found.requests}: an HPA acts 10% above it, and {grown}."
-    kind, api = "HorizontalPodAutoscaler", "autoscaling/v2"
-    limits = f"minReplicas: {least}\n  maxReplicas: {most}"
-    metric = f"""metrics:
-    - type: Pods
-      pods:
-        metric: {{name: vllm_requests_in_flight}}
-        target: {{type: AverageValue, averageValue: "{target}"}}"""
-    if args.form == "keda":
-        kind, api = "ScaledObject", "keda.sh/v1alpha1"
-        limits = f"minReplicaCount: {least}\n  maxReplicaCount: {most}"
-        metric = f"""triggers:
-    - type: prometheus
-      metricType: AverageValue
-      metadata: {{serverAddress: {json.dumps(args.prometheus)}, threshold: "{target}",
-                 query: {json.dumps(in_flight(found.model))}}}"""
-    return f"""{_comments(found, why)}apiVersion: {api}
-kind: {kind}
+    why = f"Target {target} of {threshold.requests}: an HPA acts 10% above it, and {grown}."
+    resource = _keda(threshold, args, target) if args.form == "keda" else _hpa(args, target)
+    return f"{_comments(threshold, why)}{resource}"
+
+
+def _keda(threshold: Threshold, args: Namespace, target: int) -> str:
+    name = json.dumps(args.deployment)
+    return f"""apiVersion: keda.sh/v1alpha1
+kind: ScaledObject
 metadata: {{name: {name}}}
 spec:
   scaleTargetRef: {{apiVersion: apps/v1, kind: Deployment, name: {name}}}
-  {limits}
-  {metric}
+  minReplicaCount: {args.min_replicas}
+  maxReplicaCount: {args.max_replicas}
+  triggers:
+    - type: prometheus
+      metricType: AverageValue
+      metadata: {{serverAddress: {json.dumps(args.prometheus)}, threshold: "{target}",
+                 query: {json.dumps(in_flight(threshold.model))}}}
 """
 
 
-def endpoint_picker(found: Threshold) -> str:
+def _hpa(args: Namespace, target: int) -> str:
+    name = json.dumps(args.deployment)
+    return f"""apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata: {{name: {name}}}
+spec:
+  scaleTargetRef: {{apiVersion: apps/v1, kind: Deployment, name: {name}}}
+  minReplicas: {args.min_replicas}
+  maxReplicas: {args.max_replicas}
+  metrics:
+    - type: Pods
+      pods:
+        metric: {{name: vllm_requests_in_flight}}
+        target: {{type: AverageValue, averageValue: "{target}"}}
+"""
+
+
+def endpoint_picker(threshold: Threshold) -> str:
     """llm-d's EndpointPickerConfig: how much a replica is given, and when its cache is left."""
-    limit_ns, _ = p95_limits_ns(found.slos)
-    speed, low, high = found.prefill
-    given = {"concurrency-detector": f"maxConcurrency: {found.users}"}
-    if found.waiting >= 1:
-        given["utilization-detector"] = f"queueDepthThreshold: {found.waiting:.0f}"
+    limit_ns, _ = p95_limits_ns(threshold.slos)
+    speed, low, high = threshold.prefill
+    parameters = {"concurrency-detector": f"maxConcurrency: {threshold.users}"}
+    if threshold.waiting >= 1:
+        parameters["utilization-detector"] = f"queueDepthThreshold: {threshold.waiting:.0f}"
     why = "peakPrefillThroughput is not known: measure long prompts of varied lengths."
     if speed * limit_ns > 0:
-        numbers = f"peakPrefillThroughput: {speed:.0f}, maxTTFTPenaltyMs: {limit_ns / MS:.0f}"
-        given["prefix-cache-affinity-filter"] = numbers
+        parameters["prefix-cache-affinity-filter"] = (
+            f"peakPrefillThroughput: {speed:.0f}, maxTTFTPenaltyMs: {limit_ns / MS:.0f}"
+        )
         why = f"The 95% interval of peakPrefillThroughput is {low:,.0f} to {high:,.0f} tokens/s."
-    plugins = "".join(f"  - {{type: {key}, parameters: {{{x}}}}}\n" for key, x in given.items())
-    plugins += "".join(f"  - {{type: {key}}}\n" for key in SCORERS)
-    steps = "".join(f"      - {{pluginRef: {key}}}\n" for key in (*given, *SCORERS))
-    return f"""{_comments(found, why)}apiVersion: llm-d.ai/v1alpha1
+    plugins = [
+        f"  - {{type: {plugin}, parameters: {{{values}}}}}\n"
+        for plugin, values in parameters.items()
+    ]
+    plugins += [f"  - {{type: {scorer}}}\n" for scorer in SCORERS]
+    steps = [f"      - {{pluginRef: {plugin}}}\n" for plugin in (*parameters, *SCORERS)]
+    return f"""{_comments(threshold, why)}apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig
 featureGates: [flowControl]
 plugins:
-{plugins}flowControl: {{saturationDetector: {{pluginRef: concurrency-detector}}}}
+{"".join(plugins)}flowControl: {{saturationDetector: {{pluginRef: concurrency-detector}}}}
 schedulingProfiles:
   - name: default
     plugins:
-{steps}"""
+{"".join(steps)}"""
 
 
-def admission_flags(found: Threshold) -> str:
+def admission_flags(threshold: Threshold) -> str:
     """Flags of `vllm serve` that refuse, with status 503, what would wait too long."""
-    limit_ns, _ = p95_limits_ns(found.slos)
+    limit_ns, _ = p95_limits_ns(threshold.slos)
     # With vLLM's formula requests wait for the target on average: the mean that goes with the p95.
-    target_ns = limit_ns * found.ttft_mean_of_p95
-    tokens = target_ns / SECOND * found.prompt_tokens_per_s
-    flags = f"--max-num-queued-reqs {found.requests}"
+    target_ns = limit_ns * threshold.ttft_mean_of_p95
+    tokens = target_ns / SECOND * threshold.prompt_tokens_per_s
+    flags = f"--max-num-queued-reqs {threshold.requests}"
     why = "No --max-num-queued-tokens: it needs a p95 TTFT SLO and the server's metrics."
     if tokens >= 1:
         flags += f" --max-num-queued-tokens {tokens:.0f}"
-        speed = f"{found.prompt_tokens_per_s:,.0f} prompt tokens/s"
+        speed = f"{threshold.prompt_tokens_per_s:,.0f} prompt tokens/s"
         why = f"{speed} at the knee for {say_ns(target_ns)}, the mean TTFT at the p95's limit."
-    return f"{_comments(found, why)}{flags}\n"
+    return f"{_comments(threshold, why)}{flags}\n"
 
 
-def bare(found: Threshold) -> str:
+def bare(threshold: Threshold) -> str:
     """The query and its threshold, for any other autoscaler."""
-    return f"{in_flight(found.model)}\n{found.requests}\n"
+    return f"{in_flight(threshold.model)}\n{threshold.requests}\n"
 
 
-def _comments(found: Threshold, why: str) -> str:
-    return "".join(f"# {line}\n" for line in (found.sentence, *found.notes, why))
+def _comments(threshold: Threshold, why: str) -> str:
+    return "".join(f"# {line}\n" for line in (threshold.sentence, *threshold.notes, why))

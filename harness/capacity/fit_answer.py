@@ -10,6 +10,7 @@ from math import ceil, isnan, nan
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.memory.bounds import compute_tokens_per_s, decode_tokens_per_s
+from harness.memory.budget import Span
 from harness.memory.verdict import Room, Verdict, Why, judge
 
 if TYPE_CHECKING:
@@ -37,31 +38,37 @@ def answer(question: Question) -> dict[str, Any]:
     own = _own_figures(question)
     room = _room(question, own)
     verdict = _verdict(question, room)
+    pool = _pool_bytes(question, room)
     speeds = Speeds(question)
     blocks = room.likely if room else None
-    contexts = _contexts(question)
-    return {
-        "fits": verdict.fits,
-        "why": verdict.why.value,
-        **_requests(question),
-        **_memory(question, room),
-        **_kv_cache(question, room, own),
-        "user": speeds.row(question.context, blocks),
-        "envelope": [speeds.row(tokens, blocks) for tokens in contexts],
-        "prefill_tokens_per_s": _number(speeds.compute),
-        "decode_tokens_per_s": _number(speeds.of_one_user()),
-    }
+    facts: dict[str, Any] = {"fits": verdict.fits, "why": verdict.why.value}
+    facts |= _requests(question)
+    facts |= _memory(question, pool)
+    facts |= _kv_cache(question, room, pool)
+    if own:
+        facts |= _server_figures(own)
+    facts["user"] = speeds.row(question.context, blocks)
+    facts["envelope"] = [speeds.row(tokens, blocks) for tokens in _contexts(question)]
+    facts["prefill_tokens_per_s"] = _number(speeds.compute)
+    facts["decode_tokens_per_s"] = _number(speeds.of_one_user())
+    return facts
 
 
 def _own_figures(question: Question) -> Own | None:
     """Compare the server's figure with ours; None without a server, a shape or its figure."""
-    server, limit = question.server, question.max_model_len
+    server = question.server
+    limit = question.max_model_len
     if not server or not server.blocks or not server.kv_tokens or not question.shape or not limit:
         return None
     computed = int(question.layout.concurrency(server.blocks, limit) * limit)
-    concurrency = server.concurrency or server.kv_tokens / limit
     factor = server.kv_tokens / max(computed, 1)
-    return Own(server.kv_tokens, concurrency, computed, factor, abs(factor - 1) > DIFFERS)
+    return Own(
+        kv_tokens=server.kv_tokens,
+        concurrency=server.concurrency or server.kv_tokens / limit,
+        computed_tokens=computed,
+        factor=factor,
+        differs=abs(factor - 1) > DIFFERS,
+    )
 
 
 def _room(question: Question, own: Own | None) -> Room | None:
@@ -74,11 +81,17 @@ def _room(question: Question, own: Own | None) -> Room | None:
     kv = question.budget.kv
     if question.shape is None or not kv.known:
         return None
+    return Room(
+        least=0 if isnan(kv.least) else _blocks_in(question, kv.least),
+        likely=_blocks_in(question, kv.likely),
+        most=_blocks_in(question, kv.most),
+    )
+
+
+def _blocks_in(question: Question, gpu_bytes: float) -> int:
+    """The blocks of one engine whose GPUs each have so many bytes for them."""
     stages = question.parallel.pipeline
-    likely = question.layout.blocks_in([kv.likely] * stages)
-    most = question.layout.blocks_in([kv.most] * stages)
-    least = 0 if isnan(kv.least) else question.layout.blocks_in([kv.least] * stages)
-    return Room(least, likely, most)
+    return question.layout.blocks_in([gpu_bytes] * stages)
 
 
 def _server_blocks(question: Question, server: Server) -> int:
@@ -92,8 +105,8 @@ def _server_blocks(question: Question, server: Server) -> int:
 
 
 def _verdict(question: Question, room: Room | None) -> Verdict:
-    asked = sum(times for _, times in question.requests)
-    if question.slots and asked > question.slots * question.parallel.data:
+    requests = sum(times for _, times in question.requests)
+    if question.slots and requests > question.slots * question.parallel.data:
         return Verdict(False, Why.SLOTS)
     measured = question.server is not None
     if question.division_fault and not measured:
@@ -102,8 +115,10 @@ def _verdict(question: Question, room: Room | None) -> Verdict:
         return Verdict(False, Why.OVERFLOW)
     if room is None:
         return Verdict(None, Why.NO_WEIGHTS if _lacks_weights(question) else Why.NO_MEMORY)
-    start = question.layout.request_blocks(question.must_hold) if question.must_hold else 0
-    return judge(_engine_blocks(question), start, room)
+    start_blocks = 0
+    if question.must_hold:
+        start_blocks = question.layout.request_blocks(question.must_hold)
+    return judge(_engine_blocks(question), start_blocks, room)
 
 
 def _lacks_weights(question: Question) -> bool:
@@ -137,20 +152,19 @@ def _requests(question: Question) -> dict[str, Any]:
     }
 
 
-def _memory(question: Question, room: Room | None) -> dict[str, Any]:
+def _memory(question: Question, pool: Span) -> dict[str, Any]:
     """Bytes; a reserve is what neither weights nor KV cache have of what vLLM takes."""
-    budget, weights, gpus = question.budget, question.weights, question.parallel.gpus
+    budget = question.budget
+    weights = question.weights
+    gpus = question.parallel.gpus
     memory = budget.memory * gpus
-    pool = _pool_bytes(question, room)
     measured = question.server is not None or budget.kv_given is not None
-    reserve = [size * gpus for size in (budget.reserve.least, budget.reserve.likely)]
-    most = budget.reserve.most * gpus
     if measured:
-        left = memory - weights.total - pool[1]
-        left = nan if left < 0 else left  # these are not the GPUs that the server has
-        reserve, most = [left, left], left
+        reserve = _left_over(memory - weights.total - pool.likely)
     elif isnan(memory):
-        reserve, most = [memory, memory], memory
+        reserve = _exactly(memory)
+    else:
+        reserve = _reserve_of_all(question)
     return {
         "gpus": gpus,
         "gpu": question.gpu.source,
@@ -159,31 +173,58 @@ def _memory(question: Question, room: Room | None) -> dict[str, Any]:
         "weight_bytes": _number(weights.total),
         "weights_from": weights.source,
         "weights_notes": list(weights.notes),
-        "reserve_bytes": _number(reserve[1]),
-        "reserve_bytes_range": [_number(reserve[0]), _number(most)],
+        "reserve_bytes": _number(reserve.likely),
+        "reserve_bytes_range": [_number(reserve.least), _number(reserve.most)],
         "reserve_from": "left" if measured else question.reserve_source,
-        "kv_pool_bytes": _number(pool[1]),
-        "kv_pool_bytes_range": [_number(pool[0]), _number(pool[2])],
+        "kv_pool_bytes": _number(pool.likely),
+        "kv_pool_bytes_range": [_number(pool.least), _number(pool.most)],
     }
 
 
-def _pool_bytes(question: Question, room: Room | None) -> tuple[float, float, float]:
-    """The KV cache: the least, what is likely, the most."""
-    budget, gpus = question.budget, question.parallel.gpus
+def _exactly(size: float) -> Span:
+    return Span(size, size, size)
+
+
+def _left_over(size: float) -> Span:
+    # Less than nothing is left where these are not the GPUs that the server has.
+    return _exactly(nan if size < 0 else size)
+
+
+def _reserve_of_all(question: Question) -> Span:
+    reserve = question.budget.reserve
+    gpus = question.parallel.gpus
+    return Span(reserve.least * gpus, reserve.likely * gpus, reserve.most * gpus)
+
+
+def _pool_bytes(question: Question, room: Room | None) -> Span:
+    """The KV cache of all GPUs."""
     if question.server is not None:
-        known = room is not None and question.shape is not None and question.server.blocks
-        one = (question.server.blocks or 0) * question.layout.block_bytes
-        pool = one * question.parallel.data if known else float("nan")
-        return pool, pool, pool
-    least, likely, most = (size if isnan(size) else max(size, 0.0) for size in budget.kv)
-    return least * gpus, likely * gpus, most * gpus
+        return _exactly(_server_pool_bytes(question, question.server, room))
+    gpus = question.parallel.gpus
+    kv = question.budget.kv
+    return Span(
+        least=_not_negative(kv.least) * gpus,
+        likely=_not_negative(kv.likely) * gpus,
+        most=_not_negative(kv.most) * gpus,
+    )
 
 
-def _kv_cache(question: Question, room: Room | None, own: Own | None) -> dict[str, Any]:
+def _not_negative(size: float) -> float:
+    """The size, or 0; NaN stays NaN."""
+    return size if isnan(size) else max(size, 0.0)
+
+
+def _server_pool_bytes(question: Question, server: Server, room: Room | None) -> float:
+    if room is None or question.shape is None or not server.blocks:
+        return nan
+    return server.blocks * question.layout.block_bytes * question.parallel.data
+
+
+def _kv_cache(question: Question, room: Room | None, pool: Span) -> dict[str, Any]:
     """Tokens and requests are those of one engine; several have a KV cache each."""
-    layout, shape = question.layout, question.shape
-    longest = question.max_model_len or max(_contexts(question))
-    blocks = room.likely if room else None
+    layout = question.layout
+    shape = question.shape
+    longest = _longest(question)
     facts = {
         "engines": question.parallel.data,
         "kv_cache_dtype": question.kv_cache_dtype,
@@ -194,8 +235,8 @@ def _kv_cache(question: Question, room: Room | None, own: Own | None) -> dict[st
         "in_flight_tokens": layout.in_flight_tokens,
         "block_tokens": layout.block_tokens,
         "block_bytes": layout.block_bytes,
-        "kv_blocks": blocks,
-        "kv_blocks_range": [room.least, room.most] if room else None,
+        "kv_blocks": None,
+        "kv_blocks_range": None,
         "kv_tokens": None,
         "kv_concurrency": None,
         "kv_concurrency_of": longest,
@@ -204,27 +245,47 @@ def _kv_cache(question: Question, room: Room | None, own: Own | None) -> dict[st
         "longest_start": None,
         "server": None,
     }
-    if blocks is None:
-        return facts
+    if room:
+        facts |= _room_figures(question, room, pool)
+    return facts
+
+
+def _longest(question: Question) -> int:
+    """The request, in tokens, whose concurrency is said."""
+    return question.max_model_len or max(_contexts(question))
+
+
+def _room_figures(question: Question, room: Room, pool: Span) -> dict[str, Any]:
+    """What follows from the number of blocks."""
+    engines = question.parallel.data
+    layout = question.layout
+    blocks = room.likely
+    longest = _longest(question)
     concurrency = layout.concurrency(blocks, longest)
-    users = ceil((question.users or 1) / question.parallel.data)
-    pool = _pool_bytes(question, room)[1]
-    facts |= {
+    users = ceil((question.users or 1) / engines)
+    return {
+        "kv_blocks": blocks,
+        "kv_blocks_range": [room.least, room.most],
         "kv_tokens": int(concurrency * longest),
         "kv_concurrency": concurrency,
         "context_in_blocks": layout.context_in(blocks, users, question.max_model_len),
-        "context_exact": _context_exact(question, users, pool / question.parallel.data),
+        "context_exact": _context_exact(question, users, pool.likely / engines),
         "longest_start": _longest_start(question, blocks),
     }
-    if own:
-        facts["server"] = {
+
+
+def _server_figures(own: Own) -> dict[str, Any]:
+    """The server's own figures, in place of ours."""
+    return {
+        "kv_tokens": own.kv_tokens,
+        "kv_concurrency": own.concurrency,
+        "server": {
             "kv_tokens": own.kv_tokens,
             "kv_concurrency": own.concurrency,
             "computed_kv_tokens": own.computed_tokens,
             "differs": own.differs,
-        }
-        facts["kv_tokens"], facts["kv_concurrency"] = own.kv_tokens, own.concurrency
-    return facts
+        },
+    }
 
 
 def _context_exact(question: Question, users: int, engine_bytes: float) -> int | None:
@@ -241,16 +302,19 @@ def _longest_start(question: Question, blocks: int) -> int:
 
 
 def _contexts(question: Question) -> list[int]:
+    """The lengths of the envelope's rows, and that which is asked about."""
     limit = question.max_model_len or LONGEST_CONTEXT
     lengths = [FIRST_CONTEXT << doubled for doubled in range(CONTEXTS)]
-    return sorted({question.context, *(tokens for tokens in lengths if tokens <= limit)})
+    within = (tokens for tokens in lengths if tokens <= limit)
+    return sorted({question.context, *within})
 
 
 class Speeds:
     """Upper bounds of one engine; NaN: not known."""
 
     def __init__(self, question: Question) -> None:
-        ways, weights = question.parallel, question.weights
+        ways = question.parallel
+        weights = question.weights
         self.question = question
         # matrix products of quantized weights in 8 bit are twice as fast
         faster = 2 if question.shape and question.shape.quantization else 1
@@ -275,7 +339,8 @@ class Speeds:
 
     def row(self, context_tokens: int, blocks: int | None) -> dict[str, Any]:
         """Return what users of a context get; None for what the KV cache decides and is unknown."""
-        question, layout = self.question, self.question.layout
+        question = self.question
+        layout = question.layout
         size = layout.request_blocks(context_tokens) * layout.block_bytes
         row: dict[str, Any] = {
             "context_tokens": context_tokens,
@@ -285,12 +350,11 @@ class Speeds:
         }
         if blocks is None:
             return row
-        one = layout.users_in(blocks, context_tokens, question.slots)
-        speed = self.of_users(one, context_tokens)
-        return row | {
-            "users": one * question.parallel.data,
-            "tokens_per_s_per_user": _number(speed),
-        }
+        engine_users = layout.users_in(blocks, context_tokens, question.slots)
+        speed = self.of_users(engine_users, context_tokens)
+        row["users"] = engine_users * question.parallel.data
+        row["tokens_per_s_per_user"] = _number(speed)
+        return row
 
 
 def _number(value: float) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from math import isnan
+from math import isnan, nan
 from typing import Any, Final
 
 from harness.capacity.fit_answer import Speeds, answer
@@ -11,6 +11,7 @@ from harness.capacity.fit_question import Question, question
 from harness.errors import ConfigError
 from harness.memory.parallel import divides_heads
 from harness.memory.prefill_apart import (
+    Apart,
     Replica,
     choose,
     layouts,
@@ -28,36 +29,48 @@ def splits(args: argparse.Namespace, asked: Question) -> list[dict[str, Any]]:
     """Return what `--gpus` hold as replicas of 1, 2, 4... GPUs each, as the model's heads allow."""
     if not args.gpus or asked.shape is None:
         return []
-    shared = [1 << doubled for doubled in range(MOST_SHARED) if args.gpus % (1 << doubled) == 0]
-    return [_split(args, gpus) for gpus in shared if divides_heads(gpus, asked.shape)]
+    rows = []
+    for doubled in range(MOST_SHARED):
+        gpus = 1 << doubled
+        if args.gpus % gpus == 0 and divides_heads(gpus, asked.shape):
+            rows.append(_split(args, gpus))
+    return rows
 
 
 def _split(args: argparse.Namespace, gpus: int) -> dict[str, Any]:
-    alike = {
-        "url": None,  # whatever a server has now
-        "admit": None,
-        "tensor_parallel": gpus,
-        "pipeline_parallel": 1,
-        "decode_context_parallel": 1,
-        "data_parallel": 1,
-    }
-    one = answer(question(argparse.Namespace(**{**vars(args), **alike})))
-    replicas, user = args.gpus // gpus, one["user"]
-    users, speed = user["users"], user["tokens_per_s_per_user"]
-    if Why(one["why"]) in DO_NOT_START:
-        users, speed = 0, 0.0
+    """The figures of all replicas together, where each has so many GPUs."""
+    replicas = args.gpus // gpus
+    replica = _answer_of_replica(args, gpus)
+    users = replica["user"]["users"]
+    user_tokens_s = replica["user"]["tokens_per_s_per_user"]
+    if Why(replica["why"]) in DO_NOT_START:
+        users = 0
+        user_tokens_s = 0.0
+    all_users = _times(replicas, users)
     return {
         "replicas": replicas,
         "gpus": gpus,
-        "users": None if users is None else replicas * users,
-        "weight_bytes": _times(replicas, one["weight_bytes"]),
-        "alone": one["decode_tokens_per_s"],
-        "tokens_per_s": None if speed is None else replicas * users * speed,
+        "users": all_users,
+        "weight_bytes": _times(replicas, replica["weight_bytes"]),
+        "alone": replica["decode_tokens_per_s"],
+        "tokens_per_s": _times(all_users, user_tokens_s),
     }
 
 
-def _times(number: int, value: float | None) -> float | None:
-    return None if value is None else number * value
+def _answer_of_replica(args: argparse.Namespace, gpus: int) -> dict[str, Any]:
+    asked = argparse.Namespace(**vars(args))
+    asked.url = None  # whatever a server has now
+    asked.admit = None
+    asked.tensor_parallel = gpus
+    asked.pipeline_parallel = 1
+    asked.decode_context_parallel = 1
+    asked.data_parallel = 1
+    return answer(question(asked))
+
+
+def _times(number: float | None, value: float | None) -> float | None:
+    """The product; None where one of them is not known."""
+    return None if number is None or value is None else number * value
 
 
 def prefill_apart(args: argparse.Namespace, asked: Question) -> dict[str, Any] | None:
@@ -69,8 +82,9 @@ def prefill_apart(args: argparse.Namespace, asked: Question) -> dict[str, Any] |
         return None
     replica = _replica(args, asked)
     link = args.link or DEFAULT_LINK_BYTES_S
-    replicas = max((args.gpus or 2 * asked.parallel.gpus) // asked.parallel.gpus, 1)
-    together = together_requests_s(replica, replicas)
+    replica_gpus = asked.parallel.gpus
+    replicas = max((args.gpus or 2 * replica_gpus) // replica_gpus, 1)
+    together_s = together_requests_s(replica, replicas)
     chosen = choose(replica, replicas, link)
     return {
         "prompt_tokens": replica.prompt_tokens,
@@ -82,48 +96,58 @@ def prefill_apart(args: argparse.Namespace, asked: Question) -> dict[str, Any] |
         "tpot_ms": MS / replica.user_tokens_s,
         "mean_gap_added_ms": replica.mean_gap_added_s * MS,
         "longest_gap_added_ms": replica.longest_gap_added_s * MS,
-        "gpus_of_a_replica": asked.parallel.gpus,
+        "gpus_of_a_replica": replica_gpus,
         "replicas": replicas,
-        "together_requests_per_s": together,
-        "layouts": [
-            {
-                "prefill": way.prefill,
-                "decode": way.decode,
-                "requests_per_s": way.requests_s,
-                "share_of_together": way.requests_s / together,
-                "limit": way.limit,
-            }
-            for way in layouts(replica, replicas, link)
-        ],
+        "together_requests_per_s": together_s,
+        "layouts": [_layout_row(way, together_s) for way in layouts(replica, replicas, link)],
         "choose": "together" if chosen is None else "apart",
         "chosen_prefill": None if chosen is None else chosen.prefill,
         "chosen_decode": None if chosen is None else chosen.decode,
     }
 
 
+def _layout_row(way: Apart, together_s: float) -> dict[str, Any]:
+    return {
+        "prefill": way.prefill,
+        "decode": way.decode,
+        "requests_per_s": way.requests_s,
+        "share_of_together": way.requests_s / together_s,
+        "limit": way.limit,
+    }
+
+
 def _replica(args: argparse.Namespace, asked: Question) -> Replica:
-    prompt, tokens = args.prefill_apart
-    if asked.max_model_len and prompt + tokens > asked.max_model_len:
-        raise ConfigError(
-            f"--prefill-apart asks for {prompt + tokens:,} tokens, above the limit of "
-            f"{asked.max_model_len:,}: expected at most that; try --prefill-apart "
-            f"{asked.max_model_len // 2}:{asked.max_model_len // 2}."
-        )
+    prompt_tokens, answer_tokens = args.prefill_apart
+    context = prompt_tokens + answer_tokens
+    _check_context(context, asked.max_model_len)
     speeds = Speeds(asked)
     blocks = answer(asked)["kv_blocks"]
-    users = 0 if blocks is None else asked.layout.users_in(blocks, prompt + tokens, asked.slots)
-    speed = speeds.of_users(users, prompt + tokens) if users else 0.0
-    if not users or isnan(speed) or isnan(speeds.compute):
+    users = 0
+    user_tokens_s = nan
+    if blocks is not None:
+        users = asked.layout.users_in(blocks, context, asked.slots)
+    if users:
+        user_tokens_s = speeds.of_users(users, context)
+    if isnan(user_tokens_s) or isnan(speeds.compute):
         raise ConfigError(
             "--prefill-apart needs GPUs whose speed is known and that hold a request: expected "
             "--gpu, and weights and KV cache that fit; try --gpu h100."
         )
     return Replica(
-        prompt_tokens=prompt,
-        answer_tokens=tokens,
+        prompt_tokens=prompt_tokens,
+        answer_tokens=answer_tokens,
         prefill_tokens_s=speeds.compute,
         users=users,
-        user_tokens_s=speed,
+        user_tokens_s=user_tokens_s,
         step_tokens=asked.step_tokens,
-        kv_bytes=float(asked.layout.read_bytes(prompt)),
+        kv_bytes=float(asked.layout.read_bytes(prompt_tokens)),
     )
+
+
+def _check_context(context: int, limit: int | None) -> None:
+    if limit and context > limit:
+        half = limit // 2
+        raise ConfigError(
+            f"--prefill-apart asks for {context:,} tokens, above the limit of {limit:,}: "
+            f"expected at most that; try --prefill-apart {half}:{half}."
+        )

@@ -6,7 +6,6 @@ Bytes and tokens. NaN or None: not known.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from math import isfinite, nan
 from typing import TYPE_CHECKING, Final
 
@@ -115,68 +114,63 @@ class Question:
     division_fault: str  # why vLLM does not divide the weights like that; "": it does
 
 
+@dataclass(frozen=True, slots=True)
+class _Sources:
+    """Where all that is known comes from."""
+
+    args: argparse.Namespace
+    published: Config  # config.json as it is
+    config: Config  # the same, as quantized by --quantization
+    server: Server | None
+    shape: ModelShape | None
+
+
 def question(args: argparse.Namespace) -> Question:
     """Gather it. Raises ConfigError, ServerUnreachable."""
-    published = _config(args)
-    config = model_weights.quantized_by(published, args.quantization or "")
-    server = _server(args) if args.url else None
-    shape = model_config.model_shape(config) if config else None
-    limit = _limit(args, server, shape)
+    sources = _sources(args)
+    server = sources.server
+    limit = _limit(sources)
     context = args.context or min(DEFAULT_CONTEXT, limit or DEFAULT_CONTEXT)
     requests = tuple(args.admit or [(context, args.users or 1)])
     _check_lengths(limit, context, requests)
     ways = _parallel(args, server)
     gpu = GPUS[args.gpu] if args.gpu else NO_GPU
     memory = args.memory or gpu.total_bytes
-    step, step_source = _step(args, server, memory)
-    draft = _draft(args, config, ways) if args.draft and shape else None
-    files = weight_files.stored_bytes(args.config) if config is published else 0
-    weights = _weights(args, config, ways, draft, files)
-    dtype = meant_dtype(
-        server.kv_cache_dtype if server else args.kv_cache_dtype,
-        shape.kv_cache_dtype if shape else "",
-    )
-    layout = _blocks_only(args, server, ways)
-    if shape:
-        laid_out = partial(
-            kv_layout,
-            shape,
-            dtype,
-            ways,
-            block_tokens=layout.block_tokens,
-            model_bytes=model_value_bytes(server.dtype if server else ""),
-            draft=draft.shape if draft else None,
-        )
-        likely = [laid_out(in_flight_tokens=step * n) for n in _batches(args, server, ways)]
-        layout = min(likely, key=lambda one: _distance(one, server, limit))
+    step_tokens, step_source = _step(args, server, memory)
+    draft = _draft(sources, ways)
+    weights = _weights(sources, ways, draft)
+    dtype = _kv_cache_dtype(sources)
+    layout = _layout(sources, ways, dtype, step_tokens=step_tokens, draft=draft, limit=limit)
+    reserve = _reserve(args, sources.config, memory, step_tokens)
     return Question(
         requests=requests,
         users=args.users,
         context=context,
-        slots=args.max_num_seqs or (server.slots if server else None),
+        slots=_slots(args, server),
         max_model_len=limit,
         must_hold=args.max_model_len,
-        shape=shape,
+        shape=sources.shape,
         layout=layout,
         kv_cache_dtype=dtype,
         parallel=ways,
         gpu=gpu,
         bandwidth=args.bandwidth or gpu.bandwidth_bytes_s,
         weights=weights,
-        budget=Budget(
-            memory,
-            _utilization(args),
-            weights.one_gpu,
-            weights.most_one_gpu,
-            _reserve(args, config, memory, step),
-            args.kv_memory,
-        ),
+        budget=_budget(args, memory, weights, reserve),
         reserve_source="logs" if args.reserve is None else "--reserve",
-        step_tokens=step,
+        step_tokens=step_tokens,
         step_source=step_source,
         server=server,
-        division_fault=model_weights.division_fault(config, ways) if config else "",
+        division_fault=_division_fault(sources.config, ways),
     )
+
+
+def _sources(args: argparse.Namespace) -> _Sources:
+    published = _config(args)
+    config = model_weights.quantized_by(published, args.quantization or "")
+    server = _server(args) if args.url else None
+    shape = model_config.model_shape(config) if config else None
+    return _Sources(args, published, config, server, shape)
 
 
 def _config(args: argparse.Namespace) -> Config:
@@ -190,22 +184,23 @@ def _config(args: argparse.Namespace) -> Config:
 
 
 def _server(args: argparse.Namespace) -> Server:
-    where = (address.Address.parse(args.url), *api_key(), args.ca_file, args.insecure)
-    found = probe.probe(access.TargetAccess(*where), "completions")
-    labels = found.cache.get("cache_config", {})
-    engines = found.cache.get("engines", 1)
-    blocks = found.cache.get("kv_blocks")
+    where = address.Address.parse(args.url)
+    target = access.TargetAccess(where, *api_key(), args.ca_file, args.insecure)
+    probed = probe.probe(target, "completions")
+    labels = probed.cache.get("cache_config", {})
+    engines = probed.cache.get("engines", 1)
+    all_blocks = probed.cache.get("kv_blocks")
     return Server(
         engines=engines,
-        blocks=None if blocks is None else blocks // engines,
-        block_tokens=found.cache.get("block_size"),
+        blocks=None if all_blocks is None else all_blocks // engines,
+        block_tokens=probed.cache.get("block_size"),
         kv_tokens=whole_number(labels.get("kv_cache_size_tokens")),
         concurrency=_real(labels.get("kv_cache_max_concurrency")),
         kv_cache_dtype=labels.get("cache_dtype", args.kv_cache_dtype),
-        dtype=str(found.flags.get("dtype", "")),
-        max_model_len=found.max_model_len,
-        step_tokens=_count(found.flags.get("max_num_batched_tokens")),
-        slots=_count(found.flags.get("max_num_seqs")),
+        dtype=str(probed.flags.get("dtype", "")),
+        max_model_len=probed.max_model_len,
+        step_tokens=_count(probed.flags.get("max_num_batched_tokens")),
+        slots=_count(probed.flags.get("max_num_seqs")),
     )
 
 
@@ -221,24 +216,28 @@ def _real(text: str | None) -> float | None:
     return number if isfinite(number) else None
 
 
-def _limit(args: argparse.Namespace, server: Server | None, shape: ModelShape | None) -> int | None:
-    own = server.max_model_len if server else None
-    if own is None and shape:
-        own = shape.context_limit
-    if args.max_model_len and own and args.max_model_len > own:
+def _limit(sources: _Sources) -> int | None:
+    """The longest request in tokens: as asked for, else the server's or the model's own."""
+    own = None
+    if sources.server:
+        own = sources.server.max_model_len
+    if own is None and sources.shape:
+        own = sources.shape.context_limit
+    given = sources.args.max_model_len
+    if given and own and given > own:
         raise ConfigError(
-            f"--max-model-len is {args.max_model_len:,}, above the model's own limit of {own:,}: "
+            f"--max-model-len is {given:,}, above the model's own limit of {own:,}: "
             f"expected at most that; try --max-model-len {own}."
         )
-    return args.max_model_len or own
+    return given or own
 
 
 def _check_lengths(limit: int | None, context: int, requests: Iterable[tuple[int, int]]) -> None:
-    longest = max(tokens for tokens, _ in requests)
-    if limit and max(context, longest) > limit:
+    longest = max(context, *(tokens for tokens, _ in requests))
+    if limit and longest > limit:
         flag = "--context" if context > limit else "--admit"
         raise ConfigError(
-            f"a context of {max(context, longest):,} tokens is above the limit of {limit:,}: "
+            f"a context of {longest:,} tokens is above the limit of {limit:,}: "
             f"expected at most that; try {flag} {limit}."
         )
 
@@ -261,68 +260,132 @@ def _parallel(args: argparse.Namespace, server: Server | None) -> Parallel:
     )
 
 
+def _slots(args: argparse.Namespace, server: Server | None) -> int | None:
+    if args.max_num_seqs:
+        return int(args.max_num_seqs)
+    return server.slots if server else None
+
+
+def _kv_cache_dtype(sources: _Sources) -> str:
+    """The server's, else as asked for, else the model's own."""
+    server = sources.server
+    shape = sources.shape
+    asked = server.kv_cache_dtype if server else sources.args.kv_cache_dtype
+    own = shape.kv_cache_dtype if shape else ""
+    return meant_dtype(asked, own)
+
+
+def _layout(
+    sources: _Sources,
+    ways: Parallel,
+    dtype: str,
+    *,
+    step_tokens: int,
+    draft: Draft | None,
+    limit: int | None,
+) -> KvLayout:
+    """The KV cache, with as many batches in flight as agree best with the server's own figure."""
+    server = sources.server
+    block_tokens = sources.args.block_size
+    if server and server.block_tokens:
+        block_tokens = server.block_tokens
+    if sources.shape is None:
+        return _blocks_only(ways, block_tokens)
+    model_bytes = model_value_bytes(server.dtype if server else "")
+    draft_shape = draft.shape if draft else None
+    layouts = [
+        kv_layout(
+            sources.shape,
+            dtype,
+            ways,
+            block_tokens=block_tokens,
+            in_flight_tokens=step_tokens * batches,
+            model_bytes=model_bytes,
+            draft=draft_shape,
+        )
+        for batches in _batches(sources.args, server, ways)
+    ]
+    return min(layouts, key=lambda layout: _distance(layout, server, limit))
+
+
+def _blocks_only(ways: Parallel, block_tokens: int) -> KvLayout:
+    """Blocks of so many tokens, of layers that are not known."""
+    no_layers = KvGroup(window=0, token_bytes=(0,) * ways.pipeline)
+    return KvLayout((no_layers,), ((0, 0),), ways, block_tokens)
+
+
 def _batches(args: argparse.Namespace, server: Server | None, ways: Parallel) -> list[int]:
     """The batches in flight; of a server that does not say, first what a GPU has, then a CPU."""
-    ahead, settled = (batches_in_flight(ways.pipeline, ahead) for ahead in (True, False))
+    on_gpu = batches_in_flight(ways.pipeline, asynchronous=True)
+    on_cpu = batches_in_flight(ways.pipeline, asynchronous=False)
     if args.no_async_scheduling:
-        return [settled]
-    return [ahead, settled] if server else [ahead]
+        return [on_cpu]
+    return [on_gpu, on_cpu] if server else [on_gpu]
 
 
 def _distance(layout: KvLayout, server: Server | None, limit: int | None) -> float:
     """How far a layout's requests are from the server's own figure; 0 where it has none."""
     if not (server and server.blocks and server.kv_tokens and limit):
         return 0.0
-    return abs(layout.concurrency(server.blocks, limit) * limit - server.kv_tokens)
+    kv_tokens = layout.concurrency(server.blocks, limit) * limit
+    return abs(kv_tokens - server.kv_tokens)
 
 
-def _blocks_only(args: argparse.Namespace, server: Server | None, ways: Parallel) -> KvLayout:
-    """Blocks of so many tokens, of layers that are not known."""
-    block_tokens = (server and server.block_tokens) or args.block_size
-    no_layers = KvGroup(window=0, token_bytes=(0,) * ways.pipeline)
-    return KvLayout((no_layers,), ((0, 0),), ways, block_tokens)
-
-
-def _draft(args: argparse.Namespace, config: Config, ways: Parallel) -> Draft:
-    """What speculative decoding adds. Raises ConfigError."""
-    model = model_config.model_shape(config)
-    if str(args.draft) == OWN_LAYERS:
-        if not model.draft_layers:
-            raise ConfigError(
-                "--draft is mtp, and config.json has no num_nextn_predict_layers: expected a model "
-                "with layers for multi-token prediction; try --draft with a draft model's folder."
-            )
-        last = model.windows[-1:] * model.draft_layers
-        shape = replace(model, layers=model.draft_layers, windows=last)
-        return Draft(shape, draft_weights.extra_layers_weights(config, ways))
-    found = model_config.model_config(args.draft)
-    if not found:
+def _draft(sources: _Sources, ways: Parallel) -> Draft | None:
+    """What speculative decoding adds; None: not asked for. Raises ConfigError."""
+    model = sources.shape
+    where = sources.args.draft
+    if not where or model is None:
+        return None
+    if str(where) == OWN_LAYERS:
+        return _own_draft(model, sources.config, ways)
+    config = model_config.model_config(where)
+    if not config:
         raise ConfigError(
-            f"--draft is {args.draft}: expected a Hugging Face config.json that can be read, its "
+            f"--draft is {where}: expected a Hugging Face config.json that can be read, its "
             "folder, or mtp; try --draft DIR."
         )
-    return Draft(model_config.model_shape(found), draft_weights.draft_weights(found, config, ways))
+    shape = model_config.model_shape(config)
+    return Draft(shape, draft_weights.draft_weights(config, sources.config, ways))
 
 
-def _weights(
-    args: argparse.Namespace, config: Config, ways: Parallel, draft: Draft | None, files: int
-) -> ModelWeights:
+def _own_draft(model: ModelShape, config: Config, ways: Parallel) -> Draft:
+    """The model's own further layers, each like its last one. Raises ConfigError."""
+    if not model.draft_layers:
+        raise ConfigError(
+            "--draft is mtp, and config.json has no num_nextn_predict_layers: expected a model "
+            "with layers for multi-token prediction; try --draft with a draft model's folder."
+        )
+    windows = model.windows[-1:] * model.draft_layers
+    shape = replace(model, layers=model.draft_layers, windows=windows)
+    return Draft(shape, draft_weights.extra_layers_weights(config, ways))
+
+
+def _weights(sources: _Sources, ways: Parallel, draft: Draft | None) -> ModelWeights:
     """The model's and the draft's; a size that is given is of both, that of files of the model."""
-    found = model_weights.model_weights(config, ways) if config else Weights()
+    args = sources.args
+    config = sources.config
+    # Files are of the model as published: what --quantization makes of it is computed.
+    file_bytes = weight_files.stored_bytes(args.config) if config is sources.published else 0
+    model = model_weights.model_weights(config, ways) if config else Weights()
     source = "shape"
-    if files:
-        found, source = found.from_files(files, ways), "the files there"
-    parts = [found, draft.weights] if draft else [found]
+    if file_bytes:
+        model = model.from_files(file_bytes, ways)
+        source = "the files there"
+    parts = [model]
+    if draft:
+        parts.append(draft.weights)
     if args.weights:
-        parts, source = [found.given(args.weights, ways)], "--weights"
+        parts = [model.given(args.weights, ways)]
+        source = "--weights"
     return ModelWeights(
         total=_sum(part.all_gpus for part in parts),
         one_gpu=_sum(part.one_gpu for part in parts),
         most_one_gpu=_sum(part.most_one_gpu for part in parts),
         source=source,
         notes=tuple(note for part in parts for note in part.notes),
-        parameters=_known(found.parameters),
-        active_parameters=_known(found.active_parameters),
+        parameters=_known(model.parameters),
+        active_parameters=_known(model.active_parameters),
     )
 
 
@@ -334,6 +397,19 @@ def _sum(values: Iterable[float | None]) -> float:
     return sum(map(_known, values))
 
 
+def _budget(
+    args: argparse.Namespace, memory: float, weights: ModelWeights, reserve: Reserve
+) -> Budget:
+    return Budget(
+        memory=memory,
+        utilization=_utilization(args),
+        weights=weights.one_gpu,
+        most_weights=weights.most_one_gpu,
+        reserve=reserve,
+        kv_given=args.kv_memory,
+    )
+
+
 def _utilization(args: argparse.Namespace) -> float:
     """A reserve that is given alone is all that is neither weights nor KV cache."""
     if args.gpu_memory_utilization:
@@ -341,10 +417,17 @@ def _utilization(args: argparse.Namespace) -> float:
     return DEFAULT_UTILIZATION if args.reserve is None else 1.0
 
 
-def _reserve(args: argparse.Namespace, config: Config, memory: float, step: int) -> Reserve:
+def _reserve(args: argparse.Namespace, config: Config, memory: float, step_tokens: int) -> Reserve:
     if args.reserve is not None:
         return known_reserve(args.reserve)
     slots = args.max_num_seqs or default_slots(args.gpu or "", memory)
-    vocabulary = model_config.values_of(config)[0].whole("vocab_size") if config else None
+    vocabulary = None
+    if config:
+        values = model_config.values_of(config)[0]
+        vocabulary = values.whole("vocab_size")
     gpus = args.tensor_parallel * args.pipeline_parallel
-    return expected_reserve(step, slots, vocabulary, gpus)
+    return expected_reserve(step_tokens, slots, vocabulary, gpus)
+
+
+def _division_fault(config: Config, ways: Parallel) -> str:
+    return model_weights.division_fault(config, ways) if config else ""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 GB = 1e9
 GIB = 1 << 30
 MOST_GPUS = 64
+ANSWERS = {True: "Yes", False: "No", None: "Unknown"}
 
 
 def gb(size: float | None) -> str:
@@ -37,18 +38,17 @@ def sentence(question: Question, facts: dict[str, Any]) -> str:
         return _overflow(question, facts)
     if why is Why.START:
         return _start(question, facts)
-    word = {True: "Yes", False: "No", None: "Unknown"}[facts["fits"]]
+    word = ANSWERS[facts["fits"]]
     return f"{word}: {_need(question, facts)}; {_there_are(question, facts, why)}."
 
 
 def _need(question: Question, facts: dict[str, Any]) -> str:
     need = facts["need_blocks"]
-    start = _start_blocks(question)
-    if start > need and facts["fits"] is None:
+    if facts["fits"] is None and _start_blocks(question) > need:
         return _promised(question, facts)
-    asked = plural(facts["requests"], "request")
+    requests = plural(facts["requests"], "request")
     verb = "needs" if facts["requests"] == 1 else "need"
-    return f"{asked}, {facts['request_tokens']:,} tokens, {verb} {_blocks(need, facts)}"
+    return f"{requests}, {facts['request_tokens']:,} tokens, {verb} {_blocks(need, facts)}"
 
 
 def _blocks(number: int, facts: dict[str, Any]) -> str:
@@ -58,7 +58,7 @@ def _blocks(number: int, facts: dict[str, Any]) -> str:
 
 
 def _there_are(question: Question, facts: dict[str, Any], why: Why) -> str:
-    slots = f", and {question.slots:,} slots" if question.slots else ""
+    """Say how many blocks there are, and how many slots."""
     if why is Why.NO_WEIGHTS:
         notes = "".join(f": {note}" for note in question.weights.notes)
         return (
@@ -75,13 +75,17 @@ def _there_are(question: Question, facts: dict[str, Any], why: Why) -> str:
             "how many there are is not known, because the memory of a GPU is not; try --gpu, "
             "or --memory or --kv-memory, in GB"
         )
+    slots = f", and {question.slots:,} slots" if question.slots else ""
     if facts["kv_blocks"] is None:
         return f"how many there are is not known{slots}"
     if why is Why.RESERVE:
         return _range(question, facts)
-    pool = f", {gb(facts['kv_pool_bytes'])}" if facts["kv_pool_bytes"] else ""
     engines = f" in each of {question.parallel.data} engines" if question.parallel.data > 1 else ""
-    return f"there are {facts['kv_blocks']:,}{engines}{pool}{slots}"
+    return f"there are {facts['kv_blocks']:,}{engines}{_pool(facts)}{slots}"
+
+
+def _pool(facts: dict[str, Any]) -> str:
+    return f", {gb(facts['kv_pool_bytes'])}" if facts["kv_pool_bytes"] else ""
 
 
 def _range(question: Question, facts: dict[str, Any]) -> str:
@@ -105,22 +109,29 @@ def _range(question: Question, facts: dict[str, Any]) -> str:
 
 
 def _overflow(question: Question, facts: dict[str, Any]) -> str:
-    budget, ways = question.budget, question.parallel
-    reserve = f"a reserve of {gb(budget.reserve.least * ways.gpus)}"
-    parts = [] if isnan(budget.weights) else [f"weights of {gb(facts['weight_bytes'])}"]
+    budget = question.budget
+    gpus = question.parallel.gpus
+    parts = []
+    if not isnan(budget.weights):
+        parts.append(f"weights of {gb(facts['weight_bytes'])}")
     if budget.kv_given is not None:
-        parts += [f"a KV cache of {gb(budget.kv_given * ways.gpus)}", reserve]
-        room = f"the {gb(facts['memory_bytes'])}"
-    else:
-        parts += [reserve]
-        room = f"the {gb(budget.taken * ways.gpus)}"
-        if budget.utilization < 1:
-            room += f" that vLLM takes ({budget.utilization:.0%})"
-    named = f"{', '.join(parts[:-1])} and {parts[-1]}"
+        parts.append(f"a KV cache of {gb(budget.kv_given * gpus)}")
+    reserve = f"a reserve of {gb(budget.reserve.least * gpus)}"
     return (
-        f"No: {named} do not fit in {room} of {plural(ways.gpus, 'GPU')}; try "
-        f"{_more_room(question)}."
+        f"No: {', '.join(parts)} and {reserve} do not fit in {_overflowed(question, facts)} of "
+        f"{plural(gpus, 'GPU')}; try {_more_room(question)}."
     )
+
+
+def _overflowed(question: Question, facts: dict[str, Any]) -> str:
+    """The memory in words: all of it where the KV cache is given, else what vLLM takes."""
+    budget = question.budget
+    if budget.kv_given is not None:
+        return f"the {gb(facts['memory_bytes'])}"
+    taken = f"the {gb(budget.taken * question.parallel.gpus)}"
+    if budget.utilization < 1:
+        return f"{taken} that vLLM takes ({budget.utilization:.0%})"
+    return taken
 
 
 def _more_room(question: Question) -> str:
@@ -131,16 +142,18 @@ def _more_room(question: Question) -> str:
     """
     budget = question.budget
     if budget.kv_given is None:
-        room, smaller = budget.taken - budget.reserve.least, "a GPU with more memory"
+        room = budget.taken - budget.reserve.least
+        otherwise = "a GPU with more memory"
     else:
-        room, smaller = budget.memory - budget.reserve.least - budget.kv_given, "less --kv-memory"
-    whole = budget.weights * question.parallel.tensor
+        room = budget.memory - budget.reserve.least - budget.kv_given
+        otherwise = "less --kv-memory"
+    undivided_weights = budget.weights * question.parallel.tensor
     tensor = 2 * question.parallel.tensor
     while tensor <= MOST_GPUS:
-        if whole / tensor < room and _divides(tensor, question):
+        if undivided_weights / tensor < room and _divides(tensor, question):
             return f"--tensor-parallel {tensor}"
         tensor *= 2
-    return smaller
+    return otherwise
 
 
 def _divides(tensor: int, question: Question) -> bool:
@@ -149,11 +162,10 @@ def _divides(tensor: int, question: Question) -> bool:
 
 def _start(question: Question, facts: dict[str, Any]) -> str:
     longest = facts["longest_start"]
-    pool = f", {gb(facts['kv_pool_bytes'])}" if facts["kv_pool_bytes"] else ""
     remedy = f"--max-model-len {longest}" if longest else "more --tensor-parallel"
     return (
-        f"No: {_promised(question, facts)}; there are {facts['kv_blocks']:,}{pool}, and vLLM does "
-        f"not start without room for it; try {remedy}."
+        f"No: {_promised(question, facts)}; there are {facts['kv_blocks']:,}{_pool(facts)}, and "
+        f"vLLM does not start without room for it; try {remedy}."
     )
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from math import ceil, floor, nan, sqrt
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
+
+    from harness.core.arrays import Floats, Ints
 
 Z95: Final = 1.645  # standard deviations that a normal variable exceeds 5% of the time
 HPA_TOLERANCE: Final = 0.1  # --horizontal-pod-autoscaler-tolerance of Kubernetes
@@ -56,18 +58,46 @@ def prefill_speed(
     # What else is in a TTFT (network, front end, the rest of a step) does not depend on the length
     # of the prompt, so the slope of TTFT over tokens is the time of a token. Short prompts cost
     # no more than reading the weights: the slope of the longer half counts, if the other agrees.
-    size, sent, first = (np.asarray(x, np.float64) for x in (tokens, sent_ns, first_ns))
-    order = np.argsort(sent, kind="stable")
-    size, sent, first = size[order], sent[order], first[order]
-    answered = np.concatenate([[-np.inf], np.maximum.accumulate(first)])[:-1]
-    alone = (answered <= sent) & (np.append(sent[1:], np.inf) >= first)
-    size, ttft = size[alone], (first - sent)[alone]
-    long = size >= np.median(size) if len(size) else alone[:0]
-    halves = [(size[half], ttft[half]) for half in (long, ~long)]
-    if any(len(x) < MIN_PROMPTS or np.ptp(x) == 0 for x, _ in halves):
+    sizes = np.asarray(tokens, np.float64)
+    sent = np.asarray(sent_ns, np.float64)
+    first = np.asarray(first_ns, np.float64)
+    alone = _alone(sent, first)
+    sizes = sizes[alone]
+    ttft_ns = (first - sent)[alone]
+    if not len(sizes):
         return UNKNOWN
-    fits = [np.polyfit(x, y, 1, cov=True) for x, y in halves]
-    (slope, error), (other, its_error) = ((a, 1.96 * c[0, 0] ** 0.5) for (a, _), c in fits)
-    if error > MAX_ERROR * slope or abs(slope - other) > error + its_error:
+    long = sizes >= np.median(sizes)
+    of_long = _slope(sizes[long], ttft_ns[long])
+    of_short = _slope(sizes[~long], ttft_ns[~long])
+    if of_long is None or of_short is None:
+        return UNKNOWN
+    slope = of_long.ns_per_token
+    error = of_long.error
+    differ = abs(slope - of_short.ns_per_token) > error + of_short.error
+    if error > MAX_ERROR * slope or differ:
         return UNKNOWN
     return float(1e9 / slope), float(1e9 / (slope + error)), float(1e9 / (slope - error))
+
+
+def _alone(sent: Floats, first: Floats) -> Ints:
+    """The requests, in the order in which they were sent, that waited alone for a first token."""
+    order = np.argsort(sent, kind="stable")
+    sent = sent[order]
+    first = first[order]
+    latest_first = np.maximum.accumulate(first)
+    earlier_answered = np.concatenate([[-np.inf], latest_first])[:-1]
+    next_sent = np.append(sent[1:], np.inf)
+    return order[(earlier_answered <= sent) & (next_sent >= first)]
+
+
+class _Slope(NamedTuple):
+    ns_per_token: float
+    error: float  # half the width of the 95% interval
+
+
+def _slope(sizes: Floats, ttft_ns: Floats) -> _Slope | None:
+    """The slope of TTFT over tokens; None for too few prompts, or all of one length."""
+    if len(sizes) < MIN_PROMPTS or np.ptp(sizes) == 0:
+        return None
+    line, covariance = np.polyfit(sizes, ttft_ns, 1, cov=True)
+    return _Slope(line[0], 1.96 * covariance[0, 0] ** 0.5)

@@ -49,13 +49,16 @@ class Threshold:
 
     @property
     def sentence(self) -> str:
-        known = f"the server counts {self.share:.0%} of them"
-        seen = "the server's own count of them is not known" if isnan(self.share) else known
+        where = "Measured"
+        if self.simulated:
+            where = f"Measured on a server that was {self.simulated}"
         promise = " and ".join(map(str, self.slos)) or "the best throughput for the waiting time"
-        where = f"Measured on a server that was {self.simulated}" if self.simulated else "Measured"
+        counted = f"the server counts {self.share:.0%} of them"
+        if isnan(self.share):
+            counted = "the server's own count of them is not known"
         return (
             f"{where}: {promise} holds up to {self.users} concurrent {self.unit} at least (the "
-            f"knee is {self.knee}); {seen}."
+            f"knee is {self.knee}); {counted}."
         )
 
 
@@ -83,8 +86,9 @@ def usable_knee(folder: Path) -> tuple[Result, Knee, Number]:
             "run folder of `knee`; try `vllm-harness knee http://HOST:8000 --slo ttft_p95=500ms`."
         )
     if result.status != Status.found or not low:
-        found = result.status == Status.found
-        why = "its interval reaches 0" if found else f"its status is {result.status}"
+        why = f"its status is {result.status}"
+        if result.status == Status.found:
+            why = "its interval reaches 0"
         hint = NO_KNEE.get(result.status, "`vllm-harness knee` with a longer --budget")
         raise NoKnee(
             f"{folder} has no knee to use ({why}): expected one that was found; try {hint}."
@@ -101,52 +105,73 @@ def threshold(folder: Path) -> Threshold:
             "counted; try `vllm-harness knee` without --load rate."
         )
     users = int(low)
-    held = [level for level in result.used if level.load == knee.measured_at]
-    share = _mean(held, lambda x: (x.server.running_mean + x.server.waiting_mean) / x.users)
-    share = min(share, 1.0)
-    prompts = _mean(held, lambda x: x.server.prompt_tokens_per_s)
-    each = prompts / _mean(held, lambda x: x.server.requests_per_s or nan)
-    outputs = knee.output_tokens_per_s / (knee.requests_per_s or nan)
-    at, target = result.at_knee or Level(0, users), result.target
-    began = min((level.start_ns for level in result.levels), default=0) / SECOND
-    flags = ", ".join(f"{key}={value}" for key, value in target.flags.items() if value)
-    server = f"{target.versions.get('server', 'unknown')}; {flags or 'flags unknown'}"
-    lengths = f"{each:,.0f} prompt and {outputs:,.0f} output tokens"
-    notes = (
+    at_knee = [level for level in result.used if level.load == knee.measured_at]
+    share = min(_mean(at_knee, _counted_share), 1.0)
+    requests = users if isnan(share) else floor(users * share)
+    prompt_tokens_per_s = _mean(at_knee, lambda level: level.server.prompt_tokens_per_s)
+    requests_per_s = _mean(at_knee, lambda level: level.server.requests_per_s or nan)
+    prompt_tokens = prompt_tokens_per_s / requests_per_s
+    output_tokens = knee.output_tokens_per_s / (knee.requests_per_s or nan)
+    knee_level = result.at_knee or Level(0, users)
+    return Threshold(
+        requests=max(requests, 1),
+        users=users,
+        knee=int(knee.estimate or 0),
+        slos=tuple(Slo.parse(judged.slo) for judged in result.slos),
+        share=share,
+        model=result.target.model,
+        simulated=result.target.label,
+        notes=_notes(result, knee, prompt_tokens, output_tokens),
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        waiting=_mean(at_knee, lambda level: level.server.waiting_mean),
+        prompt_tokens_per_s=prompt_tokens_per_s,
+        ttft_mean_of_p95=knee_level.ttft_ms.mean / knee_level.ttft_ms.p95,
+        prefill=_prefill(folder, result),
+        unit=knee.unit,
+    )
+
+
+def _counted_share(level: Level) -> float:
+    """The share of the users whose requests the server counts."""
+    return (level.server.running_mean + level.server.waiting_mean) / level.users
+
+
+def _notes(
+    result: Result, knee: Knee, prompt_tokens: float, output_tokens: float
+) -> tuple[str, ...]:
+    """Sentences on where the threshold comes from and what it is valid for."""
+    began_ns = min((level.start_ns for level in result.levels), default=0)
+    date = datetime.fromtimestamp(began_ns / SECOND, UTC).date()
+    version = result.target.versions.get("server", "unknown")
+    flags = ", ".join(f"{key}={value}" for key, value in result.target.flags.items() if value)
+    lengths = f"{prompt_tokens:,.0f} prompt and {output_tokens:,.0f} output tokens"
+    return (
         f"The knee's 95% interval is {knee.ci95[0]} to {knee.ci95[1]}; its lower end counts.",
-        f"Measured on {datetime.fromtimestamp(began, UTC).date()} (server {server}).",
+        f"Measured on {date} (server {version}; {flags or 'flags unknown'}).",
         f"Valid for {lengths} on average (nan: unknown), within a factor of {MIX_FACTOR}.",
     )
-    return Threshold(
-        max(users if isnan(share) else floor(users * share), 1),
-        users,
-        int(knee.estimate or 0),
-        tuple(Slo.parse(one.slo) for one in result.slos),
-        share,
-        target.model,
-        target.label,
-        notes,
-        each,
-        outputs,
-        _mean(held, lambda x: x.server.waiting_mean),
-        prompts,
-        at.ttft_ms.mean / at.ttft_ms.p95,
-        _prefill(folder, result),
-        knee.unit,
-    )
 
 
-def _mean(levels: Sequence[Level], of: Callable[[Level], float]) -> float:
-    """Of the seconds of the levels that have the figure."""
-    known = [(of(level), level.seconds) for level in levels if of(level) >= 0]
-    return fsum(x * s for x, s in known) / (fsum(s for _, s in known) or nan)
+def _mean(levels: Sequence[Level], figure_of: Callable[[Level], float]) -> float:
+    """The mean of a figure, weighted with the seconds of the levels that have it."""
+    figures = []
+    for level in levels:
+        figure = figure_of(level)
+        if figure >= 0:
+            figures.append((figure, level.seconds))
+    total = fsum(figure * seconds for figure, seconds in figures)
+    all_seconds = fsum(seconds for _, seconds in figures)
+    return total / (all_seconds or nan)
 
 
 def _prefill(folder: Path, result: Result) -> tuple[float, float, float]:
     """From the requests of a folder that still has its records."""
-    hits = (level.server.prefix_hit_share > MAX_HIT_SHARE for level in result.used)
-    if not names.record_files(folder) or any(hits):
+    cached = any(level.server.prefix_hit_share > MAX_HIT_SHARE for level in result.used)
+    if cached or not names.record_files(folder):
         return UNKNOWN
     table = read_run(folder).table
-    table = table.select((table.counts > 0) & (table.prompt_tokens > 0))
-    return prefill_speed(table.prompt_tokens, table.sent_ns, table.at_ns[table.offsets[:-1]])
+    answered = (table.counts > 0) & (table.prompt_tokens > 0)
+    table = table.select(answered)
+    first_ns = table.at_ns[table.offsets[:-1]]
+    return prefill_speed(table.prompt_tokens, table.sent_ns, first_ns)

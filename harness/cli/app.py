@@ -6,10 +6,11 @@ Each `execute` imports what it calls, so `--help` and invalid options answer at 
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Sequence
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from harness import __version__
 from harness.cli import doctor, drill, engine, fit, idle, knee, offline, serve, vary
@@ -61,9 +62,11 @@ def parser() -> Parser:
         add(commands)
     manual = commands.add_parser("help", help="show this page, or the page of a command")
     manual.add_argument("command", nargs="?", metavar="COMMAND")
-    manual.set_defaults(
-        execute=lambda args: top.parse_args([args.command, "--help"] if args.command else ["-h"])
-    )
+
+    def show_help(args: argparse.Namespace) -> Any:
+        return top.parse_args([args.command, "--help"] if args.command else ["--help"])
+
+    manual.set_defaults(execute=show_help)
     return top
 
 

@@ -33,8 +33,8 @@ def conclude(
     """
     run, result, gaps = write_results(folder, compat, slos)
     stream = sys.stderr if json_to == "-" else sys.stdout
-    made = build_answer(ReportData(run, result)) if slos else write_reports(run, result, gaps)
-    words = made.text.rstrip()
+    answer = build_answer(ReportData(run, result)) if slos else write_reports(run, result, gaps)
+    words = answer.text.rstrip()
     if view is not None:
         view.answer(result, words)
     stream.write(f"{words}\nThe run folder: {folder}\n")

@@ -22,9 +22,13 @@ if TYPE_CHECKING:
 
 def conduct(wanted: Wanted, url: str, known: Capabilities, stage: Stage | None = None) -> int:
     """Run to the end and say the answer; the exit code. `stage`: of a drill."""
-    output, view = wanted.output, None
-    confirm = confirming(wanted.confirm_ns) if wanted.confirm_ns else None
-    choose = in_turn(wanted.holds) if wanted.holds else confirm
+    output = wanted.output
+    view = None
+    choose = None  # as the search itself does
+    if wanted.holds:
+        choose = in_turn(wanted.holds)
+    elif wanted.confirm_ns:
+        choose = confirming(wanted.confirm_ns)
     with ExitStack() as stack:
         if output.ui_port is not None or output.metrics_port is not None:
             slos = wanted.plan.slos if wanted.holds else ()  # a search judges by the level

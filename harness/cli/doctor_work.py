@@ -24,9 +24,10 @@ def execute(args: argparse.Namespace) -> int:
         )
     worst = 0
     for name, check in CHECKS.items():
-        found = check()
-        _say(name, found)
-        worst = max(worst, EXIT_CHECK_FAILED if found.level is Severity.fail else 0)
+        checked = check()
+        _say(name, checked)
+        if checked.level is Severity.fail:
+            worst = EXIT_CHECK_FAILED
     if not args.quick and not worst:
         ceiling = call("harness.run.ceiling:measure_ceiling")  # imports Locust
         _say("timing", check_ceiling(ceiling))
@@ -35,7 +36,7 @@ def execute(args: argparse.Namespace) -> int:
     return worst
 
 
-def _say(name: str, found: CheckResult) -> None:
-    remedy = f"  -> {found.remedy}" if found.remedy else ""
-    sys.stdout.write(f"{found.level.value:<4}  {name:<15} {found.what}{remedy}\n")
+def _say(name: str, checked: CheckResult) -> None:
+    remedy = f"  -> {checked.remedy}" if checked.remedy else ""
+    sys.stdout.write(f"{checked.level.value:<4}  {name:<15} {checked.what}{remedy}\n")
     sys.stdout.flush()

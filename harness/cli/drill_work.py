@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from harness.cli.by_name import call
 from harness.drill.balancer import BalancerProcess
@@ -24,9 +25,16 @@ from harness.units import SECOND, exact_ns
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Mapping
+    from contextlib import AbstractContextManager
 
     from harness.drill.plan import Drill
     from harness.run.study_options import Wanted
+    from harness.server.probe import Capabilities
+
+
+# Options that say how much load there is, or are the drill's own.
+NOT_FOR_LOAD: Final = frozenset({"users", "rate", "duration", "requests", "embedded", "slo", "out"})
 
 
 def planned(args: argparse.Namespace) -> tuple[Drill, str]:
@@ -40,30 +48,44 @@ def planned(args: argparse.Namespace) -> tuple[Drill, str]:
         ) from None
     drill = parse_drill(text, args.file, args.knee)
     if drill.servers.get("engines") and (args.model_dir or args.start_command):
-        # what is simulated in the file is real here, with the same flags
-        flags = [f"--{key} {value}" for key, value in drill.servers.get("engine", {}).items()]
-        vllm = {"vllm": drill.servers["engines"], "args": " ".join(flags)}
-        drill = replace(drill, servers=vllm)
-    most = args.max_rate * RATE_STEP_PER_S if drill.is_rate else args.max_users
+        drill = replace(drill, servers=_vllm_like(drill.servers))
+    _check_most(args, drill)
+    return drill, text
+
+
+def _vllm_like(servers: Mapping[str, Any]) -> dict[str, Any]:
+    """What is simulated in the file is real here, with the same flags."""
+    flags = [f"--{key} {value}" for key, value in servers.get("engine", {}).items()]
+    return {"vllm": servers["engines"], "args": " ".join(flags)}
+
+
+def _check_most(args: argparse.Namespace, drill: Drill) -> None:
+    """Raises ConfigError for a load beyond the limit."""
+    if drill.is_rate:
+        most = args.max_rate * RATE_STEP_PER_S
+        unit = "/s"
+        option = "--max-rate"
+    else:
+        most = args.max_users
+        unit = " users"
+        option = "--max-users"
     if drill.most > most:
-        unit = "/s" if drill.is_rate else " users"
         raise ConfigError(
             f"{args.file} goes up to {drill.most:g}{unit}: expected at most {most:g}{unit}; try "
-            f"--max-{'rate' if drill.is_rate else 'users'} {drill.most:g}."
+            f"{option} {drill.most:g}."
         )
-    return drill, text
 
 
 def wanted_drill(args: argparse.Namespace, drill: Drill, text: str) -> Wanted:
     """The experiment; its URL comes with the balancer. Raises ConfigError."""
     run = args.top._subparsers._group_actions[0].choices["run"]  # noqa: SLF001 - their only place
     load = f"--rate={drill.most:g}" if drill.is_rate else f"--users={round(drill.most)}"
-    words = ["http://127.0.0.1:1", load, *option_words(drill.options, run, f"{args.file}, [load]")]
-    if wrong := {"users", "rate", "duration", "requests", "embedded", "slo", "out"} & {
-        name.replace("_", "-") for name in drill.options
-    }:
+    where = f"{args.file}, [load]"
+    words = ["http://127.0.0.1:1", load, *option_words(drill.options, run, where)]
+    not_for_load = NOT_FOR_LOAD & {name.replace("_", "-") for name in drill.options}
+    if not_for_load:
         raise ConfigError(
-            f"{args.file}, [load] has {', '.join(sorted(wrong))}: expected what requests are like; "
+            f"{where} has {', '.join(sorted(not_for_load))}: expected what requests are like; "
             "try workload, prompt-tokens or first-token-timeout, and phases for the rest."
         )
     wanted = plain.run_options(run.parse_args(words), "run")
@@ -83,45 +105,46 @@ def wanted_drill(args: argparse.Namespace, drill: Drill, text: str) -> Wanted:
 def plan_text(drill: Drill) -> str:
     """What will happen, for a person."""
     unit = "requests/s" if drill.is_rate else "users"
-    rows = [
-        (p.begin_ns, f"{p.name}: {p.load:g} {unit} for {exact_ns(p.end_ns - p.begin_ns)}")
-        for p in drill.phases
-    ]
-    rows += [(e.at_ns, f"  {e.name}: {e.sentence}") for e in drill.events]
+    rows = []
+    for phase in drill.phases:
+        length = exact_ns(phase.end_ns - phase.begin_ns)
+        rows.append((phase.begin_ns, f"{phase.name}: {phase.load:g} {unit} for {length}"))
+    rows += [(event.at_ns, f"  {event.name}: {event.sentence}") for event in drill.events]
+    head = f"{drill.title}: {exact_ns(drill.length_ns)} of load"
     lines = [f"  {at_ns / SECOND:6.1f} s  {what}" for at_ns, what in sorted(rows)]
-    expected = [f"  expected  {e.name}" for e in drill.expectations]
-    return "\n".join([f"{drill.title}: {exact_ns(drill.length_ns)} of load", *lines, *expected, ""])
+    expected = [f"  expected  {expectation.name}" for expectation in drill.expectations]
+    return "\n".join([head, *lines, *expected, ""])
 
 
 def execute(args: argparse.Namespace) -> int:
     """Run it; 99 if an expectation is false, 6 if one is inconclusive."""
     drill, text = planned(args)
     wanted = wanted_drill(args, drill, text)
-
-    start, stream = plain.start_options(args), message_stream(wanted.output)
+    start = plain.start_options(args)
+    stream = message_stream(wanted.output)
     check_servers(drill, args.allow_host, start)
     stream.write(plan_text(drill))
     if wanted.dry_run:
         return EXIT_OK
     check_new(wanted.output.out_dir)
-
     with ExitStack() as stack:
-        logs = Path(stack.enter_context(TemporaryDirectory(prefix="vllm-harness-")))
-        tell = lambda line: print(line, file=stream, flush=True)  # noqa: E731 - a word's worth
-        servers = stack.enter_context(running_servers(drill, start, logs, tell))
-        balancer = stack.enter_context(BalancerProcess([server.url for server in servers]))
-        target = replace(
-            wanted.target, url=balancer.url, metrics_urls=tuple(server.url for server in servers)
-        )
+        logs = stack.enter_context(TemporaryDirectory(prefix="vllm-harness-"))
+        tell = partial(print, file=stream, flush=True)
+        servers = stack.enter_context(running_servers(drill, start, Path(logs), tell))
+        server_urls = [server.url for server in servers]
+        balancer = stack.enter_context(BalancerProcess(server_urls))
+        target = replace(wanted.target, url=balancer.url, metrics_urls=tuple(server_urls))
         wanted = replace(wanted, target=target)
-        option = "--max-in-flight" if drill.is_rate else "--max-users"
-        url, known = stack.enter_context(
-            checked_target(target, wanted.load, wanted.output, wanted.most_users, option=option)
-        )
-        access = TargetAccess(
-            Address.parse(url), target.api_key, target.key_source, headers=target.headers
-        )
-        stage = stack.enter_context(
-            call("harness.drill.stage:Stage", drill, servers, balancer, access, known.model)
-        )
+        url, known = stack.enter_context(_checked(wanted, drill))
+        where = Address.parse(url)
+        access = TargetAccess(where, target.api_key, target.key_source, headers=target.headers)
+        stage = call("harness.drill.stage:Stage", drill, servers, balancer, access, known.model)
+        stack.enter_context(stage)
         return int(call("harness.cli.conduct:conduct", wanted, url, known, stage))
+
+
+def _checked(wanted: Wanted, drill: Drill) -> AbstractContextManager[tuple[str, Capabilities]]:
+    option = "--max-in-flight" if drill.is_rate else "--max-users"
+    return checked_target(
+        wanted.target, wanted.load, wanted.output, wanted.most_users, option=option
+    )

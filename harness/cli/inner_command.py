@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from harness.errors import ConfigError
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
     from harness.cli.parsing import Parser
@@ -30,16 +31,14 @@ def check_inner(
             f"the command to measure is {' '.join(words[:1])!r}: expected one of "
             f"{', '.join(INNER)} after --; try -- knee --slo ttft_p95=500ms."
         )
-    slos, loads = None, set[str]()
+    command = words[0]
+    url = [NOT_YET] if started else []
+    slos: list[str] | None = None  # of all runs so far
+    loads = set()
     for last in more:
-        line = [words[0], *[NOT_YET] * started, *words[1:], *last]
-        args = top.parse_args(line)
-        if taken := next((name for name in OURS if getattr(args, name, None)), ""):
-            raise ConfigError(
-                f"--{taken.replace('_', '-')} is given to each run of {words[0]}: expected it "
-                "before the --, or not at all; try --out DIR there."
-            )
-        loads |= {args.load if words[0] == "knee" else "users" if args.users else "rate"}
+        args = top.parse_args([command, *url, *words[1:], *last])
+        _check_not_ours(args, command)
+        loads.add(_load_of(args, command))
         if len(loads) > 1:
             raise ConfigError(
                 "some settings have levels of users and others rates: expected one kind, or they "
@@ -50,3 +49,20 @@ def check_inner(
             args.execute(args)
         slos = [slo for slo in map(str, args.slo) if slos is None or slo in slos]
     return slos or []
+
+
+def _check_not_ours(args: argparse.Namespace, command: str) -> None:
+    """Raises ConfigError for an option that each run gets from us."""
+    for name in OURS:
+        if getattr(args, name, None):
+            raise ConfigError(
+                f"--{name.replace('_', '-')} is given to each run of {command}: expected it "
+                "before the --, or not at all; try --out DIR there."
+            )
+
+
+def _load_of(args: argparse.Namespace, command: str) -> str:
+    """What levels are of: "users" or "rate"."""
+    if command == "knee":
+        return str(args.load)
+    return "users" if args.users else "rate"

@@ -33,6 +33,9 @@ from harness.run.study_options import RATE_STEP_PER_S, Wanted
 if TYPE_CHECKING:
     from harness.search.next_level import Hold, SearchPlan
 
+SWEEP: Final = "sweep"
+DEFAULT_TOLERANCE: Final = 0.05
+
 
 def add(commands: Subparsers) -> None:
     parser = add_command(commands, "knee", execute)
@@ -45,38 +48,17 @@ def add(commands: Subparsers) -> None:
 
 def options(args: argparse.Namespace) -> Wanted:
     """The search asked for. Raises ConfigError."""
-    if args.tolerance is not None and args.baseline is None:
-        raise ConfigError(
-            "--tolerance is given without --baseline: expected a run folder to compare with; "
-            "try --baseline reports/main."
-        )
-    rates, users = args.load == "rate", (args.min_users, args.max_users)
-    low, high = (args.min_rate, args.max_rate) if rates else users
-    if rates and (given := args.plan_users or args.at_least):
-        raise ConfigError(
-            f"--load rate is given with what is counted in users ({given}): expected one or the "
-            "other; try it without --plan-users and --at-least."
-        )
-    _check_given(args, rates=rates)
+    _check_tolerance(args)
+    by_rate = args.load == "rate"
+    if by_rate:
+        _check_no_users(args)
+    _check_given(args, by_rate=by_rate)
+    low, high = (args.min_rate, args.max_rate) if by_rate else (args.min_users, args.max_users)
     target = plain.target_options(args)
-    load = plain.load_options(args, "--max-users", 0 if rates else high)
+    load = plain.load_options(args, "--max-users", 0 if by_rate else high)
     output = plain.output_options(args, "knee")
-    if low > high:
-        what, step = ("rate", RATE_STEP_PER_S) if rates else ("users", 1)
-        raise ConfigError(
-            f"--min-{what} is {low * step:g} and --max-{what} is {high * step:g}: expected the "
-            f"first to be at most the second; try --min-{what} 1."
-        )
-    if rates and not args.slo:
-        raise ConfigError(
-            "--load rate is given without an SLO: expected one, as throughput follows the rate "
-            "up to the server's limit; try --slo ttft_p95=500ms."
-        )
-    if args.confirm and not args.slo:
-        raise ConfigError(
-            "--confirm is given without an SLO: expected one, as a power knee promises nothing; "
-            "try --slo ttft_p95=500ms."
-        )
+    _check_range(low, high, by_rate=by_rate)
+    _check_slos_given(args, by_rate=by_rate)
     plain.check_slos(args, load)
 
     def planned() -> tuple[SearchPlan, tuple[Hold, ...]]:
@@ -90,30 +72,55 @@ def options(args: argparse.Namespace) -> Wanted:
             precision=args.precision,
             max_errors=args.max_errors,
             seed=args.seed,
-            rate_step_per_s=RATE_STEP_PER_S if rates else 0.0,
+            rate_step_per_s=RATE_STEP_PER_S if by_rate else 0.0,
         )
         return plan, ()
 
     return Wanted(
-        "knee",
-        target,
-        load,
-        output,
-        planned,
-        args.max_in_flight if rates else high,
+        kind="knee",
+        target=target,
+        load=load,
+        output=output,
+        planned=planned,
+        most_users=args.max_in_flight if by_rate else high,
         plan_users=args.plan_users,
         at_least=args.at_least,
         baseline=str(args.baseline or ""),
         confirm_ns=args.confirm or 0,
-        tolerance=0.05 if args.tolerance is None else args.tolerance,
+        tolerance=DEFAULT_TOLERANCE if args.tolerance is None else args.tolerance,
         dry_run=args.dry_run,
     )
 
 
-def _check_given(args: argparse.Namespace, *, rates: bool) -> None:
+def _check_tolerance(args: argparse.Namespace) -> None:
+    if args.tolerance is not None and args.baseline is None:
+        raise ConfigError(
+            "--tolerance is given without --baseline: expected a run folder to compare with; "
+            "try --baseline reports/main."
+        )
+
+
+def _check_no_users(args: argparse.Namespace) -> None:
+    """Refuses what is counted in users, for a search by rate. Raises ConfigError."""
+    users = args.plan_users or args.at_least
+    if users:
+        raise ConfigError(
+            f"--load rate is given with what is counted in users ({users}): expected one or the "
+            "other; try it without --plan-users and --at-least."
+        )
+
+
+def _check_given(args: argparse.Namespace, *, by_rate: bool) -> None:
     """Refuses options that could not do anything. Raises ConfigError."""
-    load, other = ("rate", "users") if rates else ("users", "rate")
-    for option in USER_RANGE if rates else (*RATE_RANGE[1:], *OPEN_LOOP):
+    if by_rate:
+        load = "rate"
+        other = "users"
+        useless: tuple[Option, ...] = USER_RANGE
+    else:
+        load = "users"
+        other = "rate"
+        useless = (*RATE_RANGE[1:], *OPEN_LOOP)
+    for option in useless:
         if plain.is_changed(args, option):
             raise ConfigError(
                 f"{option.flag} is given with --load {load}, which does not use it: expected "
@@ -132,17 +139,42 @@ def _check_given(args: argparse.Namespace, *, rates: bool) -> None:
             )
 
 
+def _check_range(low: int, high: int, *, by_rate: bool) -> None:
+    """`low` and `high`: in users, or in steps of the rate. Raises ConfigError."""
+    if low <= high:
+        return
+    what = "rate" if by_rate else "users"
+    step = RATE_STEP_PER_S if by_rate else 1
+    raise ConfigError(
+        f"--min-{what} is {low * step:g} and --max-{what} is {high * step:g}: expected the "
+        f"first to be at most the second; try --min-{what} 1."
+    )
+
+
+def _check_slos_given(args: argparse.Namespace, *, by_rate: bool) -> None:
+    """Refuses a search without an SLO that needs one. Raises ConfigError."""
+    if by_rate and not args.slo:
+        raise ConfigError(
+            "--load rate is given without an SLO: expected one, as throughput follows the rate "
+            "up to the server's limit; try --slo ttft_p95=500ms."
+        )
+    if args.confirm and not args.slo:
+        raise ConfigError(
+            "--confirm is given without an SLO: expected one, as a power knee promises nothing; "
+            "try --slo ttft_p95=500ms."
+        )
+
+
 def execute(args: argparse.Namespace) -> int:
     """Run the study; its exit code."""
-    starts = any(getattr(args, one.dest) for one in START)
-    if args.repeat and (args.prove or starts or args.junit):
-        other = "--junit" if args.junit else "a server that is started here"
-        raise ConfigError(f"--repeat is given with {other}: expected a URL alone; try --json.")
-    if args.repeat and not args.dry_run:
-        return int(call("harness.cli.several_knees:repeat", args))
-    if not (args.prove or starts):
+    starts_server = any(getattr(args, option.dest) for option in START)
+    if args.repeat:
+        _check_repeat(args, starts_server=starts_server)
+        if not args.dry_run:
+            return int(call("harness.cli.several_knees:repeat", args))
+    if not (args.prove or starts_server):
         return int(call("harness.cli.start:start_study", options(args)))
-    if not (args.prove and starts) or args.url or args.embedded:
+    if not (args.prove and starts_server) or args.url or args.embedded:
         raise ConfigError(
             "--prove restarts the server with other flags: expected --prove with --model-dir DIR "
             "or --start-command, and neither a URL nor --embedded. Where it runs elsewhere, "
@@ -151,7 +183,10 @@ def execute(args: argparse.Namespace) -> int:
     return int(call("harness.cli.several_knees:prove", args))
 
 
-SWEEP: Final = "sweep"
+def _check_repeat(args: argparse.Namespace, *, starts_server: bool) -> None:
+    if args.prove or starts_server or args.junit:
+        other = "--junit" if args.junit else "a server that is started here"
+        raise ConfigError(f"--repeat is given with {other}: expected a URL alone; try --json.")
 
 
 def add_run(commands: Subparsers) -> None:

@@ -38,18 +38,17 @@ def add_rules(commands: Subparsers) -> None:
     parser.add_argument("folder", metavar="DIR", type=Path, help="a run folder of `knee`")
     parser.add_argument("--form", choices=FORMS, default=FORMS[0], help="default: %(default)s")
     parser.add_argument("--out", default="-", metavar="FILE", help="default: standard output")
-    growth, start_up = positive("--growth"), duration("--start-up", "3m")
-    declare(
-        parser.add_argument_group("keda and hpa"),
-        (
-            Option("--deployment", "", str, "NAME", "vllm"),
-            Option("--prometheus", "", str, "URL", "http://prometheus:9090"),
-            number_option("--min-replicas", "", 1),
-            number_option("--max-replicas", "", 8),
-            Option("--growth", "more requests in flight each minute", growth, "N"),
-            Option("--start-up", "until a new replica answers", start_up, "T", "3m"),
-        ),
+    growth = positive("--growth")
+    start_up = duration("--start-up", "3m")
+    options = (
+        Option("--deployment", "", str, "NAME", "vllm"),
+        Option("--prometheus", "", str, "URL", "http://prometheus:9090"),
+        number_option("--min-replicas", "", 1),
+        number_option("--max-replicas", "", 8),
+        Option("--growth", "more requests in flight each minute", growth, "N"),
+        Option("--start-up", "until a new replica answers", start_up, "T", "3m"),
     )
+    declare(parser.add_argument_group("keda and hpa"), options)
 
 
 def add_fleet(commands: Subparsers) -> None:
@@ -58,16 +57,16 @@ def add_fleet(commands: Subparsers) -> None:
     load = parser.add_mutually_exclusive_group(required=True)
     number_option("--users", "who ask, read the answer, and ask again", example=2000).declare(load)
     Option("--rate", "requests per second", rate("--rate"), "R/s").declare(load)
-    pause, peak, price = "--think-time", "--peak-over-mean", "--gpu-hour"
-    declare(
-        parser,
-        (
-            Option(pause, "mean pause of a user", duration(pause, "10s"), "T"),
-            number_option("--survive", "replicas that may fail", 0, min_value=0),
-            Option(peak, "of the load", positive(peak), "X", "1"),
-            Option(price, "price of a GPU, in any currency", positive(price), "P"),
-        ),
+    pause = duration("--think-time", "10s")
+    peak = positive("--peak-over-mean")
+    price = positive("--gpu-hour")
+    options = (
+        Option("--think-time", "mean pause of a user", pause, "T"),
+        number_option("--survive", "replicas that may fail", 0, min_value=0),
+        Option("--peak-over-mean", "of the load", peak, "X", "1"),
+        Option("--gpu-hour", "price of a GPU, in any currency", price, "P"),
     )
+    declare(parser, options)
 
 
 def add_data(commands: Subparsers) -> None:

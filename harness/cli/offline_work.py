@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,48 +27,60 @@ from harness.run.study_options import RATE_STEP_PER_S
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
+
+    from harness.capacity.threshold import Threshold
+    from harness.load.known_data import Made
 
 
 def report(args: argparse.Namespace) -> int:
     """Make the results again; the exit code that the run itself had. Raises RunFolderError."""
     check_folder(args.folder)
     merge_kept(args.folder, args.merge)
-    compat, slos = tuple(args.compat), tuple(args.slo)
-    return conclude(args.folder, args.json, compat=compat, slos=slos).exit_code
+    result = conclude(args.folder, args.json, compat=tuple(args.compat), slos=tuple(args.slo))
+    return result.exit_code
 
 
 def compare(args: argparse.Namespace) -> int:
     """Compare, say it, write what was asked for. Raises RunFolderError, ConfigError."""
-    found = compare_folders(args.A, args.B, args.tolerance)
-    result = {
-        "exit_code": found.exit_code,
-        "headline": comparison_report.headline(found),
-        **to_json(found),
-    }
-    made = {args.html: comparison_report.html, args.markdown: comparison_report.markdown}
-    wanted = {where: make(found) for where, make in made.items() if where}
-    wanted |= {args.json: dumps(result, indent=True).decode() + "\n"} if args.json else {}
-    (sys.stderr if "-" in wanted else sys.stdout).write(comparison_report.comparison_text(found))
-    for where, text in wanted.items():
+    comparison = compare_folders(args.A, args.B, args.tolerance)
+    texts = {}  # by where they go; the last one counts
+    if args.html:
+        texts[args.html] = comparison_report.html(comparison)
+    if args.markdown:
+        texts[args.markdown] = comparison_report.markdown(comparison)
+    if args.json:
+        result = {
+            "exit_code": comparison.exit_code,
+            "headline": comparison_report.headline(comparison),
+            **to_json(comparison),
+        }
+        texts[args.json] = dumps(result, indent=True).decode() + "\n"
+    stream = sys.stderr if "-" in texts else sys.stdout
+    stream.write(comparison_report.comparison_text(comparison))
+    for where, text in texts.items():
         _write(where, text)
-    return found.exit_code
+    return comparison.exit_code
 
 
 def rules(args: argparse.Namespace) -> int:
     """Write the form asked for. Raises RunFolderError, NoKnee, ConfigError."""
-    forms = {
+    autoscaler = partial(autoscaling.autoscaler, args=args)
+    forms: dict[str, Callable[[Threshold], str]] = {
+        "prometheus": alert_rules.knee_file,
+        "keda": autoscaler,
+        "hpa": autoscaler,
         "llm-d": autoscaling.endpoint_picker,
         "admission": autoscaling.admission_flags,
-        "prometheus": alert_rules.knee_file,
         "query": autoscaling.bare,
     }
-    make, found = forms.get(args.form), threshold(args.folder)
-    if found.simulated:
+    limit = threshold(args.folder)
+    if limit.simulated:
         sys.stderr.write(
-            f"vllm-harness: {args.folder} is of a server that was {found.simulated}: expected a "
+            f"vllm-harness: {args.folder} is of a server that was {limit.simulated}: expected a "
             "real one before this goes to production; try `vllm-harness knee http://HOST:8000`.\n"
         )
-    _write(args.out, make(found) if make else autoscaling.autoscaler(found, args))
+    _write(args.out, forms[args.form](limit))
     return EXIT_OK
 
 
@@ -81,13 +94,20 @@ def fleet(args: argparse.Namespace) -> int:
 def data(args: argparse.Namespace) -> int:
     """Print the summary. Raises ConfigError."""
     if args.convert:
-        made = convert(Path(args.file), Path(args.convert))
-        of = f" of {count_of(made.talks, 'conversation')}" if made.talks else ""
-        lines = [f"{count_of(made.n, made.of)}{of}: {count_of(len(made.rows), 'request')}"]
-        sys.stdout.write("\n".join([*lines, *made.notes, ""]))
+        converted = convert(Path(args.file), Path(args.convert))
+        lines = [_converted_text(converted), *converted.notes, ""]
+        sys.stdout.write("\n".join(lines))
     data = DataSource(args.convert or args.file, WORKLOADS["chat"], speed=args.speed or 1.0)
     sys.stdout.write(data_summary(data))
     return EXIT_OK
+
+
+def _converted_text(converted: Made) -> str:
+    """`40 lines of 12 conversations: 30 requests`."""
+    source = count_of(converted.n, converted.of)
+    if converted.talks:
+        source += f" of {count_of(converted.talks, 'conversation')}"
+    return f"{source}: {count_of(len(converted.rows), 'request')}"
 
 
 def _write(where: str, text: str) -> None:

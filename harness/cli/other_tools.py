@@ -55,9 +55,16 @@ MEANT: Final[dict[tuple[str, ...], str]] = {
     ("--compat",): "--tool",
 }  # fmt: skip
 IN_URL: Final = (
-    "--host", "--url", "--base-url", "--target", "--server", "--server-url", "--endpoint-url",
-    "--address", "--port",
-)  # fmt: skip
+    "--host",
+    "--url",
+    "--base-url",
+    "--target",
+    "--server",
+    "--server-url",
+    "--endpoint-url",
+    "--address",
+    "--port",
+)
 KEYS: Final = (
     "--api-key",
     "--key",
@@ -104,28 +111,39 @@ def hint(name: str, value: str, known: Mapping[str, object], prog: str, *, has_u
     if has_url and name in NEEDLESS:  # a command that sends load
         return f", and needs none: {NEEDLESS[name]}; leave it out, or try"
     # One of ours may be another command's.
-    ours = next((row for row, theirs in MEANT.items() if name in (*row, *theirs.split())), ())
-    meant = next((one for one in ours if one in known), "")
-    meant = meant or nearest(name, known)
+    ours = [option for option in counterparts(name) if option in known]
+    meant = ours[0] if ours else nearest(name, known)
     return f": did you mean {meant}? Try" if meant else "; try"
+
+
+def counterparts(name: str) -> tuple[str, ...]:
+    """Our names, the best first, for another tool's option or one of ours; () if there is none."""
+    for ours, theirs in MEANT.items():
+        if name in ours or name in theirs.split():
+            return ours
+    return ()
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """The one of `known` that is at most MOST_LETTERS from `word`, or ""."""
-    found = min(((letters_apart(word, one), one) for one in known), default=(MOST_LETTERS + 1, ""))
-    return found[1] if found[0] <= MOST_LETTERS else ""
+    distances = [(letters_apart(word, option), option) for option in known]
+    distance, option = min(distances, default=(MOST_LETTERS + 1, ""))
+    return option if distance <= MOST_LETTERS else ""
 
 
-def letters_apart(one: str, other: str) -> int:
+def letters_apart(word: str, other: str) -> int:
     """Letters to insert, leave out or replace, to turn one word into the other."""
-    before = list(range(len(other) + 1))
-    for place, letter in enumerate(one, start=1):
-        row = [place]
-        for column, wanted in enumerate(other, start=1):
-            replaced = before[column - 1] + (letter != wanted)
-            row.append(min(before[column] + 1, row[-1] + 1, replaced))
-        before = row
-    return before[-1]
+    # Row by row: from the letters of `word` so far to each beginning of `other`.
+    above = list(range(len(other) + 1))
+    for number, letter in enumerate(word, start=1):
+        row = [number]
+        for column, other_letter in enumerate(other, start=1):
+            replaced = above[column - 1]
+            if letter != other_letter:
+                replaced += 1
+            row.append(min(above[column] + 1, row[-1] + 1, replaced))
+        above = row
+    return above[-1]
 
 
 def is_foreign(name: str) -> bool:

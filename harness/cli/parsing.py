@@ -8,6 +8,7 @@ import sys
 import tomllib
 from collections.abc import Callable
 from functools import cache, partial
+from itertools import zip_longest
 from pathlib import Path
 from textwrap import fill
 from typing import Any, Final, NoReturn, TypeAlias
@@ -40,49 +41,61 @@ class Parser(argparse.ArgumentParser):
         if top is not None:
             commands: Any = top._group_actions[0].choices  # noqa: SLF001 - their only place
             given = expanded(given, commands)
-        if VERBATIM in given:  # its value may begin with dashes
-            at = given.index(VERBATIM)
-            given[at : at + 2] = ["=".join(given[at : at + 2])]
-        end = given.index("--") if self.takes_command and "--" in given else len(given)
-        words = given[:end]
+        _join_verbatim(given)
+        words, inner = self._divided(given)
         if "--" not in given:
             self._check_separator(given)
-        for at, word in enumerate(words):
-            if word == "--" or (top and not word.startswith("-")):
-                break
-            self._check_option(word, words[at + 1] if words[at + 1 :] else "")
+        self._check_options(words)
         found, extra = super().parse_known_args(words, namespace)
         if not top:
-            found.words, found.inner, found.options = words, given[end + 1 :], options_of(self)
+            found.words = words
+            found.inner = inner
+            found.options = options_of(self)
         if extra:
             self.error(f"unrecognized arguments: {' '.join(extra)}")
         return found, extra
+
+    def _divided(self, given: list[str]) -> tuple[list[str], list[str]]:
+        """Our own words, and those of the command after `--`."""
+        if not self.takes_command or "--" not in given:
+            return given, []
+        separator = given.index("--")
+        return given[:separator], given[separator + 1 :]
 
     def _check_separator(self, given: list[str]) -> None:
         """Raises ConfigError for an inner command that no `--` precedes."""
         at = next((i for i, word in enumerate(given) if word in self.takes_command), 0)
         if at:
-            line = shlex.join([*given[:at], "--", *given[at : at + 1]])
+            line = shlex.join([*given[:at], "--", given[at]])
             raise ConfigError(
                 f"{self.prog} has {given[at]!r} among its own words: expected -- before the "
                 f"command that it repeats; try `{self.prog} {line} ...`."
             )
 
-    def _check_option(self, word: str, after: str) -> None:
+    def _check_options(self, words: list[str]) -> None:
         """Raises ConfigError for an option that the command does not have."""
+        for word, after in zip_longest(words, words[1:], fillvalue=""):
+            if word == "--":
+                return
+            if self._subparsers and not word.startswith("-"):
+                return  # the subcommand, which checks what follows by itself
+            self._check_option(word, after)
+
+    def _check_option(self, word: str, after: str) -> None:
         name, _, value = word.partition("=")
-        unknown = name not in self._option_string_actions
-        if unknown and (name.startswith("--") or is_foreign(name)):
+        known = self._option_string_actions
+        if name in known:
+            return
+        if name.startswith("--") or is_foreign(name):
             has_url = any(action.dest == "url" for action in self._actions)
-            told = hint(
-                name, value or after, self._option_string_actions, self.prog, has_url=has_url
-            )
-            raise ConfigError(f"{self.prog} has no option {name}{told} `{self.prog} --help`.")
+            advice = hint(name, value or after, known, self.prog, has_url=has_url)
+            raise ConfigError(f"{self.prog} has no option {name}{advice} `{self.prog} --help`.")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """As argparse, with our error message."""
         if action.choices is not None and value not in action.choices:
-            what, known = "/".join(action.option_strings), list(action.choices)
+            what = "/".join(action.option_strings)
+            known = list(action.choices)
             meant = closest(str(value), known, known[0])
             raise ConfigError(
                 f"{what or 'the command'} is {value!r}: expected one of {', '.join(known)}; "
@@ -94,14 +107,21 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message}; try `{self.prog} --help`.")
 
 
+def _join_verbatim(words: list[str]) -> None:
+    """Make `--start-args=VALUE` of two words, in place: the value may begin with dashes."""
+    if VERBATIM in words:
+        at = words.index(VERBATIM)
+        words[at : at + 2] = ["=".join(words[at : at + 2])]
+
+
 def add_command(commands: Subparsers, name: str, execute: str | Callable[[Any], int]) -> Parser:
     """The parser of a command, with the texts that commands.toml has for it.
 
     `execute`: the function, or its name for `call` where its module is heavy.
     """
-    texts = {**_texts()[name]}
-    shown = examples(*texts.pop("examples"))
-    parser = commands.add_parser(name, epilog=shown, **texts)
+    texts = dict(_texts()[name])
+    epilog = examples(*texts.pop("examples"))
+    parser = commands.add_parser(name, epilog=epilog, **texts)
     function = partial(call, execute) if isinstance(execute, str) else execute
     parser.set_defaults(execute=function)
     return parser

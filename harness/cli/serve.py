@@ -11,38 +11,35 @@ from harness.run.option_table import OUTPUT, START
 
 
 def add_serve(commands: Subparsers) -> None:
-    declare(
-        add_command(commands, "serve", "harness.cli.serve_work:serve"),
-        (
-            *START,
-            Option("--preset", "default: vLLM's own settings", choices=tuple(PRESETS)),
-            number_option("--port", "0: any free port", 8000, min_value=0, example=8000),
-            Option("--log", "where vLLM's log goes", Path, "FILE", "vllm.log"),
-        ),
+    parser = add_command(commands, "serve", "harness.cli.serve_work:serve")
+    options = (
+        *START,
+        Option("--preset", "default: vLLM's own settings", choices=tuple(PRESETS)),
+        number_option("--port", "0: any free port", 8000, min_value=0, example=8000),
+        Option("--log", "where vLLM's log goes", Path, "FILE", "vllm.log"),
     )
+    declare(parser, options)
 
 
 def add_coldstart(commands: Subparsers) -> None:
-    declare(
-        add_command(commands, "coldstart", "harness.cli.serve_work:coldstart"),
-        (
-            *START,
-            Option(
-                "--drop-caches", "first empty the page cache; then start again with it warm", None
-            ),
-            number_option("--prompt-tokens", "", 512),
-            number_option("--output-tokens", "", 32),
-            OUTPUT[0],
-        ),
+    parser = add_command(commands, "coldstart", "harness.cli.serve_work:coldstart")
+    drop_caches = "first empty the page cache; then start again with it warm"
+    options = (
+        *START,
+        Option("--drop-caches", drop_caches, None),
+        number_option("--prompt-tokens", "", 512),
+        number_option("--output-tokens", "", 32),
+        OUTPUT[0],
     )
+    declare(parser, options)
 
 
 def add_kv_scaling(commands: Subparsers) -> None:
-    declare(
-        add_command(commands, "kv-scaling", "harness.cli.serve_work:kv_scaling"),
-        (
-            *START,
-            Option("--lengths", "tokens", level_list("--lengths"), "N,N,...", "512,1024,2048,4096"),
-            OUTPUT[0],
-        ),
+    parser = add_command(commands, "kv-scaling", "harness.cli.serve_work:kv_scaling")
+    lengths = level_list("--lengths")
+    options = (
+        *START,
+        Option("--lengths", "tokens", lengths, "N,N,...", "512,1024,2048,4096"),
+        OUTPUT[0],
     )
+    declare(parser, options)

@@ -24,18 +24,17 @@ from harness.server.model_config import context_limit, model_config
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
+
+    from harness.lifecycle.vllm_start import StartOptions
 
 
 def serve(args: argparse.Namespace) -> int:
     """Serve until Ctrl-C or SIGTERM. Raises ConfigError, ServerUnreachable."""
-    options, flags = plain.start_options(args), []
-    own = context_limit(model_config(options.model_dir))
-    for flag, value, why in PRESETS.get(args.preset, ()):
-        over = flag == "--max-model-len" and own is not None and own < int(value)
-        flags += [flag, str(own)] if over else [flag, value][: 1 + bool(value)]
-        _tell(f"{flag} {own if over else value}: {'the model has no more' if over else why}")
+    options = plain.start_options(args)
+    model_limit = context_limit(model_config(options.model_dir))
+    flags = _preset_flags(args.preset, model_limit)
     options = replace(options, start_args=(*flags, *options.start_args))  # the last one counts
     _tell(f"starting vLLM; its log is {args.log}")
     with suppress(KeyboardInterrupt), started(options, log=args.log, port=args.port) as server:
@@ -49,19 +48,32 @@ def serve(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+def _preset_flags(preset: str | None, model_limit: int | None) -> list[str]:
+    """The flags of a preset; each is said with its reason."""
+    flags = []
+    for flag, value, why in PRESETS.get(preset or "", ()):
+        if flag == "--max-model-len" and model_limit is not None and model_limit < int(value):
+            flags += [flag, str(model_limit)]
+            _tell(f"{flag} {model_limit}: the model has no more")
+        else:
+            flags += [flag, value] if value else [flag]
+            _tell(f"{flag} {value}: {why}")
+    return flags
+
+
 def coldstart(args: argparse.Namespace) -> int:
-    options, starts = plain.start_options(args), []
-    key = plain.api_key()[0]
+    options = plain.start_options(args)
+    key, _ = plain.api_key()
     folder = _new_folder(args, "coldstart")
-    for number in range(1 + args.drop_caches):
-        caches = "as the start before left it" if number else "as it was"
-        if args.drop_caches and not number and options.model_dir:
-            caches = drop_caches(options.model_dir)
-        _tell(f"starting vLLM; its log is {folder}/vllm-{number + 1}.log")
-        log, tokens = folder / f"vllm-{number + 1}.log", (args.prompt_tokens, args.output_tokens)
-        starts.append(to_json({**measure_cold_start(options, log, key, tokens), "caches": caches}))
-        found = {**starts[0], "pre_warmed": starts[1:]}
-        (folder / "coldstart.json").write_bytes(dumps(redact(found), indent=True))
+    tokens = (args.prompt_tokens, args.output_tokens)
+    starts: list[dict[str, Any]] = []
+    for caches in _caches_of_starts(args, options):
+        log = folder / f"vllm-{len(starts) + 1}.log"
+        _tell(f"starting vLLM; its log is {log}")
+        measured = measure_cold_start(options, log, key, tokens)
+        starts.append(to_json({**measured, "caches": caches}))
+        result = {**starts[0], "pre_warmed": starts[1:]}
+        (folder / "coldstart.json").write_bytes(dumps(redact(result), indent=True))
     rows = run_rows(starts[0])
     (folder / "first_token_latency.csv").write_text(as_csv(rows, RUN_COLUMNS))
     page = render("first_token_latency.md.j2", starts=starts, rows=rows)
@@ -70,13 +82,24 @@ def coldstart(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+def _caches_of_starts(args: argparse.Namespace, options: StartOptions) -> Iterator[str]:
+    """What the page cache holds at each start, in words; drops it before the first if asked to."""
+    if not args.drop_caches:
+        yield "as it was"
+        return
+    yield drop_caches(options.model_dir) if options.model_dir else "as it was"
+    yield "as the start before left it"
+
+
 def kv_scaling(args: argparse.Namespace) -> int:
-    options, folder = plain.start_options(args), _new_folder(args, "kv-scaling")
-    own, page = context_limit(model_config(options.model_dir)), ""
+    options = plain.start_options(args)
+    folder = _new_folder(args, "kv-scaling")
+    model_limit = context_limit(model_config(options.model_dir))
+    page = ""
     _tell(f"starting vLLM with each length; its logs are in {folder}")
     for rows in measure_lengths(options, args.lengths, folder):
         (folder / "kv_cache_scaling.csv").write_text(as_csv(rows, COLUMNS))
-        page = render("kv_cache_scaling_notes.md.j2", rows=rows, own=own)
+        page = render("kv_cache_scaling_notes.md.j2", rows=rows, own=model_limit)
         (folder / "kv_cache_scaling_notes.md").write_text(page)
         _tell(_length_text(rows[-1]))
     _tell(f"{page}\n{folder}/kv_cache_scaling_notes.md")
@@ -85,9 +108,9 @@ def kv_scaling(args: argparse.Namespace) -> int:
 
 def _length_text(row: Mapping[str, Any]) -> str:
     """`--max-model-len 512: 131,072 KV tokens (no GPU: its columns are empty)`."""
-    found = f"{row['kv_tokens']:,.0f} KV tokens" if row["kv_tokens"] else "not measured"
+    tokens = f"{row['kv_tokens']:,.0f} KV tokens" if row["kv_tokens"] else "not measured"
     notes = f" ({row['notes']})" if row["notes"] else ""
-    return f"--max-model-len {row['max_model_len']}: {found}{notes}"
+    return f"--max-model-len {row['max_model_len']}: {tokens}{notes}"
 
 
 def _new_folder(args: argparse.Namespace, command: str) -> Path:

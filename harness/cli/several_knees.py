@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from harness.cli.conclude import conclude
 from harness.cli.inner_command import check_inner
@@ -20,37 +21,59 @@ from harness.run.preflight import message_stream
 from harness.search.comparison import Setting
 from harness.search.confirm import spread
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from harness.metrics.result import Result
+    from harness.run.option import Option
+
 
 def repeat(args: argparse.Namespace) -> int:
     """Search several times in folders of their own; the highest exit code."""
-    ours = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    declare(ours, (REPEAT, *OUTPUT[:3]))
-    words = ours.parse_known_args(args.words)[1]
+    words = _words_without(args, (REPEAT, *OUTPUT[:3]))
     check_inner(args.top, ["knee", *words], [()], started=False)
     output = plain.output_options(args, "knee")
-    folder, stream = RunFolder.create(output.out_dir), message_stream(output)
-    each = [Setting(f"search {n}", client=("--seed", f"{n}")) for n in range(1, args.repeat + 1)]
-    runs = [(one, output.out_dir / f"{n}") for n, one in enumerate(each, start=1)]
-    whole = measure(runs, ["knee", *words], None, stream)
-    results = [one for _, path in runs if path.is_dir() and (one := read_result(path))]
-    found = spread(results, "requests/s" if args.load == "rate" else "users")
-    folder.write_json("repeats.json", found)
-    stream.write(f"\n{found['headline']}\nAll of it: {output.out_dir}\n")
+    folder = RunFolder.create(output.out_dir)
+    stream = message_stream(output)
+    runs = []
+    for number in range(1, args.repeat + 1):
+        search = Setting(f"search {number}", client=("--seed", f"{number}"))
+        runs.append((search, output.out_dir / f"{number}"))
+    completed = measure(runs, ["knee", *words], None, stream)
+    unit = "requests/s" if args.load == "rate" else "users"
+    summary = spread(_results_of([path for _, path in runs]), unit)
+    folder.write_json("repeats.json", summary)
+    stream.write(f"\n{summary['headline']}\nAll of it: {output.out_dir}\n")
     if output.json_to:
-        write_json(output.json_to, found)
-    codes = [code for one in each for code in one.runs.values()]
-    return max(codes, default=0) if whole else EXIT_INTERRUPTED
+        write_json(output.json_to, summary)
+    if not completed:
+        return EXIT_INTERRUPTED
+    return max((code for search, _ in runs for code in search.runs.values()), default=0)
+
+
+def _words_without(args: argparse.Namespace, ours: Sequence[Option]) -> list[str]:
+    """The command's words, less the options that are not for each search."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    declare(parser, ours)
+    _, words = parser.parse_known_args(args.words)
+    return words
+
+
+def _results_of(folders: Sequence[Path]) -> list[Result]:
+    """Those of the searches that came to an end."""
+    results = (read_result(folder) for folder in folders if folder.is_dir())
+    return [result for result in results if result]
 
 
 def prove(args: argparse.Namespace) -> int:
     """Find the knee on a server of ours, then again with other flags; the knee's exit code."""
-    ours = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    declare(ours, (*PROVE, *OUTPUT[:3]))
-    words, start = ours.parse_known_args(args.words)[1], plain.start_options(args)
+    words = _words_without(args, (*PROVE, *OUTPUT[:3]))
+    start = plain.start_options(args)
     check_inner(args.top, ["knee", *words], [()], started=True)
     command_line(start, (), 0)
     output = plain.output_options(args, "knee")
     check_new(output.out_dir)
-    whole = prove_knee(words, start, output.out_dir, message_stream(output))
+    completed = prove_knee(words, start, output.out_dir, message_stream(output))
     result = conclude(output.out_dir, output.json_to, output.junit_to)
-    return result.exit_code if whole else EXIT_INTERRUPTED
+    return result.exit_code if completed else EXIT_INTERRUPTED

@@ -57,81 +57,115 @@ class _TerminalView:
     """Collects what the view shows, once a second."""
 
     def __init__(self, live: LiveTerminal, wanted: Wanted) -> None:
-        self.live, self.wanted = live, wanted
+        self.live = live
+        self.wanted = wanted
         self.view = TerminalPanel(title=f"vllm-harness {wanted.kind}")
         self._recent_ns = MAX_RECENT_NS
 
     def show(self, experiment: Experiment, now_ns: int, running_users: int) -> None:
-        controller, view = experiment.controller, self.view
-        known_ns, now = controller.horizon_ns, controller.now
-        ended = 0
-        view.latencies, view.tokens_per_s, view.counts = {}, "", ""
-        if now is not None:
-            plan, users = controller.plan, now.hold.users
-            view.level, view.users = len(controller.levels) + 1, users
-            if plan.rate_step_per_s:
-                view.rate = f"{plan.load_of(users):,} requests/s, {running_users:,} in flight"
-            elif self.wanted.load.workload.conversation:
-                view.rate = count_of(users, "session")
-            view.purpose = purpose_text(now.hold.purpose, users, controller.levels)
-            view.phase = phase_text(now.phase, running_users, 0 if plan.rate_step_per_s else users)
-            if now.phase == "measuring" and known_ns - now.settled_ns >= SECOND:
-                ended, failed = experiment.ledger.ended(now.settled_ns, known_ns)
-                view.counts = request_counts(ended, failed)
-                start = max(now.settled_ns, known_ns - self._recent_ns)
-                if self.live.due():
-                    look = experiment.ledger.look(start, known_ns)
-                    events = self._latest(look, start, known_ns)
-                    self._recent_ns = affordable_ns(known_ns - start, events)
-            self._progress(controller, now, now_ns - controller.began_ns, ended)
+        controller = experiment.controller
+        self.view.latencies = {}
+        self.view.tokens_per_s = ""
+        self.view.counts = ""
+        level = controller.now
+        if level is not None:
+            self._level(controller, level, running_users)
+            ended = 0
+            if level.phase == "measuring" and controller.horizon_ns - level.settled_ns >= SECOND:
+                ended = self._measured(experiment, level.settled_ns)
+            self._progress(controller, level, now_ns - controller.began_ns, ended)
         self._past(experiment)
         self._server(experiment)
-        self.live.show(view)
+        self.live.show(self.view)
 
     def over(self, experiment: Experiment) -> None:
         """Show the final rows, including a level that was cut short."""
         self._past(experiment, over=True)
         self.live.over(self.view)
 
+    def _level(self, controller: KneeController, level: CurrentLevel, running_users: int) -> None:
+        """Which level is held, with what load, and why."""
+        view = self.view
+        plan = controller.plan
+        users = level.hold.users
+        view.level = len(controller.levels) + 1
+        view.users = users
+        if plan.rate_step_per_s:
+            view.rate = f"{plan.load_of(users):,} requests/s, {running_users:,} in flight"
+        elif self.wanted.load.workload.conversation:
+            view.rate = count_of(users, "session")
+        view.purpose = purpose_text(level.hold.purpose, users, controller.levels)
+        users_to_start = 0 if plan.rate_step_per_s else users
+        view.phase = phase_text(level.phase, running_users, users_to_start)
+
+    def _measured(self, experiment: Experiment, settled_ns: int) -> int:
+        """Show what the level has measured so far; returns how many requests have ended."""
+        known_ns = experiment.controller.horizon_ns
+        ended, failed = experiment.ledger.ended(settled_ns, known_ns)
+        self.view.counts = request_counts(ended, failed)
+        if self.live.due():
+            start_ns = max(settled_ns, known_ns - self._recent_ns)
+            records = experiment.ledger.look(start_ns, known_ns)
+            events = self._latest(records, start_ns, known_ns)
+            self._recent_ns = affordable_ns(known_ns - start_ns, events)
+        return ended
+
     def _progress(
-        self, controller: KneeController, now: CurrentLevel, elapsed_ns: int, ended: int
+        self, controller: KneeController, level: CurrentLevel, elapsed_ns: int, ended: int
     ) -> None:
         """The share done and the time left, of the budget or of the given levels."""
-        by_time = now.hold.stop == StopRule.time
-        each = now.hold.max_ns if by_time else now.hold.max_requests
-        settled_ns, levels = now.settled_ns, len(self.wanted.holds)
-        part = max(controller.horizon_ns - settled_ns, 0) * (settled_ns >= 0) if by_time else ended
-        done, of = len(controller.levels) * each + min(part, each), levels * each
+        levels = len(self.wanted.holds)
         if not levels:
-            done, of = elapsed_ns, self.wanted.plan.budget_ns + self.wanted.confirm_ns * 5 // 4
-        left = f"at {'least' if levels else 'most'} {whole_seconds(of - done)} left"
-        if levels and not by_time:
-            left = f"{done:,} of {count_of(of, 'request')}"
-        self.view.done, self.view.time = done / of, f"{whole_seconds(elapsed_ns)} elapsed, {left}"
+            done = elapsed_ns
+            total = self.wanted.plan.budget_ns + self.wanted.confirm_ns * 5 // 4
+            left = f"at most {whole_seconds(total - done)} left"
+        elif level.hold.stop == StopRule.time:
+            measured_ns = 0
+            if level.settled_ns >= 0:
+                measured_ns = max(controller.horizon_ns - level.settled_ns, 0)
+            level_ns = level.hold.max_ns
+            done = len(controller.levels) * level_ns + min(measured_ns, level_ns)
+            total = levels * level_ns
+            left = f"at least {whole_seconds(total - done)} left"
+        else:
+            level_requests = level.hold.max_requests
+            done = len(controller.levels) * level_requests + min(ended, level_requests)
+            total = levels * level_requests
+            left = f"{done:,} of {count_of(total, 'request')}"
+        self.view.done = done / total
+        self.view.time = f"{whole_seconds(elapsed_ns)} elapsed, {left}"
 
-    def _latest(self, seen: RecordSource, start: int, end: int) -> int:
+    def _latest(self, records: RecordSource, start_ns: int, end_ns: int) -> int:
         """Show the figures of a time span; returns the number of events in it."""
-        view, span = self.view, (start, end)
-        tokens = WindowTokens.of(seen, span)
-        for key, p95 in headline_latencies(seen.table, span, tokens).items():
-            figure = Quantity(*p95, "ms")
-            view.latencies[HEADLINES[key]] = str(figure) if figure.known else ""
-        seconds = max(end - start, 1) / SECOND
+        view = self.view
+        span = (start_ns, end_ns)
+        tokens = WindowTokens.of(records, span)
+        for key, p95 in headline_latencies(records.table, span, tokens).items():
+            latency = Quantity(*p95, "ms")
+            view.latencies[HEADLINES[key]] = str(latency) if latency.known else ""
+        seconds = max(end_ns - start_ns, 1) / SECOND
         view.tokens_per_s = f"{format_number(tokens.arrived.tokens / seconds)} tokens/s"
         return tokens.arrived.events
 
     def _past(self, experiment: Experiment, *, over: bool = False) -> None:
-        view, controller = self.view, experiment.controller
+        past = self.view.past
+        controller = experiment.controller
         ended = ended_levels(experiment, over=over)
-        for number in range(len(view.past), len(ended)):
-            view.past.append(_row(controller.plan, controller.levels[number], ended[number]))
+        for number in range(len(past), len(ended)):
+            row = _row(controller.plan, controller.levels[number], ended[number])
+            past.append(row)
         # What was shown so far, as `between 16 and 32 so far`.
         low, high = bracket_users(controller.plan, controller.levels)
-        ends = f"between {low or 0} and {high}" if high else f"above {low}" if low else ""
-        view.bracket = ends and f"{ends} so far"
+        if high:
+            self.view.bracket = f"between {low or 0} and {high} so far"
+        elif low:
+            self.view.bracket = f"above {low} so far"
+        else:
+            self.view.bracket = ""
 
     def _server(self, experiment: Experiment) -> None:
-        sample, session = experiment.controller.server, experiment.session
+        sample = experiment.controller.server
+        session = experiment.session
         unread = session.scraper.unread if session is not None else []
         if sample is None or math.isnan(sample.running):
             self.view.server = "no metrics"
@@ -142,22 +176,23 @@ class _TerminalView:
             self.view.server = f"{sample.running:.0f} running, {sample.waiting:.0f} waiting{kv}"
 
 
-def _row(plan: SearchPlan, level: HeldLevel, seen: EndedLevel) -> LevelRow:
-    limits = {slo.metric: slo.limit_ns / MS for slo in plan.slos if slo.statistic == "p95"}
-    ttft, itl = (
-        Quantity(*p95, "ms", limits.get(key, math.nan)) for key, p95 in seen.p95_ms.items()
-    )
-    running = f"{count_of(seen.n_open, 'request')} still running" if seen.n_open else ""
+def _row(plan: SearchPlan, level: HeldLevel, ended: EndedLevel) -> LevelRow:
+    limits_ms = {slo.metric: slo.limit_ns / MS for slo in plan.slos if slo.statistic == "p95"}
+    latencies = {
+        key: Quantity(*p95, "ms", limits_ms.get(key, math.nan)) for key, p95 in ended.p95_ms.items()
+    }
+    counts = request_counts(ended.ended, ended.failed)
+    running = f"{count_of(ended.n_open, 'request')} still running" if ended.n_open else ""
     return LevelRow(
-        plan.load_of(level.window.users),
-        ttft,
-        itl,
-        Quantity(seen.output_tokens_per_s),
-        request_counts(seen.ended, seen.failed).replace(" ended", ""),
-        result_text(level),
-        level.invalid or level.judgement.reason,
-        running,
-        whole=seen.whole,
+        users=plan.load_of(level.window.users),
+        ttft=latencies["ttft"],
+        itl=latencies["itl"],
+        tokens_per_s=Quantity(ended.output_tokens_per_s),
+        requests=counts.replace(" ended", ""),
+        result=result_text(level),
+        reason=level.invalid or level.judgement.reason,
+        running=running,
+        whole=ended.whole,
     )
 
 
@@ -168,7 +203,8 @@ def affordable_ns(span_ns: int, events: int) -> int:
 
 def request_counts(ended: int, failed: int) -> str:
     """`1,200 ended`, `1,200 ended, 3 failed`."""
-    return f"{ended:,} ended" + (f", {failed:,} failed" if failed else "")
+    text = f"{ended:,} ended"
+    return f"{text}, {failed:,} failed" if failed else text
 
 
 def phase_text(name: str, running_users: int, users: int) -> str:
@@ -190,10 +226,12 @@ def result_text(level: HeldLevel) -> str:
     """The decision; on the way up an undecided level that leans to pass is passing so far."""
     if level.invalid:
         return Decision.invalid
-    judged, up = level.judgement, level.window.purpose == Purpose.up
+    decision = level.judgement.decision
     # On the way up the search moves on without a decision, so the row must not say "inconclusive".
-    so_far = up and judged.decision == Decision.inconclusive and not judged.leans_to_fail
-    return PASSING_SO_FAR if so_far else judged.decision
+    climbs = level.window.purpose == Purpose.up and not level.judgement.leans_to_fail
+    if climbs and decision == Decision.inconclusive:
+        return PASSING_SO_FAR
+    return decision
 
 
 def whole_seconds(ns: int) -> str:
@@ -209,9 +247,13 @@ DECISION_COLORS: Final[dict[str, str]] = {
     Decision.invalid: "dim",
 }
 PURPOSES: Final = {
-    Purpose.up: "ramping up", Purpose.bisect: "bisecting", Purpose.repeat: "repeating a level",
-    Purpose.down: "stepping down", Purpose.sequential: "one at a time", Purpose.batch: "a batch",
-}  # fmt: skip
+    Purpose.up: "ramping up",
+    Purpose.bisect: "bisecting",
+    Purpose.repeat: "repeating a level",
+    Purpose.down: "stepping down",
+    Purpose.sequential: "one at a time",
+    Purpose.batch: "a batch",
+}
 PASSING_SO_FAR: Final = "passing so far"
 NEAR_THE_KNEE: Final = "near the knee"
 REASON_INDENT: Final = 8 * " "
@@ -238,23 +280,27 @@ class LevelRow:
 
         What does not fit into `width` is in lines below; 0: there is no limit.
         """
-        itl = self.itl.digits if narrow else self.itl.cell
-        if not self.whole and self.itl.known:
-            itl = f"{self.itl.digits} (last {say_ns(MAX_WINDOW_NS)})"
-        cells = f"{self.users:,}", self.ttft.cell, itl, self.tokens_per_s.digits, self.requests
-        quiet = self.result in (Decision.held, PASSING_SO_FAR)
-        why = [] if quiet else [self.reason]
+        cells = self._cells(narrow=narrow)
         result = "measured" if self.result == Decision.held else self.result
-        said = one_line(": ".join(filter(None, [result, *why, self.running])))
-        row = aligned_row(cells, said, narrow=narrow)
+        # A level that is held or passes so far needs no reason.
+        reason = "" if self.result in (Decision.held, PASSING_SO_FAR) else self.reason
+        text = one_line(": ".join(filter(None, [result, reason, self.running])))
+        row = aligned_row(cells, text, narrow=narrow)
         if not width or len(row) <= width:
             return [row]
         row = aligned_row(cells, result, narrow=narrow)
-        below = said.removeprefix(result).lstrip(": ")
+        below = text.removeprefix(result).lstrip(": ")
         if len(row) > width:
-            row, below = aligned_row(cells, "", narrow=narrow), said
-        more = wrap(below, width - len(REASON_INDENT))
-        return [row.rstrip(), *(REASON_INDENT + line for line in more)]
+            row = aligned_row(cells, "", narrow=narrow)
+            below = text
+        lines_below = wrap(below, width - len(REASON_INDENT))
+        return [row.rstrip(), *(REASON_INDENT + line for line in lines_below)]
+
+    def _cells(self, *, narrow: bool) -> tuple[str, ...]:
+        itl = self.itl.digits if narrow else self.itl.cell
+        if self.itl.known and not self.whole:
+            itl = f"{self.itl.digits} (last {say_ns(MAX_WINDOW_NS)})"
+        return f"{self.users:,}", self.ttft.cell, itl, self.tokens_per_s.digits, self.requests
 
 
 def aligned_row(cells: Sequence[str], last: str, *, narrow: bool) -> str:
@@ -296,8 +342,8 @@ class LiveTerminal:
         self.stream = stream
         self.plain = not stream.isatty()
         self._live: Any = None
-        self._told = 0
-        self._line_at = 0.0
+        self._rows_printed = 0
+        self._line_at_s = 0.0
 
     def __enter__(self) -> Self:
         if not self.plain:
@@ -317,14 +363,17 @@ class LiveTerminal:
         self._rows(view)
         if self._live is not None:
             self._live.update(progress_panel(view), refresh=True)
-        elif time.monotonic() - self._line_at >= PLAIN_LINE_INTERVAL_S:
+        elif self._line_age_s() >= PLAIN_LINE_INTERVAL_S:
             self._print(progress_line(view))
 
     def due(self) -> bool:
         """Whether the next `show` needs new figures: always, except between two plain lines."""
         # One second earlier than the line is due, so that no line shows old figures.
         early_s = 1.0
-        return not self.plain or time.monotonic() - self._line_at >= PLAIN_LINE_INTERVAL_S - early_s
+        return not self.plain or self._line_age_s() >= PLAIN_LINE_INTERVAL_S - early_s
+
+    def _line_age_s(self) -> float:
+        return time.monotonic() - self._line_at_s
 
     def over(self, view: TerminalPanel) -> None:
         """The load has ended: print the last rows, and that results are computed."""
@@ -334,19 +383,19 @@ class LiveTerminal:
     def _rows(self, view: TerminalPanel) -> None:
         width = 0 if self._live is None else self._live.console.width
         narrow = 0 < width < NARROW_TERMINAL_COLUMNS
-        if view.past and not self._told:
-            heads = "1/s" if view.rate else "users", *COLUMNS
+        if view.past and not self._rows_printed:
+            heads = ("1/s" if view.rate else "users", *COLUMNS)
             self._print(aligned_row(heads, "result", narrow=narrow), "dim")
-        for row in view.past[self._told :]:
+        for row in view.past[self._rows_printed :]:
             for line in row.lines(width, narrow=narrow):
                 self._print(line, DECISION_COLORS.get(row.result, ""))
-        self._told = len(view.past)
+        self._rows_printed = len(view.past)
 
     def _print(self, text: str, style: str = "") -> None:
         if self._live is not None:
             self._live.console.print(_plain(text, style), no_wrap=True, overflow="ellipsis")
             return
-        self._line_at = time.monotonic()
+        self._line_at_s = time.monotonic()
         self.stream.write(f"{time.strftime('%H:%M:%S')} {text}\n")
         self.stream.flush()
 
@@ -369,25 +418,32 @@ def progress_panel(view: TerminalPanel) -> RenderableType:
     now = Table.grid(padding=(0, 2))
     now.add_column(style="dim")
     now.add_column()
-    load = f"{view.load} ({view.purpose})" if view.purpose else view.load
-    for name, value in (
-        (f"level {view.level}" if view.level else "", ", ".join(filter(None, [load, view.phase]))),
-        *((f"p95 {name}", value) for name, value in view.latencies.items()),
-        ("throughput", view.tokens_per_s),
-        ("requests", view.counts),
-        ("server", view.server),
-        ("knee", view.bracket),
-    ):
-        if name and value:
+    for name, value in _panel_rows(view):
+        if value:
             now.add_row(_plain(name), _plain(value))
     bar = Table.grid(padding=(0, 2))
-    bar.add_row(ProgressBar(1.0, min(view.done, 1.0), width=PROGRESS_BAR_WIDTH), _plain(view.time))
+    done = ProgressBar(1.0, min(view.done, 1.0), width=PROGRESS_BAR_WIDTH)
+    bar.add_row(done, _plain(view.time))
     now.add_row(_plain("progress"), bar)
     return Panel(now, title=_plain(view.title), title_align="left")
+
+
+def _panel_rows(view: TerminalPanel) -> Iterator[tuple[str, str]]:
+    """Names and values; a value that is not known is empty."""
+    if view.level:
+        load = f"{view.load} ({view.purpose})" if view.purpose else view.load
+        yield f"level {view.level}", f"{load}, {view.phase}" if view.phase else load
+    for name, value in view.latencies.items():
+        yield f"p95 {name}", value
+    yield "throughput", view.tokens_per_s
+    yield "requests", view.counts
+    yield "server", view.server
+    yield "knee", view.bracket
 
 
 def _plain(text: str, style: str = "") -> Text:
     """Text without markup: a `[` stays a `[`."""
     from rich.text import Text  # noqa: PLC0415 - as above
 
-    return Text("".join(c if c.isprintable() else " " for c in text), style)
+    printable = "".join(letter if letter.isprintable() else " " for letter in text)
+    return Text(printable, style)

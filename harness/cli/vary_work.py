@@ -20,28 +20,31 @@ from harness.search.comparison import best_setting, exit_code
 if TYPE_CHECKING:
     import argparse
 
+    from harness.search.comparison import Setting
+
 
 def execute(args: argparse.Namespace) -> int:
     """Check everything, measure, write the files. Raises ConfigError, RunFolderError."""
-    settings = study.all_settings([study.parse_variable(text) for text in args.variables])
-    given = start_options(args)
-    start = given if given != StartOptions() or any(one.server for one in settings) else None
-    more = [one.client for one in settings]
-    slos = check_inner(args.top, args.inner, more, started=start is not None)
-    for one in settings:
-        if start is not None:
-            command_line(start, one.server, 0)
+    variables = [study.parse_variable(text) for text in args.variables]
+    settings = study.all_settings(variables)
+    start = _start_of(args, settings)
+    client_options = [setting.client for setting in settings]
+    slos = check_inner(args.top, args.inner, client_options, started=start is not None)
+    if start is not None:
+        _check_commands(start, settings)
     out = args.out or default_folder("vary")
     folder = RunFolder.create(out)
     stream = sys.stderr if args.json == "-" else sys.stdout
-    whole = study.measure(study.in_order(settings, out, once=args.once), args.inner, start, stream)
+    runs = study.in_order(settings, out, once=args.once)
+    completed = study.measure(runs, args.inner, start, stream)
     pairs = compare_settings(settings, args.tolerance)
-    code = exit_code(settings) if whole else EXIT_INTERRUPTED
+    code = exit_code(settings) if completed else EXIT_INTERRUPTED
     costs = context_costs(settings)
     text, page = settings_report(settings, pairs, slos, code, costs)
+    headline, _, _ = text.partition("\n")
     result = {
         "exit_code": code,
-        "headline": text.partition("\n")[0],
+        "headline": headline,
         "best": best_setting(settings, pairs)[0],
         "command": args.inner,
         "slos": slos,
@@ -56,3 +59,16 @@ def execute(args: argparse.Namespace) -> int:
     if args.json:
         write_json(args.json, result)
     return code
+
+
+def _start_of(args: argparse.Namespace, settings: list[Setting]) -> StartOptions | None:
+    """How vLLM is started; None: the runs are of one server that is not started here."""
+    start = start_options(args)
+    starts = start != StartOptions() or any(setting.server for setting in settings)
+    return start if starts else None
+
+
+def _check_commands(start: StartOptions, settings: list[Setting]) -> None:
+    """Raises ConfigError for a setting with which vLLM could not be started."""
+    for setting in settings:
+        command_line(start, setting.server, 0)

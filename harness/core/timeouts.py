@@ -32,5 +32,7 @@ class Timeouts:
     @property
     def answer_ns(self) -> int:
         """For answers to the probe: a minute, unless --first-token-timeout was given."""
-        first_ns = self.first_token_ns
-        return min(PROBE_NS if first_ns == DEFAULT_FIRST_TOKEN_NS else first_ns, self.total_ns)
+        wait_ns = self.first_token_ns
+        if wait_ns == DEFAULT_FIRST_TOKEN_NS:
+            wait_ns = PROBE_NS
+        return min(wait_ns, self.total_ns)

@@ -143,19 +143,20 @@ def _read_fields(cls: Any, data: dict[str, Any], path: str) -> Any:
 
 
 def _schema(hint: Any, definitions: Json) -> Json:
-    origin, args = get_origin(hint), get_args(hint)
+    origin = get_origin(hint)
+    args = get_args(hint)
     if origin is None:
         return {"type": JSON_TYPES[hint]} if hint in JSON_TYPES else _named(hint, definitions)
     if origin is Literal:
         return {"enum": list(args)}
-    each = [_schema(arg, definitions) for arg in args if arg is not ...]
+    schemas = [_schema(arg, definitions) for arg in args if arg is not ...]
     if origin in UNION_TYPES:
-        return {"anyOf": each}
+        return {"anyOf": schemas}
     if origin in MAPPING_TYPES:
-        return {"type": "object", "additionalProperties": each[1]}
+        return {"type": "object", "additionalProperties": schemas[1]}
     if args[-1] is ...:
-        return {"type": "array", "items": each[0]}
-    return {"type": "array", "prefixItems": each, "items": False, "minItems": len(each)}
+        return {"type": "array", "items": schemas[0]}
+    return {"type": "array", "prefixItems": schemas, "items": False, "minItems": len(schemas)}
 
 
 def _named(hint: Any, definitions: Json) -> Json:
@@ -164,20 +165,36 @@ def _named(hint: Any, definitions: Json) -> Json:
         return {}
     name = "number" if hint is float else hint.__name__
     if name not in definitions:
-        definitions[name] = dict(NUMBER_SCHEMA) if hint is float else {"description": getdoc(hint)}
-        if is_dataclass(hint):
-            definitions[name] |= _object(hint, definitions)
-        elif hint is not float:
-            definitions[name]["enum"] = [member.value for member in hint]
+        _define(name, hint, definitions)
     return {"$ref": f"#/$defs/{name}"}
 
 
+def _define(name: str, hint: Any, definitions: Json) -> None:
+    if hint is float:
+        definitions[name] = dict(NUMBER_SCHEMA)
+        return
+    # There before its fields are described: one of them may be of the same class.
+    definitions[name] = {"description": getdoc(hint)}
+    if is_dataclass(hint):
+        definitions[name] |= _object(hint, definitions)
+    else:
+        definitions[name]["enum"] = [member.value for member in hint]
+
+
 def _object(cls: Any, definitions: Json) -> Json:
-    classes: list[Any] = [base for base in reversed(cls.__mro__) if is_dataclass(base)]
-    comments = dict(found for base in classes for found in FIELD_COMMENT.findall(getsource(base)))
+    comments = _field_comments(cls)
     properties = {}
     for name, hint in get_type_hints(cls, include_extras=True).items():
         (text,) = getattr(hint, "__metadata__", (comments.get(name),))
         properties[name] = {"description": text} if text else {}
         properties[name] |= _schema(_hints(cls)[name], definitions)
     return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+def _field_comments(cls: Any) -> dict[str, str]:
+    """The comment at the end of each field's line, a subclass's in place of its base's."""
+    bases: list[Any] = [base for base in reversed(cls.__mro__) if is_dataclass(base)]
+    comments: dict[str, str] = {}
+    for base in bases:
+        comments |= FIELD_COMMENT.findall(getsource(base))
+    return comments

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Span(NamedTuple):
-    """Bytes of each GPU; NaN: not known."""
+    """Bytes; NaN: not known."""
 
     least: float
     likely: float

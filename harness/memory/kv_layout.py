@@ -50,10 +50,11 @@ class KvLayout:
     @property
     def stage_block_bytes(self) -> tuple[int, ...]:
         """A block, on a GPU of each pipeline stage."""
-        return tuple(
-            self.block_tokens * max(group.token_bytes[stage] for group in self.groups)
-            for stage in range(self.parallel.pipeline)
-        )
+        sizes = []
+        for stage in range(self.parallel.pipeline):
+            largest = max(group.token_bytes[stage] for group in self.groups)
+            sizes.append(self.block_tokens * largest)
+        return tuple(sizes)
 
     @property
     def block_bytes(self) -> int:

@@ -54,7 +54,8 @@ def divides_heads(tensor: int, shape: ModelShape) -> bool:
 def _check_tensor(tensor: int, shape: ModelShape) -> None:
     if divides_heads(tensor, shape):
         return
-    fewer = max(n for n in (1, 2, 4, 8) if n < tensor and divides_heads(n, shape))
+    smaller = (gpus for gpus in (1, 2, 4, 8) if gpus < tensor)
+    fewer = max(gpus for gpus in smaller if divides_heads(gpus, shape))
     raise ConfigError(
         f"--tensor-parallel is {tensor}, and the model has {shape.heads} attention and "
         f"{shape.kv_heads} KV heads: expected a number that divides them; try --tensor-parallel "
@@ -63,7 +64,8 @@ def _check_tensor(tensor: int, shape: ModelShape) -> None:
 
 
 def _check_decode_context(parallel: Parallel, shape: ModelShape) -> None:
-    ranks, tensor = parallel.decode_context, parallel.tensor
+    ranks = parallel.decode_context
+    tensor = parallel.tensor
     if any(shape.windows):
         raise ConfigError(
             f"--decode-context-parallel is {ranks}, and the model has layers with a sliding "
@@ -72,10 +74,12 @@ def _check_decode_context(parallel: Parallel, shape: ModelShape) -> None:
     # GPUs that would hold the same tokens of the same head
     copies = tensor if shape.latent_size else tensor // shape.kv_heads
     if not 1 <= ranks <= copies or tensor % ranks:
+        most = max(copies, 1)
+        gpus = "1 GPU" if most == 1 else f"{most} GPUs"
         raise ConfigError(
             f"--decode-context-parallel is {ranks}, and with --tensor-parallel {tensor} each KV "
-            f"head is on {max(copies, 1)} GPU{'s' if copies > 1 else ''}: expected a number that "
-            f"divides {tensor}, at most that; try --decode-context-parallel {max(copies, 1)}."
+            f"head is on {gpus}: expected a number that divides {tensor}, at most that; try "
+            f"--decode-context-parallel {most}."
         )
     queries = shape.heads // shape.kv_heads
     if not shape.latent_size and queries % ranks:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 HALF_BITS: Final = 16  # vLLM loads a model of 32 bit in 16 bit, too
+BLOCK_SCALE_BITS: Final = 32
 REGULAR: Final = "re:"  # before a pattern that is a regular expression
 
 
@@ -24,7 +25,7 @@ class Format:
     most_bits: float = 0  # where the file leaves a choice; 0: none
     group: int = 0  # inputs that share a scale; 0: all of an output
     scale_bits: float = 0  # of scale and zero, for each group
-    block: tuple[int, int] | None = None  # outputs x inputs that share a scale of 32 bits
+    block: tuple[int, int] | None = None  # outputs x inputs that share a scale of BLOCK_SCALE_BITS
 
     def bytes_of(self, inputs: int, outputs: int) -> float:
         """Return what a matrix of so many inputs and outputs takes."""
@@ -37,8 +38,10 @@ class Format:
 
     def _scales(self, inputs: int, outputs: int) -> float:
         if self.block:
-            return ceil(outputs / self.block[0]) * ceil(inputs / self.block[1]) * 32
-        return outputs * (ceil(inputs / self.group) if self.group else 1) * self.scale_bits
+            rows, columns = self.block
+            return ceil(outputs / rows) * ceil(inputs / columns) * BLOCK_SCALE_BITS
+        groups = ceil(inputs / self.group) if self.group else 1
+        return outputs * groups * self.scale_bits
 
 
 HALF: Final = Format()
@@ -76,11 +79,12 @@ class Quantization:
 
     @cached_property
     def _by_pattern(self) -> tuple[tuple[tuple[str, ...], Format], ...]:
-        return tuple(
-            (tuple(filter(is_pattern, names)), form)
-            for names, form in self.formats
-            if not names or any(map(is_pattern, names))
-        )
+        formats = []
+        for names, form in self.formats:
+            patterns = tuple(filter(is_pattern, names))
+            if patterns or not names:
+                formats.append((patterns, form))
+        return tuple(formats)
 
     def format_of(self, module: str, expert: bool = False) -> Format:
         """Return the format of a linear layer by its name, `model.layers.0.mlp.up_proj`."""

@@ -35,23 +35,40 @@ class Tower:
 
     def matrices(self) -> tuple[Matrix, ...]:
         """Return all of them, each with the number of its layers."""
-        hidden, inner, layers = self.hidden, self.inner, self.layers
-        into = 2 if self.gated else 1
-        found = [
-            Matrix("visual.patch", COLOURS * self.frames * self.patch**2, hidden, kind=HALF),
-            vector("visual.positions", hidden, count=self.positions),
-            vector("visual.extra", hidden, count=self.extra + self.patch_bias),
+        return (*self._outside_layers(), *self._in_layers(), *self._projectors())
+
+    def _outside_layers(self) -> list[Matrix]:
+        pixels = COLOURS * self.frames * self.patch**2
+        singles = self.extra
+        if self.patch_bias:
+            singles += 1
+        return [
+            Matrix("visual.patch", pixels, self.hidden, kind=HALF),
+            vector("visual.positions", self.hidden, count=self.positions),
+            vector("visual.extra", self.hidden, count=singles),
+        ]
+
+    def _in_layers(self) -> list[Matrix]:
+        hidden = self.hidden
+        layers = self.layers
+        ups = 2 * layers if self.gated else layers
+        norms = 4 * layers if self.norm_bias else 2 * layers
+        matrices = [
             Matrix("visual.qkv", hidden, 3 * hidden, Shard.OUTPUTS, layers, HALF),
             Matrix("visual.proj", hidden, hidden, Shard.INPUTS, layers, HALF),
-            Matrix("visual.up", hidden, inner, Shard.OUTPUTS, layers * into, HALF),
-            Matrix("visual.down", inner, hidden, Shard.INPUTS, layers, HALF),
-            vector("visual.norms", hidden, count=layers * (4 if self.norm_bias else 2)),
+            Matrix("visual.up", hidden, self.inner, Shard.OUTPUTS, ups, HALF),
+            Matrix("visual.down", self.inner, hidden, Shard.INPUTS, layers, HALF),
+            vector("visual.norms", hidden, count=norms),
         ]
         if self.bias:
-            found.append(vector("visual.up.bias", inner, Shard.OUTPUTS, layers * into))
-            found.append(vector("visual.bias", hidden, count=5 * layers))  # qkv, out, down
+            matrices.append(vector("visual.up.bias", self.inner, Shard.OUTPUTS, ups))
+            matrices.append(vector("visual.bias", hidden, count=5 * layers))  # qkv, out, down
+        return matrices
+
+    def _projectors(self) -> list[Matrix]:
+        matrices = []
         for inputs, outputs in self.projector:
-            found.append(Matrix("visual.projector", inputs, outputs, Shard.OUTPUTS, kind=HALF))
+            matrices.append(Matrix("visual.projector", inputs, outputs, Shard.OUTPUTS, kind=HALF))
             if self.projector_bias:
-                found.append(vector("visual.projector.bias", outputs))
-        return tuple(found)
+                matrices.append(vector("visual.projector.bias", outputs))
+        return matrices

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from harness.memory.weights import Kind, Matrix, Shard
 
 ROUTER: Final = "mlp.gate"
+EXPERT: Final = "mlp.experts.0"  # stands for all of a layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,25 +26,26 @@ class Attention:
 
     def matrices(self) -> list[Matrix]:
         """Return what vLLM loads for it."""
-        wide = self.heads * self.head_size
-        narrow = self.kv_heads * self.head_size
-        size, hidden = self.head_size, self.hidden
-        found = [
-            Matrix("self_attn.q_proj", hidden, wide, Shard.OUTPUTS),
-            Matrix("self_attn.k_proj", hidden, narrow, Shard.KV_HEADS, unit=size),
-            Matrix("self_attn.v_proj", hidden, narrow, Shard.KV_HEADS, unit=size),
-            Matrix("self_attn.o_proj", wide, hidden, Shard.INPUTS),
+        hidden = self.hidden
+        queries = self.heads * self.head_size
+        keys = self.kv_heads * self.head_size
+        unit = self.head_size
+        matrices = [
+            Matrix("self_attn.q_proj", hidden, queries, Shard.OUTPUTS),
+            Matrix("self_attn.k_proj", hidden, keys, Shard.KV_HEADS, unit=unit),
+            Matrix("self_attn.v_proj", hidden, keys, Shard.KV_HEADS, unit=unit),
+            Matrix("self_attn.o_proj", queries, hidden, Shard.INPUTS),
         ]
         if self.query_bias:
-            found.append(vector("self_attn.q_proj.bias", wide, Shard.OUTPUTS))
-            found.append(vector("self_attn.kv.bias", narrow, Shard.KV_HEADS, 2, size))
+            matrices.append(vector("self_attn.q_proj.bias", queries, Shard.OUTPUTS))
+            matrices.append(vector("self_attn.kv.bias", keys, Shard.KV_HEADS, 2, unit))
         if self.output_bias:
-            found.append(vector("self_attn.o_proj.bias", hidden))
+            matrices.append(vector("self_attn.o_proj.bias", hidden))
         if self.head_norms:
-            found.append(vector("self_attn.norms", size, count=2))
+            matrices.append(vector("self_attn.norms", self.head_size, count=2))
         if self.sinks:
-            found.append(vector("self_attn.sinks", self.heads))
-        return found
+            matrices.append(vector("self_attn.sinks", self.heads))
+        return matrices
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,22 +62,26 @@ class LatentAttention:
 
     def matrices(self) -> list[Matrix]:
         """Return what vLLM loads for it: of a quantized `kv_b_proj`, a copy in 16 bit, too."""
-        queries = self.heads * (self.nope + self.rope)
         keys_values = self.heads * (self.nope + self.value)
-        found = [
+        unpacking = Matrix("self_attn.kv_b_proj", self.rank, keys_values, Shard.OUTPUTS)
+        output = Matrix("self_attn.o_proj", self.heads * self.value, self.hidden, Shard.INPUTS)
+        return [
             Matrix("self_attn.kv_a_proj_with_mqa", self.hidden, self.rank + self.rope),
             vector("self_attn.kv_a_layernorm", self.rank),
-            Matrix("self_attn.kv_b_proj", self.rank, keys_values, Shard.OUTPUTS),
-            Matrix("self_attn.kv_b_proj", self.rank, keys_values, Shard.OUTPUTS, kind=Kind.COPY),
-            Matrix("self_attn.o_proj", self.heads * self.value, self.hidden, Shard.INPUTS),
+            unpacking,
+            replace(unpacking, kind=Kind.COPY),
+            output,
+            *self._queries(),
         ]
+
+    def _queries(self) -> list[Matrix]:
+        size = self.heads * (self.nope + self.rope)
         if not self.query_rank:
-            return [*found, Matrix("self_attn.q_proj", self.hidden, queries, Shard.OUTPUTS)]
+            return [Matrix("self_attn.q_proj", self.hidden, size, Shard.OUTPUTS)]
         return [
-            *found,
             Matrix("self_attn.q_a_proj", self.hidden, self.query_rank),
             vector("self_attn.q_a_layernorm", self.query_rank),
-            Matrix("self_attn.q_b_proj", self.query_rank, queries, Shard.OUTPUTS),
+            Matrix("self_attn.q_b_proj", self.query_rank, size, Shard.OUTPUTS),
         ]
 
 
@@ -91,15 +97,17 @@ class FeedForward:
 
     def matrices(self) -> list[Matrix]:
         """Return two matrices, or three with a gate."""
-        up = ["gate_proj", "up_proj"] if self.gated else ["up_proj"]
-        found = [
-            Matrix(f"{self.module}.{name}", self.hidden, self.inner, Shard.OUTPUTS) for name in up
+        module = self.module
+        up_names = ["gate_proj", "up_proj"] if self.gated else ["up_proj"]
+        matrices = [
+            Matrix(f"{module}.{name}", self.hidden, self.inner, Shard.OUTPUTS) for name in up_names
         ]
-        found.append(Matrix(f"{self.module}.down_proj", self.inner, self.hidden, Shard.INPUTS))
+        matrices.append(Matrix(f"{module}.down_proj", self.inner, self.hidden, Shard.INPUTS))
         if self.bias:
-            found.append(vector(f"{self.module}.up.bias", self.inner, Shard.OUTPUTS, len(up)))
-            found.append(vector(f"{self.module}.down.bias", self.hidden))
-        return found
+            up_bias = vector(f"{module}.up.bias", self.inner, Shard.OUTPUTS, len(up_names))
+            matrices.append(up_bias)
+            matrices.append(vector(f"{module}.down.bias", self.hidden))
+        return matrices
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,19 +121,20 @@ class Experts:
 
     def matrices(self) -> list[Matrix]:
         """Return the router, in 16 bit in any model, and three matrices of each expert."""
-        hidden, inner, count = self.hidden, self.inner, self.count
-        each = "mlp.experts.0"
-        found = [
+        hidden = self.hidden
+        inner = self.inner
+        count = self.count
+        matrices = [
             Matrix(ROUTER, hidden, count, kind=Kind.HALF),
-            Matrix(f"{each}.gate_proj", hidden, inner, Shard.EXPERT_OUTPUTS, count),
-            Matrix(f"{each}.up_proj", hidden, inner, Shard.EXPERT_OUTPUTS, count),
-            Matrix(f"{each}.down_proj", inner, hidden, Shard.EXPERT_INPUTS, count),
+            Matrix(f"{EXPERT}.gate_proj", hidden, inner, Shard.EXPERT_OUTPUTS, count),
+            Matrix(f"{EXPERT}.up_proj", hidden, inner, Shard.EXPERT_OUTPUTS, count),
+            Matrix(f"{EXPERT}.down_proj", inner, hidden, Shard.EXPERT_INPUTS, count),
         ]
         if self.bias:
-            found.append(vector("mlp.gate.bias", count))
-            found.append(vector("mlp.up.bias", inner, Shard.EXPERT_OUTPUTS, 2 * count))
-            found.append(vector("mlp.down.bias", hidden, count=count))
-        return found
+            matrices.append(vector("mlp.gate.bias", count))
+            matrices.append(vector("mlp.up.bias", inner, Shard.EXPERT_OUTPUTS, 2 * count))
+            matrices.append(vector("mlp.down.bias", hidden, count=count))
+        return matrices
 
 
 def vector(
@@ -137,4 +146,4 @@ def vector(
 
 def norms(hidden: int, count: int, bias: bool) -> list[Matrix]:
     """Return the norms of a layer."""
-    return [vector("norms", hidden, count=count * (2 if bias else 1))]
+    return [vector("norms", hidden, count=2 * count if bias else count)]

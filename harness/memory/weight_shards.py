@@ -45,9 +45,9 @@ def undivided(plan: WeightPlan, parallel: Parallel) -> Undivided | None:
         numbers = [plan.layers.index(layer) for layer in dict.fromkeys(plan.layers)]
     for number in numbers:
         for matrix in plan.layers[number]:
-            found = _check(plan, parallel, f"model.layers.{number}.{matrix.module}", matrix)
-            if found:
-                return found
+            refused = _check(plan, parallel, f"model.layers.{number}.{matrix.module}", matrix)
+            if refused:
+                return refused
     return None
 
 
@@ -55,19 +55,20 @@ def _check(plan: WeightPlan, parallel: Parallel, module: str, matrix: Matrix) ->
     if matrix.kind is not Kind.LINEAR:
         return None
     expert = matrix.shard in EXPERT_SHARDS
-    form = plan.quantization.format_of(module, expert)
-    inputs, outputs, _ = shard_sizes(matrix, parallel)
     if expert and plan.quantization.pads_experts:
         return None
+    form = plan.quantization.format_of(module, expert)
+    inputs, outputs, _ = shard_sizes(matrix, parallel)
     by_outputs = matrix.shard in (*OUTPUT_SHARDS, Shard.KV_HEADS)
+    by_inputs = matrix.shard in INPUT_SHARDS
     divided = outputs != matrix.outputs or inputs != matrix.inputs
     name = matrix.module.replace(".0.", ".")
     if form.block and (divided or expert):
         rows, columns = form.block
         if by_outputs and outputs % rows:
             return Undivided(name, "outputs", outputs, rows)
-        if matrix.shard in INPUT_SHARDS and inputs % columns:
+        if by_inputs and inputs % columns:
             return Undivided(name, "inputs", inputs, columns)
-    if form.group and divided and matrix.shard in INPUT_SHARDS and inputs % form.group:
+    if form.group and divided and by_inputs and inputs % form.group:
         return Undivided(name, "inputs", inputs, form.group)
     return None

@@ -141,32 +141,46 @@ class Weights:
 
         Only where formats leave a choice: the size of files has what the shape left out.
         """
-        most = (self.most_all_gpus, self.most_one_gpu)
-        if self.notes or None in most or not self.all_gpus or not self.one_gpu:
+        if self.notes or not self.all_gpus or not self.one_gpu:
             return 1.0, 1.0
-        return (most[0] or 0) / self.all_gpus, (most[1] or 0) / self.one_gpu
+        if self.most_all_gpus is None or self.most_one_gpu is None:
+            return 1.0, 1.0
+        return self.most_all_gpus / self.all_gpus, self.most_one_gpu / self.one_gpu
 
 
 def loaded_weights(plan: WeightPlan, parallel: Parallel = ONE_GPU) -> Weights:
     """Return what the plan's matrices take on so many GPUs."""
-    alone = sum(_stages(plan, ONE_GPU, loaded=False, most=False))
+    in_files = _stages(plan, ONE_GPU, loaded=False, most=False)
     least = _stages(plan, parallel, loaded=True, most=False)
     most = _stages(plan, parallel, loaded=True, most=True)
     ranks = parallel.tensor * parallel.data
-    more = plan.most_more_bytes
-    idle = sum(one.parameters for one in plan.every() if one.shard in EXPERT_SHARDS)
-    seeing = sum(one.parameters for one in plan.towers)
-    parameters = float(sum(one.parameters for one in plan.every()))
+    most_all_gpus = None
+    most_one_gpu = None
+    left_out = plan.most_more_bytes
+    if left_out is not None:
+        most_all_gpus = sum(most) * ranks + left_out * ranks
+        most_one_gpu = max(most) + left_out
     return Weights(
         all_gpus=sum(least) * ranks,
         one_gpu=max(least),
-        most_all_gpus=None if more is None else sum(most) * ranks + more * ranks,
-        most_one_gpu=None if more is None else max(most) + more,
-        in_files=alone,
-        parameters=parameters,
-        active_parameters=parameters - idle * (1 - plan.chosen_share) - seeing,
+        most_all_gpus=most_all_gpus,
+        most_one_gpu=most_one_gpu,
+        in_files=sum(in_files),
+        parameters=float(_parameters(plan.every())),
+        active_parameters=_active_parameters(plan),
         notes=plan.notes,
     )
+
+
+def _parameters(matrices: Iterable[Matrix]) -> int:
+    return sum(matrix.parameters for matrix in matrices)
+
+
+def _active_parameters(plan: WeightPlan) -> float:
+    """Those that multiply a token of text: of experts the chosen ones, of towers none."""
+    of_experts = _parameters(matrix for matrix in plan.every() if matrix.shard in EXPERT_SHARDS)
+    idle = of_experts * (1 - plan.chosen_share)
+    return float(_parameters(plan.every())) - idle - _parameters(plan.towers)
 
 
 def _stages(plan: WeightPlan, parallel: Parallel, loaded: bool, most: bool) -> list[float]:
@@ -199,26 +213,24 @@ class _Sizes:
 
     def layers(self, first: int, layers: Sequence[tuple[Matrix, ...]]) -> float:
         """Return the bytes of layers, of equal ones once where no file names one by its number."""
-        if not self.quantization.names_modules:
-            times = Counter(layers)
-            return sum(n * self.parts("model.layers.0.", one) for one, n in times.items())
-        numbered = enumerate(layers, first)
-        return sum(self.parts(f"model.layers.{number}.", one) for number, one in numbered)
+        if self.quantization.names_modules:
+            numbered = enumerate(layers, first)
+            return sum(self.parts(f"model.layers.{number}.", layer) for number, layer in numbered)
+        times = Counter(layers).items()
+        return sum(number * self.parts("model.layers.0.", layer) for layer, number in times)
 
-    def parts(self, before: str, matrices: Iterable[Matrix]) -> float:
-        return sum(self._bytes(before + one.module, one) for one in matrices)
+    def parts(self, prefix: str, matrices: Iterable[Matrix]) -> float:
+        return sum(self._bytes(prefix + matrix.module, matrix) for matrix in matrices)
 
     def _bytes(self, module: str, matrix: Matrix) -> float:
         if matrix.kind in MADE_BY_VLLM and not self.loaded:
             return 0.0
         expert = matrix.shard in EXPERT_SHARDS
         form = HALF
-        if matrix.kind in (Kind.LINEAR, Kind.COPY):
+        if matrix.kind is Kind.LINEAR:
             form = self.quantization.format_of(module, expert)
-        if matrix.kind is Kind.COPY:
-            if form is HALF:
-                return 0.0
-            form = HALF
+        elif matrix.kind is Kind.COPY and self.quantization.format_of(module, expert) is HALF:
+            return 0.0  # a copy is made of a quantized matrix only
         inputs, outputs, count = shard_sizes(matrix, self.parallel)
         linear_expert = expert and matrix.kind is Kind.LINEAR
         if linear_expert and self.loaded and self.quantization.pads_experts:
@@ -236,18 +248,21 @@ class _Sizes:
 
 def shard_sizes(matrix: Matrix, parallel: Parallel) -> tuple[int, int, int]:
     """Return inputs, outputs and number of a matrix on one GPU."""
-    inputs, outputs, count, tensor = matrix.inputs, matrix.outputs, matrix.count, parallel.tensor
-    if matrix.shard is Shard.KV_HEADS:
-        return inputs, max(ceil(outputs / tensor), matrix.unit), count
-    if matrix.shard in EXPERT_SHARDS:
-        tensor *= parallel.data
-        if parallel.expert:
-            return inputs, outputs, ceil(count / tensor)
-    if matrix.shard in OUTPUT_SHARDS:
-        return inputs, ceil(outputs / tensor), count
+    inputs = matrix.inputs
+    outputs = matrix.outputs
+    count = matrix.count
     if matrix.shard is Shard.WHOLE:
         return inputs, outputs, count
-    return ceil(inputs / tensor), outputs, count
+    if matrix.shard is Shard.KV_HEADS:
+        return inputs, max(ceil(outputs / parallel.tensor), matrix.unit), count
+    gpus = parallel.tensor
+    if matrix.shard in EXPERT_SHARDS:
+        gpus *= parallel.data
+        if parallel.expert:
+            return inputs, outputs, ceil(count / gpus)
+    if matrix.shard in OUTPUT_SHARDS:
+        return inputs, ceil(outputs / gpus), count
+    return ceil(inputs / gpus), outputs, count
 
 
 def round_up(number: int, step: int) -> int:
