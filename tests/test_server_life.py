@@ -73,6 +73,15 @@ def test_what_is_added(
     assert len(said) == notes
 
 
+def test_a_folder_with_a_blank_in_its_name(model: Path, cpu_vllm: str) -> None:
+    """It is one argument, and so is the name that the server gives its model."""
+    folder = model.rename(model.with_name("my model"))
+    command, said = command_line(StartOptions(cpu_vllm, model_dir=folder), (), 8)
+    assert command[2] == str(folder)
+    assert command[command.index("--served-model-name") + 1] == "my model"
+    assert said[1] == "--enforce-eager: a CPU build of vLLM"
+
+
 def test_a_start_command_is_the_users_own(model: Path) -> None:
     """Of what no Python can be asked nothing is assumed; what is varied comes last."""
     options = StartOptions(start_command="env A=1 serve", model_dir=model, start_args=("--x", "1"))

@@ -56,8 +56,9 @@ def _preset_flags(preset: str | None, model_limit: int | None) -> list[str]:
             flags += [flag, str(model_limit)]
             _tell(f"{flag} {model_limit}: the model has no more")
         else:
-            flags += [flag, value] if value else [flag]
-            _tell(f"{flag} {value}: {why}")
+            words = [flag, value] if value else [flag]
+            flags += words
+            _tell(f"{' '.join(words)}: {why}")
     return flags
 
 

@@ -104,13 +104,15 @@ def started(
             start_log=read_start_log(lines, memory.before_mib),
         )
     finally:
-        with _uninterrupted():
-            if process is not None:
-                _end(process, port)
-            memory.wait_until_back()
-            memory.close()
-        if is_sigterm_ours:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        try:
+            with _uninterrupted():
+                if process is not None:
+                    _end(process, port)
+                memory.wait_until_back()
+                memory.close()
+        finally:  # also where something of the server is left
+            if is_sigterm_ours:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 class _GpuMemory:
@@ -189,7 +191,8 @@ class _Flag(NamedTuple):
 
     @property
     def words(self) -> list[str]:
-        return f"{self.flag} {self.value}".split()
+        """Of the command line: a value may have blanks, or be missing."""
+        return [self.flag, self.value] if self.value else [self.flag]
 
 
 def _flags_of_ours(model: Path | None, command: Sequence[str]) -> Iterator[_Flag]:
