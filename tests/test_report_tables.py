@@ -134,6 +134,23 @@ def test_a_ttft_that_cannot_be_told() -> None:
         assert all("At 4 concurrent requests, 98% of the answers came all at" in x for x in told)
 
 
+@pytest.mark.parametrize(
+    ("unit", "rate_per_s", "want"),
+    [
+        ("concurrent request", 0.0, "The knee is a number of concurrent requests: each user sends"),
+        ("session", 0.0, "The knee is a number of sessions: each session sends its next request"),
+        ("request/s", 20.0, ""),  # arrivals are independent there
+    ],
+)
+def test_what_a_knee_counts(unit: str, rate_per_s: float, want: str) -> None:
+    """The report's limitations say who sends when, where users wait for their answers."""
+    run: Any = SimpleNamespace(info={"config": {}}, table=(), server=[1], gpu=[1], some=[])
+    level = Level(0, 4, decision=Decision.held, rate_per_s=rate_per_s, outcomes={"ok": 50})
+    facts = ReportData(run, Result(status=Status.found, unit=unit, levels=(level,)))
+    said = [line for line in limitations(facts) if line.startswith("The knee is")]
+    assert [line[: len(want)] for line in said] == ([want] if want else [])
+
+
 def test_each_slo_has_its_figure() -> None:
     """`report --slo e2e_p95=1s` says what p95 e2e was, also beside p95 TTFT and ITL."""
     run: Any = SimpleNamespace(info={"config": {}}, table=(), server=[1], gpu=[1], some=[])

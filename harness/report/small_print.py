@@ -23,6 +23,7 @@ from harness.metrics.numbers import (
     slo_bound,
     slo_name,
 )
+from harness.metrics.result import CONCURRENT
 from harness.report.report_data import ReportData, as_mapping, knee_figures
 from harness.units import say_ns
 
@@ -112,16 +113,24 @@ def limitations(facts: ReportData) -> list[str]:
     texts = _flaws(facts)
     texts += _missing_sources(facts)
     texts += counting_notes(as_mapping(facts.config.get("drive")))
-    if facts.status == Status.found:
-        texts.append(
-            "the knee is a number of concurrent requests: each user sends its next request when "
-            "the previous one has ended; independent arrivals queue at a lower load"
-        )
+    if facts.status == Status.found and not facts.is_rate:
+        texts.append(_closed_loop(facts.result.unit))
     if facts.levels:
         texts.append(
             "these figures come from one run; other prompts, lengths, flags or hardware change them"
         )
     return [as_sentence(text) for text in texts]
+
+
+def _closed_loop(unit: str) -> str:
+    """What a knee by users or sessions does not say."""
+    if unit == CONCURRENT:
+        waits = "user sends its next request when the previous one has ended"
+    else:
+        waits = f"{unit} sends its next request when the previous one has ended and it has paused"
+    return (
+        f"the knee is a number of {unit}s: each {waits}; independent arrivals queue at a lower load"
+    )
 
 
 def _flaws(facts: ReportData) -> list[str]:
@@ -172,8 +181,8 @@ def _missing_sources(facts: ReportData) -> list[str]:
         texts.append(f"{why}: clocks, power and utilization are unknown")
     unobserved = _unobserved_at_knee(facts)
     if unobserved and facts.levels and facts.searched:
-        users = count_of(facts.measured_at, "user")
-        texts.append(f"{' and '.join(unobserved)}: no observations at {users}")
+        load = facts.level_text(facts.measured_at, facts.who)
+        texts.append(f"{' and '.join(unobserved)}: no observations at {load}")
     if facts.result.client.get("stamp_source") not in (None, "", "kernel"):
         texts.append("no kernel timestamps: each latency includes the client's own delay")
     return texts
