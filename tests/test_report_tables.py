@@ -144,7 +144,7 @@ def test_a_ttft_that_cannot_be_told() -> None:
 )
 def test_what_a_knee_counts(unit: str, rate_per_s: float, want: str) -> None:
     """The report's limitations say who sends when, where users wait for their answers."""
-    run: Any = SimpleNamespace(info={"config": {}}, table=(), server=[1], gpu=[1], some=[])
+    run: Any = SimpleNamespace(info={"config": {}}, table=(), server=[1], gpu=[1], host=[])
     level = Level(0, 4, decision=Decision.held, rate_per_s=rate_per_s, outcomes={"ok": 50})
     facts = ReportData(run, Result(status=Status.found, unit=unit, levels=(level,)))
     said = [line for line in limitations(facts) if line.startswith("The knee is")]
