@@ -56,7 +56,7 @@ def prove(tried: Mapping[str, Sequence[Setting]], pairs: Iterable[Comparison]) -
     moved = [knees.get((AS_STARTED, name)) for name in turned]
     named = moved[0] if moved else None
     rival = moved[1] if len(moved) > 1 else None
-    between = knees.get((turned[0], turned[-1])) if turned else None
+    between = knees.get((turned[0], turned[1])) if len(turned) > 1 else None
     verdict = judge(named, rival, between)
     sentences = []
     by_setting = {}
