@@ -18,6 +18,7 @@ from simulated_fleet import Client, Fault, Phase, Simulated, SimulatedDrill, Str
 
 from harness.core.states import Verdict
 from harness.drill.drill_file import parse_drill
+from harness.drill.events import Burst, OtherClients, Prompts, Slow
 from harness.drill.servers import engine_of
 from harness.drill.verdicts import judge_drill
 from harness.load.plan import plan_lengths
@@ -28,7 +29,8 @@ from harness.units import SECOND, duration_ns
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from harness.drill.plan import Drill, Event, Expectation
+    from harness.drill.events import Event
+    from harness.drill.plan import Drill, Expectation
 
 SEEDS: Final = range(1, 21)
 # Each drill as it ships, and two with so much load that they fail.
@@ -71,12 +73,13 @@ def in_simulated_time(drill: Drill) -> SimulatedDrill:
     kind = workload(options.get("workload", "chat"))
     chat = Planned(kind.sized(options.get("prompt-tokens"), options.get("output-tokens")))
     edges = {0, drill.length_ns, *(p.end_ns for p in drill.phases)}
-    apart = [e for e in drill.events if e.do in {"burst", "prompts", "disconnect"}]
+    apart = [e for e in drill.events if isinstance(e, Burst | OtherClients)]
     edges |= {at for e in apart for at in (e.at_ns, e.end_ns)}
     phases = []
     for begin, end in pairwise(sorted(edges)):
         streams = [Stream(drill.load_at(begin), chat)]
-        streams += [others(e) for e in apart if e.at_ns <= begin < e.end_ns and e.do != "burst"]
+        inside = [e for e in apart if e.at_ns <= begin < e.end_ns]
+        streams += [others(e) for e in inside if isinstance(e, OtherClients)]
         phases.append(Phase(str(begin), (end - begin) / SECOND, tuple(streams)))
     seconds = {
         field: duration_ns(str(options[key])) / SECOND
@@ -92,21 +95,21 @@ def in_simulated_time(drill: Drill) -> SimulatedDrill:
     return SimulatedDrill(tuple(phases), faults, client, engine, int(drill.servers["engines"]))
 
 
-def others(event: Event) -> Stream:
+def others(event: OtherClients) -> Stream:
     """Requests that are sent besides the load."""
     rate = event.count / ((event.end_ns - event.at_ns) / SECOND)
-    if event.do == "prompts":
+    if isinstance(event, Prompts):
         return Stream(rate, fixed(event.tokens, 1), "constant", recorded=False)
-    hang_up_s = event.by_ns / SECOND
-    return Stream(rate, fixed(8, 1024), "constant", recorded=False, hang_up_s=hang_up_s)
+    return Stream(rate, fixed(8, 1024), "constant", recorded=False, hang_up_s=event.hang_up_s)
 
 
 def fault(event: Event) -> Fault:
     """What happens to a replica. Raises KeyError for what is not modeled."""
     what = {"kill": "kill", "restart": "kill", "pause": "pause", "slow": "slow", "cut": "cut"}
     lasts_s = (event.end_ns - event.at_ns) / SECOND
-    lasts_s = {"kill": inf, "restart": lasts_s + START_S}.get(event.do, lasts_s)
-    return Fault(what[event.do], event.at_ns / SECOND, lasts_s, event.replica, event.factor)
+    lasts_s = {"kill": inf, "restart": lasts_s + START_S}.get(event.kind, lasts_s)
+    factor = event.factor if isinstance(event, Slow) else 1.0
+    return Fault(what[event.kind], event.at_ns / SECOND, lasts_s, event.replica, factor)
 
 
 def judged(name: str, times: float, seed: int) -> list[Verdict]:

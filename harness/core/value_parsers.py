@@ -14,6 +14,11 @@ def duration(option: str, example: str = "30s") -> Callable[[str], int]:
     return lambda text: duration_ns(text, option, example)
 
 
+def duration_or_zero(option: str, example: str = "10s") -> Callable[[str], int]:
+    """The same, where it may be `0` or `0s`."""
+    return lambda text: 0 if text in ("0", "0s") else duration_ns(text, option, example)
+
+
 def share(option: str) -> Callable[[str], float]:
     """A parser of `1%` into 0.01; `option` is named in errors."""
     return lambda text: percent(text, option)

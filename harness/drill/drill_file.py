@@ -6,21 +6,20 @@ import re
 import tomllib
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from harness.core.value_parsers import positive_number, share, whole_number
-from harness.drill.plan import Drill, Event, Expectation, Phase
+from harness.core.value_parsers import duration_or_zero, positive_number, share, whole_number
+from harness.drill.events import AT, EVENTS
+from harness.drill.plan import Drill, Expectation, Phase
 from harness.errors import ConfigError, closest
 from harness.metrics.slo import Slo
-from harness.units import duration_ns, exact_ns
+from harness.units import exact_ns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from harness.drill.events import Event
+
     # What a key may hold: a type of TOML, or a parser of texts and numbers by the key's name.
     Kind = type | Callable[[str], Callable[[str], Any]]
-
-
-def _time(key: str, example: str = "10s") -> Callable[[str], int]:
-    return lambda text: 0 if text in ("0", "0s") else duration_ns(text, key, example)
 
 
 def _whole(key: str) -> Callable[[str], int]:
@@ -35,35 +34,13 @@ SERVERS: Final[dict[str, Kind]] = {
     "engines": whole_number, "vllm": whole_number, "urls": list, "pids": list, "containers": list,
     "engine": dict, "args": str,
 }  # fmt: skip
-# What an event does: the keys that it needs besides `at`; a restart may have `for`, too.
-ACTIONS: Final = {
-    "kill": "replica", "restart": "replica", "pause": "replica for", "slow": "replica for factor",
-    "cut": "replica for", "delay": "replica for by", "throttle": "replica for bytes_per_s",
-    "burst": "for factor", "prompts": "count tokens for", "disconnect": "count for by",
-}  # fmt: skip
-OF_EVENTS: Final[dict[str, Kind]] = {
-    "replica": whole_number,
-    "for": _time,
-    "factor": positive_number,
-    "by": lambda key: _time(key, "200ms"),
-    "bytes_per_s": whole_number,
-    "count": whole_number,
-    "tokens": whole_number,
-}
-# Which keys of [servers] let an event act on a server that only a URL names.
-ON_SERVERS: Final = {
-    "kill": ("pids", "containers"),
-    "pause": ("pids", "containers"),
-    "restart": ("containers",),
-    "slow": ("pids",),
-}
 # What may be expected, and how it is said.
 EXPECTED: Final[dict[str, tuple[Kind, str]]] = {
     "slo": (lambda _: Slo.parse, "{}"),
     "errors": (share, "at most {} of the requests fail"),
     "lost": (_whole, "at most {} requests lost without an error"),
     "waiting": (_whole, "at most {} requests wait at the servers"),
-    "refused": (lambda key: _time(key, "100ms"), "refusals come within {}"),
+    "refused": (lambda key: duration_or_zero(key, "100ms"), "refusals come within {}"),
 }
 TYPES: Final[dict[type, tuple[str, str]]] = {
     str: ("a text", '"..."'),
@@ -187,7 +164,7 @@ def _phases(
 
 def _phase(table: _Table, kind: str, begin_ns: int, knee: float | None) -> Phase:
     """`kind`: the key of its load, users or rate."""
-    found = table.read({"name": str, "for": _time, kind: lambda _: _LOAD.fullmatch}, {})
+    found = table.read({"name": str, "for": duration_or_zero, kind: lambda _: _LOAD.fullmatch}, {})
     if not found["for"]:
         raise table.wrong("for", "how long it lasts", 'for = "20s"')
     match = found[kind]
@@ -239,33 +216,27 @@ def _retries(clients: _Table, *, is_rate: bool) -> int:
 
 def _event(table: _Table, servers: _Table, count: int, drill_end_ns: int) -> Event:
     """`count`: replicas that there are."""
-    do = table.name_of("do", tuple(ACTIONS))
-    needs = {key: OF_EVENTS[key] for key in ACTIONS[do].split()}
-    may: dict[str, Kind] = {"name": str}
-    if do == "restart":
-        may["for"] = _time
-    found = table.read({"do": str, "at": _time, **needs}, may)
-    at_ns = found.pop("at")
-    end_ns = at_ns + found.pop("for", 0)
-    by_ns = found.pop("by", 0)
-    replica = found.pop("replica", 0) - 1
-    if replica >= count:
+    kind = EVENTS[table.name_of("do", tuple(EVENTS))]
+    needs = {key.name: key.parser for key in (AT, *kind.needs)}
+    may = {key.name: key.parser for key in kind.may}
+    event = kind.from_keys(table.read({"do": str, **needs}, {"name": str, **may}))
+    if event.replica >= count:
         raise table.wrong("replica", f"the number of one of {count} replicas", "replica = 1")
-    if do == "slow" and found["factor"] <= 1:
-        raise table.wrong("factor", "more than 1", "factor = 3, a third as fast")
-    _check_within_reach(table, do, servers)
-    if end_ns > drill_end_ns:
+    refusal = event.refusal
+    if refusal is not None:
+        raise table.wrong(refusal.key, refusal.expected, refusal.example)
+    _check_within_reach(table, event, servers)
+    if event.end_ns > drill_end_ns:
         expected = f"an event within the {exact_ns(drill_end_ns)} of the phases"
         raise table.wrong("at", expected, 'at = "10s"')
-    found.setdefault("name", f"{do} {replica + 1}" if replica >= 0 else do)
-    return Event(at_ns=at_ns, end_ns=end_ns, replica=replica, by_ns=by_ns, **found)
+    return event
 
 
-def _check_within_reach(table: _Table, do: str, servers: _Table) -> None:
+def _check_within_reach(table: _Table, event: Event, servers: _Table) -> None:
     """Of a server that only a URL names, an event needs the pid or the container."""
-    if "urls" not in servers.values or do not in ON_SERVERS:
+    keys = event.acts_by
+    if "urls" not in servers.values or not keys:
         return
-    keys = ON_SERVERS[do]
     if not any(key in servers.values for key in keys):
         expected = f"{' or '.join(keys)} of the replicas in [servers]"
         raise table.wrong("do", expected, f"{keys[0]} = [...] beside urls")
@@ -289,7 +260,7 @@ def _expectations(
 def _expectation(table: _Table, phases: Sequence[Phase], events: Sequence[Event]) -> Expectation:
     kind = _kind(table)
     parser, words = EXPECTED[kind]
-    may: dict[str, Kind] = {"name": str, "phase": str, "after": str, "within": _time}
+    may: dict[str, Kind] = {"name": str, "phase": str, "after": str, "within": duration_or_zero}
     found = table.read({kind: parser}, may)
     if "phase" in found:
         span = _span_of_phase(table, phases)

@@ -7,7 +7,7 @@ the numbers of a schedule begin again where a burst changes the load, and `lost`
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from harness.diagnosis.audit import LOWER_RATE
 from harness.diagnosis.client_host import remedy
@@ -26,10 +26,6 @@ if TYPE_CHECKING:
     from harness.records.record_table import RecordTable
 
     InvalidPhases = Mapping[Phase, str]  # with the reason of each
-
-# These let pieces of data arrive together, as a slow read does: what is unknown then is the
-# drill's own doing, and matters only if an SLO's limit lies in it.
-JOINS_PIECES: Final = ("cut", "delay", "throttle")
 
 
 def reach(expected: Expectation) -> tuple[int, int]:
@@ -87,6 +83,9 @@ def phase_reason(
 
 
 def _joins_pieces(drill: Drill, phase: Phase) -> bool:
-    """Whether an event in the phase lets pieces of data arrive together."""
+    """Whether an event in the phase lets pieces of data arrive together.
+
+    What is unknown then is the drill's own doing, and matters only if an SLO's limit lies in it.
+    """
     inside = [e for e in drill.events if e.at_ns < phase.end_ns and e.end_ns > phase.begin_ns]
-    return any(event.do in JOINS_PIECES for event in inside)
+    return any(event.joins_pieces for event in inside)

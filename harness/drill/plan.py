@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from harness.drill.events import Event  # noqa: TC001 - as above
 from harness.metrics.slo import Slo  # noqa: TC001 - as above
-from harness.units import exact_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,41 +25,11 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
-    """Something that happens to a server, on the way to it, or to the load."""
-
-    name: str
-    do: str  # of drill/drill_file.py
-    at_ns: int
-    end_ns: int  # when it is undone; `at_ns`: nothing is to be undone
-    replica: int = -1  # its number from 0; -1: none
-    factor: float = 1.0  # burst: times the load; slow: times as slow
-    by_ns: int = 0  # delay of each piece of data; disconnect: from sending to hanging up
-    bytes_per_s: int = 0
-    count: int = 0  # requests that are sent besides the load
-    tokens: int = 0  # prompt tokens of each
-
-    @property
-    def sentence(self) -> str:
-        lasts = f" for {exact_ns(self.end_ns - self.at_ns)}" if self.end_ns > self.at_ns else ""
-        who = f" replica {self.replica + 1}" if self.replica >= 0 else ""
-        how = {
-            "slow": f", {self.factor:g} times as slow",
-            "burst": f" of {self.factor:g} x the load",
-            "delay": f" by {exact_ns(self.by_ns)}",
-            "throttle": f" to {self.bytes_per_s:,} bytes/s",
-            "prompts": f": {self.count:,} of {self.tokens:,} tokens",
-            "disconnect": f": {self.count:,} clients hang up after {exact_ns(self.by_ns)}",
-        }.get(self.do, "")
-        return f"{self.do}{who}{how}{lasts}"
-
-
-@dataclass(frozen=True, slots=True)
 class Expectation:
     """What has to be true of the requests that begin in a span, or of the server in it."""
 
     name: str
-    kind: str  # as `do`
+    kind: str  # its key in the file
     begin_ns: int
     end_ns: int
     since_ns: int  # what happened then; `begin_ns` unless it may take a time to come true
@@ -88,8 +58,8 @@ class Drill:
         """The load at that instant, bursts included; 0 after the last phase."""
         load = next((p.load for p in self.phases if p.begin_ns <= at_ns < p.end_ns), 0.0)
         for event in self.events:
-            if event.do == "burst" and event.at_ns <= at_ns < event.end_ns:
-                load *= event.factor
+            if event.at_ns <= at_ns < event.end_ns:
+                load = event.changed_load(load)
         return load
 
     @property

@@ -6,31 +6,28 @@ server or to the way there is undone when its time is over, and whatever happens
 
 from __future__ import annotations
 
-import random
-import signal
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import gevent
 from gevent.pool import Group
 
-from harness.drill.balancer import WELL, BalancerProcess, Fault
+from harness.drill.balancer import Fault
 from harness.errors import HarnessError
 from harness.reader.clock import CLOCK
 from harness.server.http_exchange import HttpConnection
 from harness.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    import signal
+    from collections.abc import Callable, Iterator, Sequence
 
-    from harness.drill.plan import Drill, Event
+    from harness.drill.balancer import BalancerProcess
+    from harness.drill.events import Event, Step
+    from harness.drill.plan import Drill
     from harness.drill.servers import Server
     from harness.server.access import TargetAccess
-
-SLICE_S: Final = 0.05  # of a slowed server: it runs a part of each
-TEXT: Final = "the a of and to in is it on at by we he or an as be do go if me my no so up us "
 
 
 @dataclass(slots=True)
@@ -46,18 +43,16 @@ class Stage:
     done: list[dict[str, Any]] = field(default_factory=list)  # rows of events.jsonl
     failed: str = ""  # why an event could not be done
     _group: Group = field(default_factory=Group)
-    _undo: dict[int, Callable[[], object]] = field(default_factory=dict)
+    _begun: dict[int, Event] = field(default_factory=dict)  # by their numbers, until undone
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._group.kill()
-        for number, undo in list(self._undo.items()):
-            event = self.drill.events[number]
-            if event.do != "restart" or self.servers[event.replica].container:  # ours end anyway
-                self._tried(event, undo)
-        self._undo.clear()
+        for event in list(self._begun.values()):
+            self._try(event, event.undo_early)
+        self._begun.clear()
 
     def begin(self, began_ns: int) -> None:
         """From now on events happen at their instants after `began_ns`."""
@@ -67,21 +62,17 @@ class Stage:
     def _happen(self, number: int, event: Event, began_ns: int) -> None:
         gevent.sleep(max(began_ns + event.at_ns - CLOCK.now_ns(), 0) / SECOND)
         self._say(event, "begins")
-        length_s = (event.end_ns - event.at_ns) / SECOND
-        act, undo = self._steps(event)
-        if undo is not None:
-            self._undo[number] = undo  # before it acts: Ctrl-C may come in between
-        self._tried(event, act)
-        if undo is not None:
-            gevent.sleep(length_s)
-            self._tried(event, undo)
-            del self._undo[number]
-        if length_s or event.do == "restart":
+        self._begun[number] = event  # before it acts: Ctrl-C may come in between
+        self._try(event, event.do)
+        self._try(event, event.meanwhile)
+        self._try(event, event.undo)
+        del self._begun[number]
+        if event.has_end:
             self._say(event, "is over")
 
-    def _tried(self, event: Event, act: Callable[[], object]) -> None:
+    def _try(self, event: Event, step: Step) -> None:
         try:
-            act()
+            step(self)
         except Exception as error:  # noqa: BLE001 - a drill must not pass without its event
             self.failed = self.failed or f"{event.sentence} could not be done: {error}"
 
@@ -90,50 +81,40 @@ class Stage:
         self.done.append(row)
         self.log(row)
 
-    def _steps(self, event: Event) -> tuple[Callable[[], object], Callable[[], object] | None]:
-        """What it does, and what undoes that; None: nothing does, or what it did is over."""
-        server = self.servers[event.replica]
-        if event.do in ("kill", "restart"):
-            undo = server.start if event.do == "restart" else None
-            return partial(server.send, signal.SIGKILL), undo
-        if event.do == "pause":
-            return partial(server.send, signal.SIGSTOP), partial(server.send, signal.SIGCONT)
-        if event.do == "slow":
-            return self._slow(event, server)
-        if event.do in ("cut", "delay", "throttle"):
-            fault = Fault(event.do == "cut", event.by_ns / SECOND, event.bytes_per_s)
-            set_fault = partial(self.balancer.set_fault, server.url)
-            return partial(set_fault, fault), partial(set_fault, WELL)
-        if event.do == "burst":  # the plan's load has it
-            return partial(gevent.sleep, (event.end_ns - event.at_ns) / SECOND), None
-        return partial(self._others, event), None
+    # What follows is what events act with: `Scene` of drill/events.py.
 
-    def _slow(
-        self, event: Event, server: Server
-    ) -> tuple[Callable[[], object], Callable[[], object]]:
-        slowing = Group()
-        stutter = partial(_stutter, server, event.factor)
+    def send_signal(self, replica: int, number: signal.Signals) -> None:
+        self.servers[replica].send(number)
 
-        def go_on() -> None:
-            slowing.kill()
-            server.send(signal.SIGCONT)
+    def start(self, replica: int) -> None:
+        self.servers[replica].start()
 
-        return partial(slowing.spawn, self._tried, event, stutter), go_on
+    def is_container(self, replica: int) -> bool:
+        return bool(self.servers[replica].container)
 
-    def _others(self, event: Event) -> None:
-        """Other clients' requests, evenly over its time, of which there is no record."""
-        sending = Group()
-        rng = random.Random(event.at_ns)  # noqa: S311 - no secret
-        options: dict[str, Any] = {"max_tokens": 1024, "stream": True}
-        if event.tokens:  # only its prompt matters
-            options = {"max_tokens": 1}
-        length_s = (event.end_ns - event.at_ns) / SECOND
+    def set_fault(
+        self, replica: int, *, cut: bool = False, delay_s: float = 0.0, bytes_per_s: float = 0.0
+    ) -> None:
+        self.balancer.set_fault(self.servers[replica].url, Fault(cut, delay_s, bytes_per_s))
+
+    def sleep(self, seconds: float) -> None:
+        gevent.sleep(seconds)
+
+    def run_beside(self, event: Event, step: Step) -> None:
+        running = gevent.spawn(self._try, event, step)
         try:
-            for _ in range(event.count):  # each of its own words, which no prefix cache knows
-                prompt = " ".join(rng.choices(TEXT.split(), k=event.tokens or 8))
-                body = {"model": self.model, "prompt": prompt, **options}
-                sending.spawn(self._send, body, event.by_ns / SECOND)
-                gevent.sleep(length_s / event.count)
+            gevent.sleep(event.length_s)
+        finally:
+            running.kill()
+
+    def send_evenly(
+        self, bodies: Iterator[dict[str, Any]], pause_s: float, hang_up_s: float
+    ) -> None:
+        sending = Group()
+        try:
+            for body in bodies:
+                sending.spawn(self._send, body, hang_up_s)
+                gevent.sleep(pause_s)
         finally:
             sending.kill()
 
@@ -142,12 +123,3 @@ class Stage:
         line = HttpConnection(self.access)
         with suppress(HarnessError, gevent.Timeout), hanging_up, closing(line):
             line.fetch("/v1/completions", body, last=True)
-
-
-def _stutter(server: Server, factor: float) -> None:
-    """It runs one part in `factor` of the time, whatever it is that it computes."""
-    while True:
-        server.send(signal.SIGSTOP)
-        gevent.sleep(SLICE_S * (1 - 1 / factor))
-        server.send(signal.SIGCONT)
-        gevent.sleep(SLICE_S / factor)
