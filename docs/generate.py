@@ -19,7 +19,7 @@ from harness.export.run_series import PHASES
 from harness.locust import arguments
 from harness.locust.locust_rate import LocustRateStudy
 from harness.metrics.level_figures import Change, Source
-from harness.metrics.metrics import HISTOGRAMS, METRICS, SLO_METRICS
+from harness.metrics.metrics import HISTOGRAMS, LATENCIES, METRICS, SLO_METRICS
 from harness.metrics.result import Result
 from harness.records import names
 from harness.records.folder_reader import NUMBER_FIELDS
@@ -979,10 +979,7 @@ REQUESTS = {
     "first_token_at": "null if none arrived",
     "last_token_at": "null if none arrived",
     "done_at": "last byte received, or when it failed; null if it is `open`",
-    "ttft_ms": "time to first token",
-    "ttfot_ms": "to the first token that is not reasoning",
-    "tpot_ms": "time per output token after the first; null if it is `open`",
-    "e2e_ms": "end-to-end latency; its age if it is `open`",
+    **{metric.field: metric.request_text for metric in LATENCIES.values()},
     "think_ms": "planned pause between its end and its user's next request; null for none",
     "connect_ms": "TCP and TLS, before `sent_at`; null if a connection was reused",
     "outcome": f"`ok`, `open`, or how it failed: {FAILED_AS}",

@@ -108,7 +108,7 @@ def conclusion(seed: int, knee: float) -> Bottleneck:
             window.users,
             settled_ns=whole[0],
             end_ns=whole[1],
-            ttft_ms=Latency(mean=mean_ms),
+            latencies={"ttft_ms": Latency(mean=mean_ms)},
             over_share=over,
         )
         levels.append(with_observations(level, window, table, case.slos, samples, gpus=gpus))

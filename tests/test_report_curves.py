@@ -42,9 +42,7 @@ def level(
         0,
         users,
         decision=decision,
-        ttft_ms=seen,
-        itl_ms=seen,
-        e2e_ms=seen,
+        latencies={"ttft_ms": seen, "itl_ms": seen, "e2e_ms": seen},
         slos=slos,
         output_tokens_per_s=100.0 * users,
         goodput_per_s=float(users),
@@ -98,7 +96,8 @@ def test_failures_have_no_height() -> None:
 def test_a_latency_of_zero(p95: float) -> None:
     """A log axis has no place for it, so it is left out; a request cut off at once may have one."""
     held = level(4, p95=p95, ci95=(p95, p95))
-    nothing = replace(held, users=8, ttft_ms=Latency(n=1, p50=0.0, p95=0.0, p95_ci95=(0.0, 0.0)))
+    zero = Latency(n=1, p50=0.0, p95=0.0, p95_ci95=(0.0, 0.0))
+    nothing = replace(held, users=8, latencies=held.latencies | {"ttft_ms": zero})
     for svg in (curve_chart(facts(held, nothing), "ttft"), curve_chart(facts(nothing), "ttft")):
         assert ("curve-ttft" in svg, "nan" in svg, "inf" in svg) == (True, False, False)
 

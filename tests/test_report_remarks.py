@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import nan
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,10 +14,14 @@ from harness.report.remarks import idle_gpu_sentence, sweet_spot_sentence
 from harness.search.sweet_spot import SweetSpot, sweet_spot
 
 
-def level(users: int, tokens_per_s: float = 0, e2e_ms: float = 1, **more: Any) -> Level:
+def level(
+    users: int, tokens_per_s: float = 0, e2e_ms: float = 1, p95_ttft_ms: float = nan, **more: Any
+) -> Level:
     """With these figures alone."""
-    e2e = Latency(mean=e2e_ms)
-    return Level(index=0, users=users, output_tokens_per_s=tokens_per_s, e2e_ms=e2e, **more)
+    latencies = {"e2e_ms": Latency(mean=e2e_ms), "ttft_ms": Latency(p95=p95_ttft_ms)}
+    return Level(
+        index=0, users=users, output_tokens_per_s=tokens_per_s, latencies=latencies, **more
+    )
 
 
 CURVE = [level(4, 400, 1000), level(8, 780, 1020), level(12, 900, 1200), level(16, 950, 1700)]
@@ -86,7 +91,7 @@ def test_idle_gpu(
 ) -> None:
     """TTFT over its limit while no GPU is busy half of the time."""
     window = {"settled_ns": 10, "end_ns": 20, "came_at_once": at_once}
-    high = level(64, ttft_ms=Latency(p95=ttft_ms), **window)
+    high = level(64, p95_ttft_ms=ttft_ms, **window)
     inside = [
         GpuSample(at_ns, gpu, pct + off)
         for gpu, pct in enumerate(busy_pct)
@@ -94,7 +99,7 @@ def test_idle_gpu(
     ]
     facts = SimpleNamespace(
         run=SimpleNamespace(gpu=[GpuSample(5, 0, 100.0), *inside, GpuSample(25, 0, 100.0)]),
-        used=[level(128, ttft_ms=Latency(p95=9e9)), high],
+        used=[level(128, p95_ttft_ms=9e9), high],
         limit_ms=lambda _: limit_ms,
         level_text=lambda load: f"{load} concurrent requests",
     )

@@ -47,7 +47,11 @@ def sweep(
             decision=Decision.held,
             output_tokens_per_s=tokens[i],
             prompt_tokens_per_s=10,
-            e2e_ms=Latency(20, mean=ms / 2, p95=ms, p95_ci95=(ms * (1 - width), ms * (1 + width))),
+            latencies={
+                "e2e_ms": Latency(
+                    20, mean=ms / 2, p95=ms, p95_ci95=(ms * (1 - width), ms * (1 + width))
+                )
+            },
             gpu=GpuFigures(1, 9, util_pct_mean=use),
             requests_per_s=2,
         )

@@ -122,9 +122,11 @@ def test_a_ttft_that_cannot_be_told() -> None:
     """Where most answers came all at once it is no figure, in tables, in lines and in tiles."""
     run: Any = SimpleNamespace(info={"config": {}}, table=(), server=[1], gpu=[1], host=[])
     ttft = Latency(n=50, p95=302.7, p95_ci95=(300, 310))
-    knee = Knee(holds=4, measured_at_users=4, ttft_p95_ms=302.7)
+    knee = Knee(holds=4, measured_at_users=4, p95s_ms={"ttft_p95_ms": 302.7})
     for share, shown in ((0.98, UNKNOWN), (0.5, "303 (300 to 310)")):
-        level = Level(0, 4, decision=Decision.passed, ttft_ms=ttft, came_at_once=share)
+        level = Level(
+            0, 4, decision=Decision.passed, latencies={"ttft_ms": ttft}, came_at_once=share
+        )
         facts = ReportData(run, Result(status=Status.not_reached, levels=(level,), knee=knee))
         assert level_rows(facts)[0]["p95 TTFT, ms"] == shown
         assert ("p95 TTFT" in [tile["name"] for tile in tiles(facts)]) == (share == 0.5)
@@ -156,7 +158,13 @@ def test_each_slo_has_its_figure() -> None:
     run: Any = SimpleNamespace(info={"config": {}}, table=(), server=[1], gpu=[1], some=[])
     e2e = Latency(n=50, p95=812.0, p99=911.0)
     ttft = Latency(n=50, p95=20.0)
-    level = Level(0, 4, decision=Decision.held, e2e_ms=e2e, ttft_ms=ttft, outcomes={"ok": 50})
+    level = Level(
+        0,
+        4,
+        decision=Decision.held,
+        latencies={"e2e_ms": e2e, "ttft_ms": ttft},
+        outcomes={"ok": 50},
+    )
     slos = tuple(SloResult(slo, Verdict.met) for slo in ("e2e_p99=1s", "ttft_p95=1s"))
     facts = ReportData(run, Result(command="run", status=Status.met, levels=(level,), slos=slos))
     [said] = [line for line in build_answer(facts).sentences if "4 concurrent" in line]

@@ -135,15 +135,19 @@ SLO = SloResult("ttft_p95=500ms", Verdict.met, 460.0, 34)
 TTFT = Latency(n=239, p95=460.2, p95_ci95=(440.1, 490.3))
 ITL = Latency(n=900, p95=12.0, p95_ci95=(10.7, nan))
 LEVEL = Level(
-    0, 34, decision=Decision.held, ttft_ms=TTFT, itl_ms=ITL, output_tokens_per_s=1546.2, slos=(SLO,)
+    0,
+    34,
+    decision=Decision.held,
+    latencies={"ttft_ms": TTFT, "itl_ms": ITL},
+    output_tokens_per_s=1546.2,
+    slos=(SLO,),
 )
 KNEE = Knee(
     34,
     35,
     40,
     (34, 37),
-    ttft_p95_ms=470.0,
-    ttft_p95_ms_ci95=(450.0, 480.0),
+    p95s_ms={"ttft_p95_ms": 470.0, "ttft_p95_ms_ci95": (450.0, 480.0)},
     output_tokens_per_s=1550.0,
 )
 FIGURES = [

@@ -2,6 +2,8 @@
 
 JSON has neither NaN nor infinity. An undefined float (NaN) is written as null, an infinite one (a
 failed request) as "inf" or "-inf"; reading restores the values.
+
+A field that holds a mapping can be spread: JSON then has its items in place of the field.
 """
 
 from __future__ import annotations
@@ -9,14 +11,25 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import MISSING, fields, is_dataclass, replace
+from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from enum import Enum, EnumType
 from functools import cache
 from inspect import getdoc, getsource
 from math import isfinite, isnan, nan
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -33,6 +46,41 @@ NUMBER_SCHEMA: Final = {
 }
 # A field in a class's source: `name: type = default  # description`.
 FIELD_COMMENT: Final = re.compile(r"^ +(\w+): .*  # (.+)$", re.MULTILINE)
+ITEMS: Final = "items"  # of a field's metadata: see `spread`
+
+
+class Item(NamedTuple):
+    """An item of a mapping that is spread."""
+
+    hint: Any  # its type
+    text: str  # what it is, for the schema
+    default: Any
+
+
+def spread(items: Mapping[str, Item]) -> dict[str, Mapping[str, Item]]:
+    """The metadata of a field with a mapping whose items JSON has in place of the field."""
+    return {ITEMS: items}
+
+
+class Spread:
+    """A dataclass with such fields: their items can be read as attributes, and none is missing."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        for field in fields(self):  # type: ignore[arg-type]
+            if items := _items(field):
+                defaults = {name: item.default for name, item in items.items()}
+                # its class is frozen
+                object.__setattr__(self, field.name, defaults | getattr(self, field.name))
+
+    if not TYPE_CHECKING:  # a misspelt attribute stays an error for mypy
+
+        def __getattr__(self, name: str) -> Any:
+            for field in fields(self):
+                if name in _items(field):
+                    return getattr(self, field.name)[name]
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
 def whole_or(value: float) -> int | float:
@@ -54,7 +102,7 @@ def to_json(value: Any) -> Any:
     if isinstance(value, Enum):
         value = value.value
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: to_json(getattr(value, field.name)) for field in fields(value)}
+        return _fields_to_json(value)
     if isinstance(value, Mapping):
         return {str(to_json(key)): to_json(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
@@ -86,6 +134,23 @@ def json_schema(cls: type) -> Json:
     _schema(cls, definitions)
     top = definitions.pop(cls.__name__)
     return {"$schema": DIALECT, "title": cls.__name__, **top, "$defs": definitions}
+
+
+def _items(field: Field[Any]) -> Mapping[str, Item]:
+    """The items that a field is spread into; {}: it is a field as any other."""
+    items: Mapping[str, Item] = field.metadata.get(ITEMS, {})
+    return items
+
+
+def _fields_to_json(value: Any) -> Json:
+    written: Json = {}
+    for field in fields(value):
+        content = to_json(getattr(value, field.name))
+        if _items(field):
+            written |= content
+        else:
+            written[field.name] = content
+    return written
 
 
 @cache
@@ -135,7 +200,13 @@ def _read_union(args: tuple[Any, ...], data: Any, path: str) -> Any:
 def _read_fields(cls: Any, data: dict[str, Any], path: str) -> Any:
     found, hints = {}, _hints(cls)
     for field in fields(cls):
-        if field.name in data:
+        if items := _items(field):
+            found[field.name] = {
+                name: _read(item.hint, data[name], f"{path}.{name}")
+                for name, item in items.items()
+                if name in data
+            }
+        elif field.name in data:
             found[field.name] = _read(hints[field.name], data[field.name], f"{path}.{field.name}")
         elif field.default is MISSING and field.default_factory is MISSING:
             raise ValueError(f"{path}.{field.name}: missing")
@@ -183,8 +254,14 @@ def _define(name: str, hint: Any, definitions: Json) -> None:
 
 def _object(cls: Any, definitions: Json) -> Json:
     comments = _field_comments(cls)
+    items_of = {field.name: _items(field) for field in fields(cls)}
     properties = {}
     for name, hint in get_type_hints(cls, include_extras=True).items():
+        if items := items_of.get(name):
+            for item_name, item in items.items():
+                description = {"description": item.text}
+                properties[item_name] = description | _schema(item.hint, definitions)
+            continue
         (text,) = getattr(hint, "__metadata__", (comments.get(name),))
         properties[name] = {"description": text} if text else {}
         properties[name] |= _schema(_hints(cls)[name], definitions)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from harness.metrics.metrics import WHOLE
 from harness.records.record_table import CONNECT, DROPPED, OK
 from harness.units import MS
 
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from harness.metrics.slo import Slo
     from harness.records.record_table import RecordTable
 
-# Latencies of whole requests, which a backlog of requests makes longer.
-WHOLE: Final = ("ttft", "ttfot", "e2e")
 # A backlog matters once it is about as long as the latency that is judged, ...
 LATE_SHARE: Final = 0.5  # of an SLO's limit
 MIN_LATE_NS: Final = 50 * MS  # a shorter backlog is no burst worth a name, however strict the limit

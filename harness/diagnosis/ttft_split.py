@@ -37,7 +37,7 @@ from harness.diagnosis.server_window import (
     quantile_bucket,
 )
 from harness.metrics.level_figures import LateSplit, TtftSplit
-from harness.metrics.metrics import SLO_METRICS
+from harness.metrics.metrics import SLO_METRICS, WHOLE
 from harness.records.record_table import OPEN, RecordTable
 from harness.units import MS, SECOND
 
@@ -52,7 +52,6 @@ DECIMALS: Final = 6
 OBSERVED_KEYS: Final = ("ttft", "queue", "prefill")
 PARTS: Final = ("queue", "prefill", "rest", "residual")  # what adds up to the client's mean
 QUANTILES: Final = {"p50": 0.5, "p95": 0.95}
-FIRST_TOKEN_SLOS: Final = ("ttft", "ttfot", "e2e")  # on latencies with queue and prompt
 
 
 def ttft_split(
@@ -234,6 +233,6 @@ def _late_requests(table: RecordTable, slos: Sequence[Slo]) -> Bools:
     """Those over the limit of an SLO on a latency with queue and prompt."""
     late = np.zeros(len(table), bool)
     for slo in slos:
-        if slo.metric in FIRST_TOKEN_SLOS:
+        if slo.metric in WHOLE:
             late |= SLO_METRICS[slo.metric].observe(table).ns > slo.limit_ns
     return late

@@ -1,7 +1,7 @@
 """METRICS: the one table of what is measured. A new latency is a function and a row here.
 
 SLOs, result.json, live figures, Prometheus series, recording rules, panels, the report, the live
-page and docs/metrics.md iterate over it. A latency's observations come as `Observations`: their
+page and the pages of docs/ iterate over it. A latency's observations come as `Observations`: their
 bounds in ns (equal if the stamp is exact), +inf for failures. The unit is ns in code, ms for
 people, and seconds for Prometheus.
 """
@@ -274,6 +274,26 @@ class LatencyMetric(Metric):
     live: bool = False  # the live page draws it against time
     headline: bool = False  # its p95 is in cards, level tables and the terminal
     high: str = ""  # where to look when it is high
+    of_level: str = ""  # what it is, in docs/result.md; "": its title
+    of_request: str = ""  # what it is, in docs/run-folder.md; "": its title
+    first_token: bool = False  # to a first token: not known where all tokens come at once
+    whole: bool = False  # from the request's begin: a backlog, queue and prompt are in it
+
+    @property
+    def title_inside(self) -> str:
+        """Its title within a sentence."""
+        return self.title[:1].lower() + self.title[1:]
+
+    @property
+    def level_text(self) -> str:
+        """What it is, in docs/result.md."""
+        text = self.of_level or self.title_inside
+        return f"open loop: {text}" if self.scheduled else text
+
+    @property
+    def request_text(self) -> str:
+        """What it is, in docs/run-folder.md."""
+        return self.of_request or self.title_inside
 
 
 # Ten buckets per decade, from a small model's gap to a long answer: a quantile read from them is
@@ -304,6 +324,8 @@ METRICS: Final[dict[str, Metric]] = {
             headline=True,
             high="p99 far above p95: bursts of prompts; see TTFT split. A second band far up: some "
             "requests wait for a slot; see waiting in Server.",
+            first_token=True,
+            whole=True,
         ),
         LatencyMetric(
             "ttfot",
@@ -313,6 +335,10 @@ METRICS: Final[dict[str, Metric]] = {
             "harness_ttfot_seconds",
             "ms",
             ttfot,
+            of_level="time to the first token of the answer",
+            of_request="to the first token that is not reasoning",
+            first_token=True,
+            whole=True,
         ),
         LatencyMetric(
             "itl",
@@ -333,6 +359,7 @@ METRICS: Final[dict[str, Metric]] = {
             headline=True,
             high="p99 far above p95, or a thin band far up: prompts share steps with decoding, or "
             "preemptions; see Server. Lowering --max-num-batched-tokens shortens such steps.",
+            of_level="inter-token latency, per event",
         ),
         LatencyMetric(
             "itl_per_token",
@@ -348,6 +375,7 @@ METRICS: Final[dict[str, Metric]] = {
             buckets_s=GAP_S,
             counted="Counted as ITL.",
             high="It rises with the batch, as ITL. Far below ITL: events carry several tokens.",
+            of_level="inter-token latency, per token",
         ),
         LatencyMetric(
             "tpot",
@@ -362,6 +390,7 @@ METRICS: Final[dict[str, Metric]] = {
             live=True,
             high="It rises with the batch: compare with running in Server. Wide: some requests "
             "were preempted.",
+            of_request="time per output token after the first; null if it is `open`",
         ),
         LatencyMetric(
             "tps",
@@ -375,6 +404,7 @@ METRICS: Final[dict[str, Metric]] = {
             "tokens/s",
             tps,
             speed=True,
+            of_level="output speed per request, tokens/s",
         ),
         LatencyMetric(
             "e2e",
@@ -390,6 +420,8 @@ METRICS: Final[dict[str, Metric]] = {
             at_age=True,
             high="Dominated by output length: compare like with like; bands are lengths of "
             "answers, see the workload.",
+            of_request="end-to-end latency; its age if it is `open`",
+            whole=True,
         ),
         LatencyMetric(
             "schedule_lag",
@@ -403,6 +435,7 @@ METRICS: Final[dict[str, Metric]] = {
             scheduled=True,
             buckets_s=bucket_ladder(100, 10_000_000),
             counted="How much later than scheduled it was sent; only for runs with a schedule.",
+            of_level="from due to sent; null: closed loop",
         ),
         LatencyMetric(
             "ttft_from_send",
@@ -414,6 +447,7 @@ METRICS: Final[dict[str, Metric]] = {
             from_send(ttft),
             slo=False,
             scheduled=True,
+            of_level="TTFT from the first byte sent",
         ),
         LatencyMetric(
             "e2e_from_send",
@@ -426,6 +460,7 @@ METRICS: Final[dict[str, Metric]] = {
             slo=False,
             scheduled=True,
             at_age=True,
+            of_level="e2e from the first byte sent",
         ),
         Metric(
             "output_tokens_per_s",
@@ -463,4 +498,6 @@ SCHEDULED: Final = {k: m for k, m in ALL_LATENCIES.items() if m.scheduled}
 SPEEDS: Final = {k: m for k, m in SLO_METRICS.items() if m.speed}
 GAPS: Final = {k: m.gaps for k, m in ALL_LATENCIES.items() if m.gaps is not None}
 HEADLINES: Final = {k: m.name for k, m in LATENCIES.items() if m.headline}
+FIRST_TOKENS: Final = tuple(k for k, m in LATENCIES.items() if m.first_token)
+WHOLE: Final = tuple(k for k, m in LATENCIES.items() if m.whole)
 HISTOGRAMS: Final = {k: m for k, m in ALL_LATENCIES.items() if m.buckets_s}

@@ -1,7 +1,7 @@
 """result.json: the result of a run, the same for `knee`, `run` and `sweep`.
 
-`make docs` makes docs/result.md and docs/result.schema.json from the docstrings here and from the
-comments at the ends of the fields' lines.
+`make docs` makes docs/result.md and docs/result.schema.json from the docstrings here, from the
+comments at the ends of the fields' lines and, for latencies, from the rows of METRICS.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import nan
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, cast
 
 from harness.core.states import WORST_FIRST, Decision, Purpose, Status, Verdict
-from harness.core.typed_json import from_json, whole_or
+from harness.core.typed_json import Item, Spread, from_json, spread, whole_or
 from harness.errors import RunFolderError
 from harness.metrics.delivery import Delivery
 from harness.metrics.level_figures import (
@@ -31,7 +31,14 @@ from harness.metrics.level_figures import (
     ServerFigures,
     TtftSplit,
 )
-from harness.metrics.metrics import LATENCIES, SLO_METRICS
+from harness.metrics.metrics import (
+    FIRST_TOKENS,
+    HEADLINES,
+    LATENCIES,
+    SCHEDULED,
+    SLO_METRICS,
+    LatencyMetric,
+)
 from harness.metrics.slo import Slo
 from harness.metrics.token_positions import PositionFigures
 from harness.records import names
@@ -44,7 +51,6 @@ Number = int | float  # users are whole, rates need not be
 SCHEMA_VERSION = 2
 CONCURRENT = "concurrent request"
 MAX_AT_ONCE = 0.5  # of the answers: if more came all at once, no first token is told
-FIRST_TOKENS = ("ttft", "ttfot")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +152,19 @@ class Everything:
     itl_ms: Latency = field(default_factory=Latency)  # inter-token latency
 
 
+def _level_item(metric: LatencyMetric) -> Item:
+    if metric.scheduled:
+        return Item(Latency | None, metric.level_text, None)
+    kind = Speed if metric.speed else Latency
+    return Item(kind, metric.level_text, kind())
+
+
+LEVEL_LATENCIES: Final = {m.field: _level_item(m) for m in SLO_METRICS.values()}
+SCHEDULED_LATENCIES: Final = {m.field: _level_item(m) for m in SCHEDULED.values()}
+
+
 @dataclass(frozen=True, slots=True)
-class Level:
+class Level(Spread):
     """One number of users, held once."""
 
     index: int  # its place in the run, from 0: `level` of the frames
@@ -164,22 +181,20 @@ class Level:
     n_open: int = 0  # requests under way at the window's end
     n_failed: int = 0  # requests sent in the window that failed
     outcomes: dict[str, int] = field(default_factory=dict)  # requests of the window, by outcome
-    ttft_ms: Latency = field(default_factory=Latency)  # time to first token
-    ttfot_ms: Latency = field(default_factory=Latency)  # time to the first token of the answer
-    itl_ms: Latency = field(default_factory=Latency)  # inter-token latency, per event
-    itl_per_token_ms: Latency = field(default_factory=Latency)  # inter-token latency, per token
-    tpot_ms: Latency = field(default_factory=Latency)  # time per output token
-    tps: Speed = field(default_factory=Speed)  # output speed per request, tokens/s
-    e2e_ms: Latency = field(default_factory=Latency)  # end-to-end latency
+    # ttft_ms, tps and so on, by their names in JSON
+    latencies: dict[str, Latency | Speed] = field(
+        default_factory=dict, metadata=spread(LEVEL_LATENCIES)
+    )
     rate_per_s: float = 0.0  # open loop: requests per second that were due; 0: closed loop
     in_flight: float = nan  # requests in flight, mean over the window
     backlog_per_s: float = nan  # open loop: by how much these grew each second
     drift: str = ""  # which latency rises or falls over its blocks of time, if that is shown
     alike: float = nan  # rank correlation of neighboring blocks of time, where that is shown
     unstable: str = ""  # how, if growth is shown: then latencies grow for as long as it is held
-    schedule_lag_ms: Latency | None = None  # open loop: from due to sent; null: closed loop
-    ttft_from_send_ms: Latency | None = None  # open loop: TTFT from the first byte sent
-    e2e_from_send_ms: Latency | None = None  # open loop: e2e from the first byte sent
+    # schedule_lag_ms and so on; None in a closed loop
+    of_schedule: dict[str, Latency | None] = field(
+        default_factory=dict, metadata=spread(SCHEDULED_LATENCIES)
+    )
     output_tokens_per_s: float = nan  # tokens that arrived in the window, per second
     prompt_tokens_per_s: float = nan  # as the server counted them, of the requests below; null: no
     requests_per_s: float = nan  # per second of the window: succeeded; open loop: sent
@@ -204,6 +219,18 @@ class Level:
     arrivals: ArrivalFigures = field(default_factory=ArrivalFigures)  # how requests arrived
     late: LateSplit = field(default_factory=LateSplit)  # where requests over a limit wait
     positions: PositionFigures = field(default_factory=PositionFigures)  # ITL by token position
+
+    @property
+    def ttft_ms(self) -> Latency:
+        return cast("Latency", self.latencies["ttft_ms"])
+
+    @property
+    def itl_ms(self) -> Latency:
+        return cast("Latency", self.latencies["itl_ms"])
+
+    @property
+    def e2e_ms(self) -> Latency:
+        return cast("Latency", self.latencies["e2e_ms"])
 
     @property
     def usable(self) -> bool:
@@ -240,12 +267,11 @@ class Level:
         """Of one of LATENCIES; an unknown one where it cannot be told."""
         if key in FIRST_TOKENS and not self.tells_ttft:
             return Latency()
-        latency: Latency = getattr(self, LATENCIES[key].field)
-        return latency
+        return cast("Latency", self.latencies[LATENCIES[key].field])
 
     def observed(self, slo: Slo) -> float:
         """The quantile that an SLO limits, in its unit; NaN if levels do not have it."""
-        latency = getattr(self, SLO_METRICS[slo.metric].field)
+        latency = self.latencies[SLO_METRICS[slo.metric].field]
         return float(getattr(latency, slo.statistic, nan))
 
 
@@ -258,8 +284,19 @@ class KneeCurve:
     points: tuple[tuple[float, Number, Number, Number], ...]  # limit, knee, its 95% interval
 
 
+def _knee_items(key: str) -> dict[str, Item]:
+    p95 = f"p95 {LATENCIES[key].title_inside}, of all its holds together"
+    return {
+        f"{key}_p95_ms": Item(float, p95, nan),
+        f"{key}_p95_ms_ci95": Item(Interval, "its 95% confidence interval", (nan, nan)),
+    }
+
+
+KNEE_HEADLINES: Final = {name: item for key in HEADLINES for name, item in _knee_items(key).items()}
+
+
 @dataclass(frozen=True, slots=True)
-class Knee:
+class Knee(Spread):
     """The largest number of concurrent requests, or rate, at which every SLO is met."""
 
     holds: Number | None = None  # the highest level that passed, our promise; null: none
@@ -269,10 +306,10 @@ class Knee:
     precision: float = nan  # that was asked for: width of the interval over the estimate
     criterion: str = ""  # the SLOs; power: it was searched without one
     measured_at_users: int | None = None  # level of the figures below: `holds`, if any
-    ttft_p95_ms: float = nan  # p95 time to first token, of all its holds together
-    ttft_p95_ms_ci95: Interval = (nan, nan)  # its 95% confidence interval
-    itl_p95_ms: float = nan  # p95 inter-token latency, of all its holds together
-    itl_p95_ms_ci95: Interval = (nan, nan)  # its 95% confidence interval
+    # ttft_p95_ms, ttft_p95_ms_ci95 and so on, of each of HEADLINES
+    p95s_ms: dict[str, float | Interval] = field(
+        default_factory=dict, metadata=spread(KNEE_HEADLINES)
+    )
     output_tokens_per_s: float = nan  # tokens per second, mean over these holds
     requests_per_s: float = nan  # requests per second, mean over these holds
     goodput_per_s: float = nan  # requests that met every SLO per second, mean over these holds
@@ -288,6 +325,12 @@ class Knee:
     def measured_at(self) -> Number | None:
         """The level of its figures, in its unit."""
         return self.measured_at_per_s or self.measured_at_users
+
+    def p95_ms(self, key: str) -> tuple[float, float, float]:
+        """(value, lo, hi) of one of HEADLINES."""
+        value = cast("float", self.p95s_ms[f"{key}_p95_ms"])
+        lo, hi = cast("Interval", self.p95s_ms[f"{key}_p95_ms_ci95"])
+        return value, lo, hi
 
 
 @dataclass(frozen=True, slots=True)

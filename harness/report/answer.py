@@ -154,7 +154,7 @@ def _observed(level: Level | None, slo: Slo) -> Quantity:
     """What an SLO limits, of one level; not known without a level."""
     if level is None:
         return Quantity()
-    figures = getattr(level, SLO_METRICS[slo.metric].field)
+    figures = level.latencies[SLO_METRICS[slo.metric].field]
     value, low, high = figures.at(slo.statistic)
     return Quantity(value, low, high, slo.unit, slo.limit)
 

@@ -7,6 +7,7 @@ from functools import cached_property
 from math import isnan, nan
 from typing import TYPE_CHECKING, Any
 
+from harness.metrics.metrics import FIRST_TOKENS, HEADLINES
 from harness.metrics.numbers import Quantity, count_of
 from harness.metrics.result import CONCURRENT, Knee, Level, Result
 from harness.metrics.slo import Slo
@@ -132,14 +133,14 @@ def as_mapping(value: Any) -> dict[str, Any]:
 
 
 def knee_figures(facts: ReportData) -> dict[str, Quantity]:
-    """p95 TTFT, p95 ITL and throughput of the level that represents the knee."""
+    """The p95 of each of HEADLINES and the throughput of the level that represents the knee."""
     knee = facts.knee
     level = facts.result.at_knee
-    ttft = Quantity()
-    if level is None or level.tells_ttft:
-        low_ms, high_ms = knee.ttft_p95_ms_ci95
-        ttft = Quantity(knee.ttft_p95_ms, low_ms, high_ms, "ms", facts.limit_ms("ttft"))
-    low_ms, high_ms = knee.itl_p95_ms_ci95
-    itl = Quantity(knee.itl_p95_ms, low_ms, high_ms, "ms", facts.limit_ms("itl"))
-    throughput = Quantity(knee.output_tokens_per_s, unit="output tokens/s")
-    return {"p95 TTFT": ttft, "p95 ITL": itl, "Throughput": throughput}
+    tells_ttft = level is None or level.tells_ttft
+    figures = {}
+    for key, name in HEADLINES.items():
+        known = tells_ttft or key not in FIRST_TOKENS
+        p95 = Quantity(*knee.p95_ms(key), "ms", facts.limit_ms(key)) if known else Quantity()
+        figures[f"p95 {name}"] = p95
+    figures["Throughput"] = Quantity(knee.output_tokens_per_s, unit="output tokens/s")
+    return figures

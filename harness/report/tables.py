@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from harness.core.states import Status
 from harness.diagnosis.server_window import load_shares
 from harness.memory.cards import GPUS
-from harness.metrics.metrics import HEADLINES, LATENCIES
+from harness.metrics.metrics import HEADLINES, LATENCIES, SCHEDULED
 from harness.metrics.numbers import (
     UNKNOWN,
     Quantity,
@@ -165,11 +165,11 @@ def _result_cell(level: Level) -> str:
 
 def _open_loop(level: Level) -> Row:
     """How late requests were sent, and TTFT without that: in an open loop only."""
-    shown = {"TTFT from send": level.ttft_from_send_ms, "schedule lag": level.schedule_lag_ms}
     row = {}
-    for name, latency in shown.items():
-        if latency:
-            row[f"p95 {name}, ms"] = Quantity.of(latency).digits
+    for key in ("ttft_from_send", "schedule_lag"):
+        metric = SCHEDULED[key]
+        if latency := level.of_schedule[metric.field]:
+            row[f"p95 {metric.name}, ms"] = Quantity.of(latency).digits
     return row
 
 

@@ -12,6 +12,7 @@ from xml.etree import ElementTree as ET
 from harness.core.states import Verdict
 from harness.core.typed_json import to_json
 from harness.errors import EXIT_OK, one_line
+from harness.metrics.metrics import HEADLINES, LATENCIES
 from harness.metrics.numbers import escape_markdown
 from harness.metrics.result import Bottleneck, Level, Result
 from harness.records import names
@@ -39,8 +40,7 @@ MARKDOWN_COLUMNS: Final[tuple[str, ...]] = (
     "In flight",
     "Result",
     "n",
-    "p95 TTFT, ms",
-    "p95 ITL, ms",
+    *(f"p95 {name}, ms" for name in HEADLINES.values()),
     "Tokens/s",
     "Waiting",
 )
@@ -54,14 +54,14 @@ FIRST_COLUMNS: Final = (
     "notes",
 )
 # What people look for in a spreadsheet; levels.parquet has all figures.
+CSV_QUANTILES: Final = ("p50", "p95", "p95_ci95_lo", "p95_ci95_hi", "p99")
 CSV_COLUMNS: Final = (
     *FIRST_COLUMNS, "rate_per_s", "in_flight", "seconds", "purpose", "decision", "n_failed",
-    "goodput_per_s", "ttft_ms.n", "ttft_ms.p50", "ttft_ms.p95", "ttft_ms.p95_ci95_lo",
-    "ttft_ms.p95_ci95_hi", "ttft_ms.p99", "itl_ms.p50", "itl_ms.p95", "itl_ms.p95_ci95_lo",
-    "itl_ms.p95_ci95_hi", "itl_ms.p99", "tpot_ms.p95", "output_tok_s", "tps.p5", "e2e_ms.p50",
-    "e2e_ms.p99", "came_at_once", "drift", "skew", "ttft_split.queue_ms", "ttft_split.prefill_ms",
-    "server.running_mean", "server.waiting_mean", "server.kv_usage_mean", "server.preemptions",
-    "client.loop_lag_max_ms",
+    "goodput_per_s", "ttft_ms.n",
+    *(f"{LATENCIES[key].field}.{quantile}" for key in HEADLINES for quantile in CSV_QUANTILES),
+    "tpot_ms.p95", "output_tok_s", "tps.p5", "e2e_ms.p50", "e2e_ms.p99", "came_at_once",
+    "drift", "skew", "ttft_split.queue_ms", "ttft_split.prefill_ms", "server.running_mean",
+    "server.waiting_mean", "server.kv_usage_mean", "server.preemptions", "client.loop_lag_max_ms",
 )  # fmt: skip
 # in FIRST_COLUMNS
 REPEATED_FIELDS: Final = ("users", "reason", "slos", "output_tokens_per_s", "requests_per_s")

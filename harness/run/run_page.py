@@ -19,7 +19,7 @@ from harness.drill.controller import DrillController
 from harness.export.live_state import DRILLED, LiveState, slo_facts, state_facts
 from harness.export.live_tables import LiveTables
 from harness.export.run_series import RunSeries
-from harness.metrics.metrics import HEADLINES
+from harness.metrics.metrics import FIRST_TOKENS, HEADLINES
 from harness.metrics.recent_latencies import RecentLatencies
 from harness.metrics.result import Target
 from harness.metrics.slo import Slo
@@ -401,8 +401,8 @@ def _level_tiles(result: Result, level: Level) -> list[dict[str, Any]]:
     shown = []
     for key, name in HEADLINES.items():
         p95_ms = level.latency(key).at("p95")
-        if knee and (level.tells_ttft or key != "ttft"):  # of all holds of that level
-            p95_ms = (getattr(knee, f"{key}_p95_ms"), *getattr(knee, f"{key}_p95_ms_ci95"))
+        if knee and (level.tells_ttft or key not in FIRST_TOKENS):  # of all holds of that level
+            p95_ms = knee.p95_ms(key)
         limit_ms = limits_ms.get(f"{key}_p95", nan)
         shown.append(_tile(f"p95 {name}", p95_ms, "ms", load, limit_ms))
     rate = (knee or level).output_tokens_per_s

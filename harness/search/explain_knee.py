@@ -31,7 +31,7 @@ from harness.diagnosis.ttft_split import late_split, ttft_split
 from harness.metrics.delivery import Delivery, delivery
 from harness.metrics.evidence import Window, backlog_growth
 from harness.metrics.latency_figures import blocked_windows, latency_json, sample_figures
-from harness.metrics.metrics import LATENCIES, SCHEDULED, SPEEDS
+from harness.metrics.metrics import SCHEDULED, SLO_METRICS
 from harness.metrics.result import Bottleneck, Everything, Latency, Level, Speed
 from harness.metrics.window_summary import window_summary
 from harness.records.samples import ClientSample, GpuSample, ServerSample, samples_within
@@ -299,13 +299,15 @@ def _summary_fields(
     fields = {name: summary[name] for name in FIGURES}
     for name in MAY_LACK:
         fields[name] = math.nan if summary[name] is None else summary[name]
-    for metric in LATENCIES.values():
-        fields[metric.field] = Latency.of(summary[metric.field])
-    for metric in SPEEDS.values():
-        fields[metric.field] = Speed.of(summary[metric.field])
-    for metric in SCHEDULED.values():  # absent where requests were not sent by a schedule
-        scheduled = summary[metric.field]
-        fields[metric.field] = scheduled and Latency.of(scheduled)
+    fields["latencies"] = {
+        metric.field: (Speed if metric.speed else Latency).of(summary[metric.field])
+        for metric in SLO_METRICS.values()
+    }
+    # absent where requests were not sent by a schedule
+    fields["of_schedule"] = {
+        metric.field: summary[metric.field] and Latency.of(summary[metric.field])
+        for metric in SCHEDULED.values()
+    }
     return fields
 
 

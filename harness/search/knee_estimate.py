@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from harness.core.states import Decision, Status, Verdict
 from harness.metrics.latency_figures import latency_json
-from harness.metrics.result import Knee, Latency, Level, SloResult
+from harness.metrics.metrics import HEADLINES
+from harness.metrics.result import Interval, Knee, Latency, Level, SloResult
 from harness.search.fit import LevelFit as FitLevel
 from harness.search.fit import fit_crossing, fit_levels
 from harness.search.level_state import HeldLevel, decided_evidence, valid_evidence
@@ -181,8 +182,11 @@ def knee_result(
     load = _measured_at(plan, estimate, levels)
     holds = [level for level in levels if level.load == load and level.usable]
     windows = [(hold.settled_ns, hold.end_ns) for hold in holds]
-    ttft = _pooled_latency("ttft", windows, counted)
-    itl = _pooled_latency("itl", windows, counted)
+    p95s_ms: dict[str, float | Interval] = {}
+    for key in HEADLINES:
+        latency = _pooled_latency(key, windows, counted)
+        p95s_ms[f"{key}_p95_ms"] = latency.p95
+        p95s_ms[f"{key}_p95_ms_ci95"] = latency.p95_ci95
     is_rate = bool(plan.rate_step_per_s)
     return Knee(
         holds=plan.load_of(estimate.holds) or None,
@@ -193,10 +197,7 @@ def knee_result(
         criterion=" and ".join(map(str, plan.slos)) or "power",
         measured_at_users=None if is_rate or load is None else int(load),
         measured_at_per_s=load if is_rate else None,
-        ttft_p95_ms=ttft.p95,
-        ttft_p95_ms_ci95=ttft.p95_ci95,
-        itl_p95_ms=itl.p95,
-        itl_p95_ms_ci95=itl.p95_ci95,
+        p95s_ms=p95s_ms,
         **_mean_rates(holds),
     )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import isnan, nan
 from typing import TYPE_CHECKING, Any, Final
 
-from harness.diagnosis.ttft_split import FIRST_TOKEN_SLOS
+from harness.metrics.metrics import WHOLE
 
 if TYPE_CHECKING:
     from harness.metrics.level_figures import GapFigures, GpuFigures, MaxNumSeqs, ServerFigures
@@ -147,7 +147,7 @@ class VerdictInputs:
     @property
     def first(self) -> bool:
         """Whether the broken SLO's latency includes the queue and the prompt."""
-        return self.broken in FIRST_TOKEN_SLOS
+        return self.broken in WHOLE
 
     @property
     def breaks(self) -> float:

@@ -1,0 +1,114 @@
+"""A new latency is a function and a row of METRICS: everything else follows from the row."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FUNCTION = '''\
+def second(table: RecordTable) -> Observations:
+    """The second event that carries a token."""
+    return _to_event(table, np.where(table.counts > 1, 1, -1))
+
+
+'''
+ROW = """\
+        LatencyMetric(
+            "ttft2",
+            "TTFT2",
+            "Time to second token",
+            "As TTFT, to the second event that carries a token.",
+            "harness_ttft2_seconds",
+            "ms",
+            second,
+            buckets_s=GAP_S,
+            counted=AT_END,
+            live=True,
+            headline=True,
+        ),
+"""
+BEFORE_FUNCTION = "def e2e("
+BEFORE_ROW = """\
+        LatencyMetric(
+            "itl",
+"""
+# Run where METRICS has that row: a run's result and reports, the page, the exporter and the docs.
+SHOW = """
+import json, runpy, sys
+from pathlib import Path
+from report_folder import make, report
+from harness.export.live_state import COLUMNS
+from harness.metrics.slo import Slo
+from harness.records import names
+from harness.run.run_page import ending
+
+run = Path(sys.argv[1])
+result = make(run, seconds=1, levels=(1, 4))
+report(run, result)
+written = json.loads((run / names.RESULT).read_text())
+pages = {name: page() for name, page in runpy.run_path("docs/generate.py")["PAGES"].items()}
+print(json.dumps({
+    "result": [written["levels"][1]["ttft2_ms"]["n"] > 0, "ttft2_p95_ms" in written["knee"]],
+    "attribute": result.levels[1].ttft2_ms.n,
+    "slo": Slo.parse("ttft2_p95=1s").name,
+    "tiles": [tile["name"] for tile in ending(result, "Found.")["tiles"]],
+    "live": [column for column in COLUMNS if column.startswith("ttft2")],
+    "csv": (run / names.LEVELS_CSV).read_text().splitlines()[0].split(","),
+    "report": "p95 TTFT2, ms" in (run / names.REPORT_HTML).read_text(),
+    "docs": [name for name, page in pages.items() if "ttft2" in page],
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What SHOW prints in a copy of the package in which nothing but METRICS is changed."""
+    root = tmp_path_factory.mktemp("copy")
+    for path in ROOT.iterdir():
+        if path.name not in ("harness", ".git"):
+            (root / path.name).symlink_to(path)
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "harness", root / "harness", ignore=ignored)
+    table = root / "harness/metrics/metrics.py"
+    source = table.read_text()
+    for place, added in ((BEFORE_FUNCTION, FUNCTION), (BEFORE_ROW, ROW)):
+        assert source.count(place) == 1
+        source = source.replace(place, added + place)
+    table.write_text(source)
+    done = subprocess.run(
+        [sys.executable, "-c", SHOW, root / "run"],
+        cwd=root,
+        env=os.environ | {"PYTHONPATH": f"{root}:{root / 'tests'}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+def test_a_row_is_all_that_a_latency_needs(shown: dict[str, Any]) -> None:
+    """The result, its reports, the page, the metrics and the docs have it from METRICS alone."""
+    assert shown["result"] == [True, True]
+    assert shown["attribute"] > 0
+    assert shown["slo"] == "ttft2_p95"
+    assert shown["tiles"][-4:] == ["p95 TTFT", "p95 TTFT2", "p95 ITL", "Output tokens/s"]
+    assert "ttft2_p95_ms" in shown["live"]
+    assert {"ttft2_ms.p95", "ttft2_ms.p95_ci95_lo"} <= set(shown["csv"])
+    assert shown["report"]
+    assert {
+        "metrics.md",
+        "run-folder.md",
+        "result.md",
+        "result.schema.json",
+        "exporter.md",
+    } <= set(shown["docs"])
