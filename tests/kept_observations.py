@@ -81,23 +81,36 @@ class Kept:
 
 def kept_form(result: dict[str, Any]) -> dict[str, Any]:
     """What the rules need of a result.json."""
-    knee = result["knee"] or {}
-    at = knee.get("estimate")
-    levels = [{key: one[key] for key in READ if key in one} for one in result["levels"]]
-    for level in levels:
-        level["ttft_ms"] = {key: level["ttft_ms"].get(key) for key in LATENCY}
+    levels = []
+    for level in result["levels"]:
+        kept = {key: level[key] for key in READ if key in level}
+        kept["ttft_ms"] = {key: level["ttft_ms"].get(key) for key in LATENCY}
+        levels.append(known(kept))
     return {
-        "slos": [one["slo"] for one in result["slos"]],
-        "knee": at if at is not None else (knee.get("ci95") or [0])[0] or 0,
+        "slos": [slo["slo"] for slo in result["slos"]],
+        "knee": knee_users(result["knee"] or {}),
         "max_num_seqs": known(result["target"]["max_num_seqs"]),
-        "levels": [known(level) for level in levels],
+        "levels": levels,
     }
+
+
+def knee_users(knee: dict[str, Any]) -> int:
+    """The estimate; without one the lower end of the interval, and 0 where nothing is known."""
+    estimate: int | None = knee.get("estimate")
+    if estimate is not None:
+        return estimate
+    ci95 = knee.get("ci95") or [0]
+    return ci95[0] or 0
 
 
 def known(block: dict[str, Any]) -> dict[str, Any]:
     """Without what is null: that is the default of every field."""
-    inner = {k: known(v) if isinstance(v, dict) else v for k, v in block.items()}
-    return {k: v for k, v in inner.items() if v is not None and v != {}}
+    kept = {}
+    for key, value in block.items():
+        inner = known(value) if isinstance(value, dict) else value
+        if inner is not None and inner != {}:
+            kept[key] = inner
+    return kept
 
 
 def cases() -> list[Kept]:
@@ -110,12 +123,13 @@ def main() -> None:
     if sys.argv[1:2] == ["--keep"]:
         path, name, truth, source = sys.argv[2:]
         about = {"name": name, "truth": truth, "chosen_on": False, "source": source}
-        sys.stdout.write(json.dumps(about | kept_form(json.loads(Path(path).read_text()))) + "\n")
+        result = json.loads(Path(path).read_text())
+        sys.stdout.write(json.dumps(about | kept_form(result)) + "\n")
         return
-    for path in map(Path, sys.argv[1:]) if sys.argv[1:] else sorted(KEPT.glob("*.json")):
-        case = Kept.read(path)
+    judged = [Kept.read(Path(path)) for path in sys.argv[1:]] or cases()
+    for case in judged:
         found = case.judge()
-        causes = ", ".join(f"{one.name} {one.probability:.2f}" for one in found.causes)
+        causes = ", ".join(f"{cause.name} {cause.probability:.2f}" for cause in found.causes)
         sys.stdout.write(f"{case.name}: {found.bound_by} ({causes})\n  truth: {case.truth}\n")
         sys.stdout.writelines(f"  {line}\n" for line in (*found.evidence, *found.ruled_out))
 

@@ -53,10 +53,11 @@ class PollRound(ctypes.Structure):
     """As in `_lane.h`."""
 
     _fields_ = [
-        *(
-            (name, ctypes.c_int64)
-            for name in ("number", "polled_ns", "before_ns", "offset_ns", "anchor_ns")
-        ),
+        ("number", ctypes.c_int64),
+        ("polled_ns", ctypes.c_int64),
+        ("before_ns", ctypes.c_int64),
+        ("offset_ns", ctypes.c_int64),
+        ("anchor_ns", ctypes.c_int64),
         ("trust_stamps", ctypes.c_int),
         ("read_bytes", ctypes.c_size_t),
     ]
@@ -66,7 +67,10 @@ class SocketRead(ctypes.Structure):
     """As in `_lane.h`."""
 
     _fields_ = [
-        *((name, ctypes.c_int) for name in ("fd", "code", "handed", "stamped")),
+        ("fd", ctypes.c_int),
+        ("code", ctypes.c_int),
+        ("handed", ctypes.c_int),
+        ("stamped", ctypes.c_int),
         ("data", ctypes.c_void_p),
         ("size", ctypes.c_ssize_t),
         ("at_ns", ctypes.c_int64),
@@ -122,10 +126,10 @@ class LaneLibrary:
     ) -> tuple[list[tuple[int, ...]], bytes]:
         """Rows of one read, and their bytes; both are held in exactly as much memory as allowed."""
         memory = (ctypes.c_char * len(data)).from_buffer_copy(data)
-        rows = (ctypes.c_int64 * (5 * (len(data) // 13 + 1)))()
-        read = SocketRead(
-            data=ctypes.addressof(memory), size=len(data), at_ns=9, bound_ns=7, exact=exact
-        )
+        most_rows = len(data) // 13 + 1
+        rows = (ctypes.c_int64 * (5 * most_rows))()
+        address = ctypes.addressof(memory)
+        read = SocketRead(data=address, size=len(data), at_ns=9, bound_ns=7, exact=exact)
         n = self._library.lane_rows(lane, ctypes.byref(read), rows)
         got = [tuple(rows[5 * i : 5 * i + 5]) for i in range(n)]
         return got, memory.raw[: read.size] if n else b""
@@ -162,38 +166,49 @@ def token(rng: random.Random, kind: int) -> bytes:
     """The data of a token's event, of one of a few servers."""
     count = rng.choice((1, 2, 12, 999, 10**6, 10**14, 10**15, 10**18))
     text = rng.choice(TEXTS) if rng.random() < 0.3 else "x"
-    body = delta(content=text, usage=count) if kind % 2 else {"choices": [{"text": text}]}
+    chat = delta(content=text, usage=count)
+    completion = {"choices": [{"text": text}]}
+    body = chat if kind % 2 else completion
     return orjson.dumps({"id": f"cmpl-{kind // 2}"} | body)
+
+
+def event_chunk(rng: random.Random, kind: int) -> bytes:
+    """One event: nearly always a token of that server in a chunk as servers write it."""
+    draw = rng.random()
+    data = token(rng, kind if draw < 0.95 else rng.randrange(4))
+    if draw > 0.97:
+        data = rng.choice(OTHERS)
+    body = event(data) if rng.random() < 0.97 else rng.choice((data, b": note\n\n", b"data"))
+    piece = chunk(body)
+    if rng.random() < 0.1:  # upper case, leading zeros: the same size
+        digits, _, rest = piece.partition(b"\r\n")
+        piece = digits.upper().zfill(rng.choice((3, 4, 7, 8))) + b"\r\n" + rest
+    return piece
+
+
+def mutate(rng: random.Random, data: bytearray) -> None:
+    """One change at random: a byte, a few that are lost or come in between, or the end is lost."""
+    at = rng.randrange(len(data))
+    match rng.randrange(4):
+        case 0:
+            data[at] = rng.choice((0, 1, 2, 10, 13, 34, 48, 92, rng.randrange(256)))
+        case 1:
+            del data[at : at + rng.choice((1, 1, 2, 20))]
+        case 2:
+            data[at:at] = rng.choice((b"\r", b"\n", b'"', b"9", b"\x02"))
+        case _:
+            del data[at:]
 
 
 def generated(rng: random.Random) -> Generated:
     """Reads of chunks with events: nearly what servers send, then bytes changed at random."""
-    kind, pieces = rng.randrange(4), []
-    for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):
-        draw = rng.random()
-        data = token(rng, kind if draw < 0.95 else rng.randrange(4))
-        if draw > 0.97:
-            data = rng.choice(OTHERS)
-        whole = event(data) if rng.random() < 0.97 else rng.choice((data, b": note\n\n", b"data"))
-        piece = chunk(whole)
-        if rng.random() < 0.1:  # upper case, leading zeros: the same size
-            digits, _, rest = piece.partition(b"\r\n")
-            piece = digits.upper().zfill(rng.choice((3, 4, 7, 8))) + b"\r\n" + rest
-        pieces.append(piece)
+    kind = rng.randrange(4)
+    pieces = [event_chunk(rng, kind) for _ in range(rng.choice((1, 1, 1, 2, 3, 8)))]
     if rng.random() < 0.1:
         pieces.append(rng.choice(ENDS))
     data = bytearray(b"".join(pieces))
     while rng.random() < 0.15 and data:
-        at = rng.randrange(len(data))
-        match rng.randrange(4):
-            case 0:
-                data[at] = rng.choice((0, 1, 2, 10, 13, 34, 48, 92, rng.randrange(256)))
-            case 1:
-                del data[at : at + rng.choice((1, 1, 2, 20))]
-            case 2:
-                data[at:at] = rng.choice((b"\r", b"\n", b'"', b"9", b"\x02"))
-            case _:
-                del data[at:]
+        mutate(rng, data)
     taught = token(rng, kind)
     owner = rng.choice((Owner.LEARNING, Owner.EVENTS))
     template = template_of(taught) if rng.random() < 0.9 else None
@@ -203,12 +218,15 @@ def generated(rng: random.Random) -> Generated:
 def lane_of(one: Generated) -> ctypes.Array[ctypes.c_int64]:
     """As `FastPath` writes it."""
     lane = Lane()
-    lane[OWNER], lane[STREAM] = one.owner, 7
+    lane[OWNER] = one.owner
+    lane[STREAM] = 7
     if one.template is not None:
         before, rest = one.template
-        assert len(before + rest) <= SHAPE_BYTES
-        lane[BEFORE_SIZE], lane[REST_SIZE] = len(before), len(rest)
-        ctypes.memmove(ctypes.addressof(lane) + 8 * SHAPE, before + rest, len(before + rest))
+        shape = before + rest
+        assert len(shape) <= SHAPE_BYTES
+        lane[BEFORE_SIZE] = len(before)
+        lane[REST_SIZE] = len(rest)
+        ctypes.memmove(ctypes.addressof(lane) + 8 * SHAPE, shape, len(shape))
     return lane
 
 
@@ -220,8 +238,10 @@ def events_of(data: bytes) -> Iterator[bytes | None]:
         if size is None or n < SHORTEST:
             yield None
             return
-        body, data = data[size.end() : size.end() + n], data[size.end() + n :]
-        if not (body.startswith(DATA) and body.endswith(EVENT_END) and data.startswith(b"\r\n")):
+        body = data[size.end() : size.end() + n]
+        data = data[size.end() + n :]
+        is_event = body.startswith(DATA) and body.endswith(EVENT_END)
+        if not is_event or not data.startswith(b"\r\n"):
             yield None
             return
         yield body[len(DATA) : -len(EVENT_END)]
@@ -244,24 +264,26 @@ def rows_in_python(one: Generated) -> tuple[list[tuple[int, ...]], bytes]:
     if one.template is not None:
         for _ in range(2):  # nothing is learned from a stream's first token
             alike.learn(one.taught, read_event(one.taught))
-    rows, blob, unknown = [], b"", False
+    counts = []
+    blob = b""
     for data in events_of(one.data):
         if data is None:
             return [], b""
         count = alike.match(data)
         if count == NO_MATCH:
-            unknown = True
             if one.owner is Owner.LEARNING or is_special(data):
                 return [], b""
         else:  # never anything that reading the JSON would not say; a text is not validated
             with suppress(NotACompletion):
                 assert read_event(data)[:4] == (True, True, -1, count)
-        rows.append((7, 9, 7, TOKEN, count))
+        counts.append(count)
         blob += DATA + data + EVENT_END
-    if unknown:
-        return [(7, 9, 7, BYTES + EXACT * one.exact, len(blob))], blob
-    rows[-1] = (7, 9, 7, TOKEN + EXACT * one.exact, rows[-1][4])
-    return rows, b""
+    exactness = EXACT if one.exact else 0
+    if NO_MATCH in counts:
+        return [(7, 9, 7, BYTES + exactness, len(blob))], blob
+    *before, last = counts
+    rows = [(7, 9, 7, TOKEN, count) for count in before]
+    return [*rows, (7, 9, 7, TOKEN + exactness, last)], b""
 
 
 def compare(library: LaneLibrary, n: int, seed: int) -> dict[str, int]:
@@ -270,10 +292,14 @@ def compare(library: LaneLibrary, n: int, seed: int) -> dict[str, int]:
     seen = {"handed over": 0, "tokens": 0, "bytes": 0}
     for _ in range(n):
         one = generated(rng)
-        got = library.rows(lane_of(one), one.data, one.exact)
-        assert got == rows_in_python(one), one
-        kind = "handed over" if not got[0] else "bytes" if got[1] else "tokens"
-        seen[kind] += 1
+        rows, blob = library.rows(lane_of(one), one.data, one.exact)
+        assert (rows, blob) == rows_in_python(one), one
+        if not rows:
+            seen["handed over"] += 1
+        elif blob:
+            seen["bytes"] += 1
+        else:
+            seen["tokens"] += 1
     return seen
 
 

@@ -21,7 +21,8 @@ class LittleServer:
 
     def __init__(self, reply: Reply, tls: ssl.SSLContext | None = None) -> None:
         """Listen on a free port and answer in a thread."""
-        self.reply, self.tls = reply, tls
+        self.reply = reply
+        self.tls = tls
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.keys: list[str] = []
         self.listener = socket.create_server(("127.0.0.1", 0))

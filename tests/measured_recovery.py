@@ -51,14 +51,14 @@ for = "{seconds:g}s"
 
 def measured(folder: Path) -> list[Recovery]:
     """Each overload of a run."""
-    run, result = read_run(folder), read_result(folder)
+    run = read_run(folder)
+    result = read_result(folder)
     assert result is not None
     assert not result.interrupted, folder
     (slo,) = map(Slo.parse, run.info["config"]["slos"])
     found = []
-    for before, over, after in zip(
-        result.levels, result.levels[1:], result.levels[2:], strict=False
-    ):
+    levels = result.levels
+    for before, over, after in zip(levels, levels[1:], levels[2:], strict=False):
         spans = Overload(before.settled_ns, over.settled_ns, over.end_ns, after.end_ns)
         if over.load > before.load == after.load:
             try:
@@ -72,13 +72,12 @@ def drill(args: argparse.Namespace) -> str:
     """The file."""
     baseline, overload = args.shares
     names = ("baseline", "overload", "after")
-    each = list(zip(names, (baseline, overload, baseline), args.seconds, strict=True))
-    phases = [
-        PHASE.format(name=f"{name} {number}", share=share, seconds=seconds)
-        for number in range(1, args.repeats + 1)
-        for name, share, seconds in each
-    ]
-    return FILE.format(**vars(args)) + "".join(phases)
+    shares = (baseline, overload, baseline)
+    text = FILE.format(**vars(args))
+    for number in range(1, args.repeats + 1):
+        for name, share, seconds in zip(names, shares, args.seconds, strict=True):
+            text += PHASE.format(name=f"{name} {number}", share=share, seconds=seconds)
+    return text
 
 
 def figures(args: argparse.Namespace) -> str:
@@ -88,8 +87,10 @@ def figures(args: argparse.Namespace) -> str:
         limit, _, path = folder.partition(":")
         found[int(limit)] += measured(Path(path))
     kept: list[dict[str, Any]] = []
-    for limit, some in found.items():
-        each = [[rounded(r.seconds), rounded(r.former_ms), rounded(r.good_lost)] for r in some]
+    for limit, recoveries in found.items():
+        each = [
+            [rounded(r.seconds), rounded(r.former_ms), rounded(r.good_lost)] for r in recoveries
+        ]
         entry = {"retry_factor": 0.0, "max_queued": limit}
         kept.append(entry | summary(repeats_of({"each": each})) | {"each": each})
     stored = DATA / f"recovery_{args.name}.json"

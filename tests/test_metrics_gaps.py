@@ -25,13 +25,23 @@ EXACT = ("n", "n_failed", "mean", "max")
 CLOSE = ("effective_n", *(f"{name}_ci95" for name in QUANTILES))  # by bins, not by value
 
 
+def exact_figures(figures):
+    """Those that counting keeps to the last digit."""
+    return {key: figures[key] for key in EXACT}
+
+
+def are_close(got, want):
+    """Whether two figures are within 0.1%, or the same word."""
+    if isinstance(want, str | None):
+        return got == want
+    return got == pytest.approx(want, rel=1e-3, abs=1e-6)
+
+
 def within_a_bin(got, want):
-    """Whether figures are within 0.1%: numbers, pairs, or the same words."""
-    pairs = zip(got, want, strict=True) if isinstance(want, list) else [(got, want)]
-    return all(
-        a == b if isinstance(b, str | None) else a == pytest.approx(b, rel=1e-3, abs=1e-6)
-        for a, b in pairs
-    )
+    """Whether figures are close: two of them, or each of a pair's."""
+    if isinstance(want, list):
+        return all(are_close(a, b) for a, b in zip(got, want, strict=True))
+    return are_close(got, want)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -43,7 +53,7 @@ def test_counted_gaps_are_those_of_the_table(seed, span_s, key):
     span = tuple(round(s * SECOND) for s in span_s)
     want = latency_json(sample_figures(whole, key, blocked_windows(whole, [span])))
     got = latency_json(WindowTokens.of(Pieces(whole), span).gaps[key])
-    assert {key: got[key] for key in EXACT} == {key: want[key] for key in EXACT}
+    assert exact_figures(got) == exact_figures(want)
     for name in want.keys() - {*EXACT, *CLOSE}:
         assert within_a_bin(got[name], want[name]), name
     assert got["effective_n"] == pytest.approx(want["effective_n"], rel=0.1)
@@ -53,12 +63,14 @@ def test_counted_gaps_are_those_of_the_table(seed, span_s, key):
 
 def test_intervals_are_those_of_kept_gaps():
     """Ends within two hundredths: those of kept gaps are ranks in 512 bins themselves."""
-    whole, span = random_table(7, 3000), (0, 25 * SECOND)
+    whole = random_table(7, 3000)
+    span = (0, 25 * SECOND)
     whole = whole.select(whole.outcome == OK)
     want = latency_json(sample_figures(whole, "itl", blocked_windows(whole, [span])))
     got = latency_json(WindowTokens.of(Pieces(whole, 50), span).gaps["itl"])
     for name in QUANTILES:
-        assert got[f"{name}_ci95"] == pytest.approx(want[f"{name}_ci95"], rel=0.02), name
+        key = f"{name}_ci95"
+        assert got[key] == pytest.approx(want[key], rel=0.02), name
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -70,10 +82,12 @@ def test_windows_of_a_level_are_counted_together(seed):
     parts = [WindowGapCounter(whole, span) for span in spans]
     scan(Pieces(whole), parts)
     gaps = pool_gaps(parts)
-    got, want = latency_json(gaps), latency_json(kept)
-    assert {key: got[key] for key in EXACT} == {key: want[key] for key in EXACT}
-    for key in (*QUANTILES, *(f"{name}_instrument" for name in QUANTILES)):
-        assert within_a_bin(got[key], want[key]), key
+    got = latency_json(gaps)
+    want = latency_json(kept)
+    assert exact_figures(got) == exact_figures(want)
+    for name in QUANTILES:
+        for key in (name, f"{name}_instrument"):
+            assert within_a_bin(got[key], want[key]), key
     for q in (0.2, 0.75):
         assert gaps.quantile(q) == pytest.approx(kept.quantile(q), rel=1e-3)
     assert gaps.effect(0.95) == pytest.approx(kept.effect(0.95), rel=0.1)
@@ -84,42 +98,42 @@ def test_what_is_over_a_limit_is_exact(seed):
     """Gaps are compared with the limit one by one: one nanosecond tells them apart."""
     whole = random_table(seed, 400)
     step = window(20, 2, 9)
-    observed = sample_figures(
-        whole, "itl", blocked_windows(whole, [(step.settled_ns, step.end_ns)])
-    ).seen.ns
-    limits = np.sort(observed[np.isfinite(observed)])[[3, 100, -2]].astype(int)
-    slos = [
-        replace(Slo.parse("itl_p95=20ms"), limit_ns=int(ns) + off)
-        for ns in limits
-        for off in (-1, 0, 1)
-    ]
+    spans = blocked_windows(whole, [(step.settled_ns, step.end_ns)])
+    observed = sample_figures(whole, "itl", spans).seen.ns
+    finite = np.sort(observed[np.isfinite(observed)])
+    limits = finite[[3, 100, -2]].astype(int).tolist()
+    slo = Slo.parse("itl_p95=20ms")
+    slos = [replace(slo, limit_ns=ns + off) for ns in limits for off in (-1, 0, 1)]
     evidence = gather_evidence(Pieces(whole), step, slos)
     for i, slo in enumerate(slos):
-        sizes, over = (counts.sum() for counts in evidence.over(i))
-        assert (sizes, over) == (len(observed), (observed > slo.limit_ns).sum()), slo
+        sizes, over = evidence.over(i)
+        assert sizes.sum() == len(observed), slo
+        assert over.sum() == (observed > slo.limit_ns).sum(), slo
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_windows_figures_from_pieces(seed):
     """What arrived and how much of it was exact, beside figures per request."""
     whole = random_table(seed)
-    got, want = (window_summary(x, SECOND, 9 * SECOND) for x in (Pieces(whole), whole))
-    assert got == want
+    got = window_summary(Pieces(whole), SECOND, 9 * SECOND)
+    assert got == window_summary(whole, SECOND, 9 * SECOND)
 
 
 def test_bins_are_a_thousandth_wide_and_in_order():
     """Below 1,024 ns each value has a bin, above it the values of one are within a thousandth."""
     draw = np.random.default_rng(1)
-    values = np.unique((2 ** draw.uniform(0, 53, 50_000)).astype(np.int64))
-    near = np.concatenate([v + np.arange(-2, 3) for v in 2 ** np.arange(3, 53)])
-    values = np.unique(np.concatenate([values, near, np.arange(2000)]))
+    drawn = np.unique((2 ** draw.uniform(0, 53, 50_000)).astype(np.int64))
+    near_powers = np.concatenate([v + np.arange(-2, 3) for v in 2 ** np.arange(3, 53)])
+    values = np.unique(np.concatenate([drawn, near_powers, np.arange(2000)]))
     bins = duration_bin(values)
     assert (np.diff(bins) >= 0).all()
-    for first, last in zip(
-        np.searchsorted(bins, bins), np.searchsorted(bins, bins, "right") - 1, strict=True
-    ):
+    # of each value's bin, the first and the last value
+    firsts = np.searchsorted(bins, bins)
+    lasts = np.searchsorted(bins, bins, "right") - 1
+    for first, last in zip(firsts, lasts, strict=True):
         assert values[last] - values[first] <= values[first] / 1024
-    assert (bins.min(), bins.max() < DURATION_BINS) == (0, True)
+    assert bins.min() == 0
+    assert bins.max() < DURATION_BINS
     assert (duration_bin(np.array([-5, 2**60])) == [0, DURATION_BINS - 1]).all()
 
 
@@ -133,12 +147,14 @@ def test_order_statistics_are_within_a_thousandth(kind):
         "wide": (10 ** draw.uniform(3, 11, 20_000)).astype(np.int64),  # few in a bin
         "alike": np.full(20_000, 20_000_000),
     }[kind]
-    ordered, ranks = np.sort(values), [0, 1, 7, 9_999, 10_000, 19_998, 19_999]
+    ordered = np.sort(values)
+    ranks = [0, 1, 7, 9_999, 10_000, 19_998, 19_999]
     histogram = LogHistogram()
     for part in np.split(values, 5):
         histogram.add(part, duration_bin(part))
     got = [histogram.at(rank) for rank in ranks]
-    assert got == pytest.approx(ordered[ranks].tolist(), rel=0 if kind == "alike" else 1e-3)
+    tolerance = 0 if kind == "alike" else 1e-3
+    assert got == pytest.approx(ordered[ranks].tolist(), rel=tolerance)
     assert got == sorted(got)
     assert got[-1] <= ordered[-1]
     assert histogram.totals[1].sum() == len(values)
@@ -146,8 +162,10 @@ def test_order_statistics_are_within_a_thousandth(kind):
 
 def test_weights_are_repetitions():
     """A value that counts three times is three values; one that counts no time is none."""
-    values, weights = np.array([10, 2000, 30_000, 7]), np.array([3, 1, 2, 0])
-    once, weighed = LogHistogram(), LogHistogram()
+    values = np.array([10, 2000, 30_000, 7])
+    weights = np.array([3, 1, 2, 0])
+    once = LogHistogram()
+    weighed = LogHistogram()
     weighed.add(values, duration_bin(values), 0, weights)
     repeated = np.repeat(values, weights)
     once.add(repeated, duration_bin(repeated))

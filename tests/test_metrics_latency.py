@@ -61,17 +61,19 @@ HALF = record(7, 0, [100, 120], done=400, outcome=Outcome.cancelled, planned=3)
 def test_a_latency_of_one_request(metric, request_record, want_ns, want_lo, want_hi):
     """Each metric gives the figure and its instrument interval that its definition says."""
     seen = metrics.SLO_METRICS[metric].observe(table(request_record))
-    got = [(x / MS).tolist() for x in (seen.ns, seen.lo_ns, seen.hi_ns)]
-    assert got == [want_ns, want_lo, want_hi]
+    assert (seen.ns / MS).tolist() == want_ns
+    assert (seen.lo_ns / MS).tolist() == want_lo
+    assert (seen.hi_ns / MS).tolist() == want_hi
 
 
 def test_latencies_of_many_requests_are_those_of_each():
     """Columns mix nothing up: the table's figures are the single requests' in order."""
     all_of_them = [PLAIN, SILENT, UNSURE, MERGED, CUT, OPEN, HALF, FAILED]
+    together = table(*all_of_them)
     for metric in metrics.ALL_LATENCIES.values():
-        each = [metric.observe(table(r)).ns for r in all_of_them]
-        want = sorted(np.concatenate(each).tolist())
-        got = sorted(metric.observe(table(*all_of_them)).ns.tolist())
+        single = [metric.observe(table(one)).ns for one in all_of_them]
+        want = sorted(np.concatenate(single).tolist())
+        got = sorted(metric.observe(together).ns.tolist())
         assert got == want
 
 
@@ -87,15 +89,17 @@ def test_latencies_of_many_requests_are_those_of_each():
 def test_a_horizon_hides_what_came_later(horizon_ms, want_outcome, want_events, want_ttft):
     """A table cut at an instant shows only what was known then."""
     cut = table(PLAIN).until(horizon_ms * MS)
-    got = (OUTCOMES[cut.outcome[0]], len(cut.at_ns), metrics.ttft(cut).ns[0] / MS)
-    assert got == (want_outcome, want_events, want_ttft)
+    assert OUTCOMES[cut.outcome[0]] == want_outcome
+    assert len(cut.at_ns) == want_events
+    assert metrics.ttft(cut).ns[0] / MS == want_ttft
 
 
 @pytest.mark.parametrize(("horizon_ms", "age_ms"), [(300, 300), (400, 400), (900, 400)])
 def test_what_the_harness_cut_off_grows_no_older(horizon_ms, age_ms):
     """Its age is counted up to the horizon, or to when nobody waited for it any more."""
     cut = table(CUT, HALF, FAILED).until(horizon_ms * MS)
-    assert (metrics.e2e(cut).lo_ns[:2] / MS).tolist() == [age_ms] * 2
+    ages_ns = metrics.e2e(cut).lo_ns[:2]
+    assert (ages_ns / MS).tolist() == [age_ms] * 2
     assert metrics.failed_requests(cut).tolist() == [False, False, horizon_ms == 900]
 
 

@@ -42,12 +42,16 @@ def whole(look: LedgerView) -> RecordTable:
 @pytest.mark.parametrize("twice", [None, 0, 1, 2])
 def test_parts_in_any_order_one_of_them_twice(order, twice):
     """The joined request has each event once, in time order, and is known until the last part."""
+    arriving = list(order)
+    if twice is not None:
+        arriving.append(twice)
     ledger = Ledger()
-    for i in [*order, *([] if twice is None else [twice])]:
+    for i in arriving:
         ledger.put([PARTS[i]])
     seen = whole(ledger.look(0, 100 * MS))
     assert (seen.at_ns / MS).tolist() == [10, 11, 30, 40]
-    assert (seen.tokens.tolist(), len(seen)) == ([1, 1, 1, 1], 1)
+    assert seen.tokens.tolist() == [1, 1, 1, 1]
+    assert len(seen) == 1
     assert PARTS[0].at_ns.tolist() == [10 * MS, 11 * MS]  # the caller's own stays as it was
 
 
@@ -56,8 +60,10 @@ def test_a_whole_record_replaces_its_parts_and_comes_once():
     ledger = Ledger()
     ledger.put([PARTS[0], WHOLE, PARTS[2], WHOLE, record(0, 0, [9], worker=1)])
     seen = whole(ledger.look(0, 100 * MS))
-    assert (len(seen), seen.counts.tolist()) == (2, [5, 1])
-    assert (ledger.total, ledger.twice) == (2, 1)
+    assert len(seen) == 2
+    assert seen.counts.tolist() == [5, 1]
+    assert ledger.total == 2
+    assert ledger.twice == 1
 
 
 @pytest.mark.parametrize(
@@ -74,10 +80,10 @@ def test_what_was_known_at_an_instant(from_ms, horizon_ms, want):
     ledger = Ledger()
     ledger.put([WHOLE, record(0, 55, [60, 70], worker=1)])
     seen = whole(ledger.table(from_ms * MS, horizon_ms * MS))
-    got = zip(
-        seen.worker.tolist(), seen.counts.tolist(), (seen.done_ns // MS).tolist(), strict=True
-    )
-    assert list(got) == want
+    workers = seen.worker.tolist()
+    events = seen.counts.tolist()
+    known_until_ms = (seen.done_ns // MS).tolist()
+    assert list(zip(workers, events, known_until_ms, strict=True)) == want
 
 
 def test_what_ended_long_ago_is_forgotten():
@@ -87,7 +93,8 @@ def test_what_ended_long_ago_is_forgotten():
         ledger.put([record(number, 1000 * number, [1000 * number + 500])])
         ledger.table(1000 * number * MS, 1000 * number * MS)
     assert len(ledger.table(0, 200_000 * MS).table) < 70
-    assert (ledger.total, ledger.twice) == (100, 0)
+    assert ledger.total == 100
+    assert ledger.twice == 0
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -95,7 +102,8 @@ def test_what_ended_long_ago_is_forgotten():
 def test_packed_tokens_are_the_same(seed, events, monkeypatch):
     """Evidence of a ledger that packs after so many events is that of the records."""
     monkeypatch.setattr(ledgers, "PACK_EVENTS", events)
-    records, step = random_records(seed, 200), window(20, 2, 9)
+    records = random_records(seed, 200)
+    step = window(20, 2, 9)
     ledger = Ledger()
     for first in range(0, len(records), 7):
         ledger.put(records[first : first + 7])
@@ -111,31 +119,38 @@ def test_packed_tokens_are_the_same(seed, events, monkeypatch):
 @pytest.mark.parametrize("seed", range(4))
 def test_a_packed_table_comes_back(seed):
     """Whatever gaps, stamps and tokens; a gap of three seconds, and none at all, too."""
-    table = RecordTable.from_records(random_records(seed, 50, gap_ms=[20, 0.001, 3000, 0][seed]))
+    gap_ms = [20, 0.001, 3000, 0][seed]
+    table = RecordTable.from_records(random_records(seed, 50, gap_ms=gap_ms))
     for f in fields(table):
         got = getattr(next(PackedTable.of(table).chunks()), f.name)
         assert np.array_equal(got, getattr(table, f.name)), f.name
 
 
+def two_tokens(number: int, sent_ms: float, first_ms: float, last_ms: float) -> RequestRecord:
+    """A request as a run records it, with every instant that such a one has."""
+    lows_ms = [first_ms - 0.02, last_ms - 0.03]
+    made = record(number, sent_ms, [first_ms, last_ms], last_ms + 0.1, lows=lows_ms)
+    return replace(
+        made,
+        head_ns=round((first_ms - 1) * MS),
+        first_event_ns=round((first_ms - 0.1) * MS),
+        last_silent_ns=round((last_ms + 0.05) * MS),
+        prompt_tokens=130 + number % 3,
+        user=number % 35,
+    )
+
+
 def test_a_packed_request_takes_few_bytes():
     """Those of users who wait 0.7 s for two tokens and more; a table takes 272 at three events."""
     draw = np.random.default_rng(1)
-    sent = np.sort(draw.uniform(0, 40_000, 2000)).tolist()
-    ends = [(at, at + 50 + draw.exponential(20), at + 700 + draw.normal(0, 50)) for at in sent]
-    records = [
-        replace(
-            record(i, at, [first, last], last + 0.1, lows=[first - 0.02, last - 0.03]),
-            head_ns=round((first - 1) * MS),
-            first_event_ns=round((first - 0.1) * MS),
-            last_silent_ns=round((last + 0.05) * MS),
-            prompt_tokens=130 + i % 3,
-            user=i % 35,
-        )
-        for i, (at, first, last) in enumerate(ends)
-    ]
+    records = []
+    for number, sent_ms in enumerate(np.sort(draw.uniform(0, 40_000, 2000)).tolist()):
+        first_ms = sent_ms + 50 + draw.exponential(20)
+        last_ms = sent_ms + 700 + draw.normal(0, 50)
+        records.append(two_tokens(number, sent_ms, first_ms, last_ms))
     columns = PackedTable.of(RecordTable.from_records(records)).columns.values()
-    taken = sum(sys.getsizeof(column) + sys.getsizeof(column[2]) for column in columns) / 2000
-    assert REQUEST_BYTES / 2 < taken < REQUEST_BYTES
+    sizes = [sys.getsizeof(column) + sys.getsizeof(column[2]) for column in columns]
+    assert REQUEST_BYTES / 2 < sum(sizes) / 2000 < REQUEST_BYTES
 
 
 def test_tokens_are_let_go_and_requests_are_not(monkeypatch):
@@ -148,10 +163,16 @@ def test_tokens_are_let_go_and_requests_are_not(monkeypatch):
     assert len(ledger.look(0, 100 * SECOND).table) == 100
     assert len(whole(ledger.look(95 * SECOND, 100 * SECOND)).at_ns) == 2 * 5
     assert ledger.ended(0, 100 * SECOND) == (100, 0)
+    all_of_it = ledger.look(0, 100 * SECOND)
     with pytest.raises(ValueError, match="thin table"):
-        gather_evidence(
-            ledger.look(0, 100 * SECOND), window(1, 0, 100), [Slo.parse("itl_p95=21ms")]
-        )
+        gather_evidence(all_of_it, window(1, 0, 100), [Slo.parse("itl_p95=21ms")])
+
+
+def run_of(ledger, held, kind="knee", horizon_ns=0):
+    """A run whose one level had the window `held`, as far as a page reads it."""
+    controller = SimpleNamespace(levels=[SimpleNamespace(window=held)], horizon_ns=horizon_ns)
+    wanted = SimpleNamespace(kind=kind)
+    return SimpleNamespace(wanted=wanted, ended=[], ledger=ledger, controller=controller)
 
 
 @pytest.mark.parametrize("until_s", [99, 60])
@@ -162,15 +183,9 @@ def test_a_long_level_has_the_figures_of_its_end(until_s, monkeypatch):
     for number in range(100):
         at = 1000 * number
         ledger.put([record(number, at, [at + 300, at + 500])])
-    held = SimpleNamespace(window=window(1, 0, until_s))
-    run = SimpleNamespace(
-        wanted=SimpleNamespace(kind="run"),
-        ended=[],
-        ledger=ledger,
-        controller=SimpleNamespace(levels=[held], horizon_ns=0),
-    )
-    [level] = ended_levels(run)
-    assert (level.ended, level.failed) == (until_s, 0)
+    [level] = ended_levels(run_of(ledger, window(1, 0, until_s), kind="run"))
+    assert level.ended == until_s
+    assert level.failed == 0
     assert level.p95_ms["ttft"][0] == 300.0
     known = until_s == 99
     assert (level.p95_ms["itl"][0] == pytest.approx(200, rel=0.01)) == known
@@ -199,32 +214,30 @@ def test_a_level_is_shown_with_its_last_request(horizon_s, last, over, want):
     ledger.put([slow_request(99, 11, Outcome.open)])
     if last:
         ledger.put([slow_request(99, last)])
-    held = SimpleNamespace(window=window(1, 0, 10))
-    controller = SimpleNamespace(levels=[held], horizon_ns=horizon_s * SECOND)
-    wanted = SimpleNamespace(kind="knee")
-    run = SimpleNamespace(wanted=wanted, ended=[], ledger=ledger, controller=controller)
+    run = run_of(ledger, window(1, 0, 10), horizon_ns=horizon_s * SECOND)
     shown = [
         (level.p95_ms["ttft"][0], level.n_open, level.whole)
         for level in ended_levels(run, over=over)
     ]
-    assert shown == ([want] if want else [])
-    # meanwhile none of its requests is forgotten
+    if want is None:
+        assert shown == []
+        kept = 9  # none of its requests is forgotten meanwhile
+    else:
+        assert shown == [want]
+        _, kept, _ = want  # the request that is still open
     ledger.table(100 * SECOND, 200 * SECOND)
-    assert len(ledger.look(0, 200 * SECOND).table) == (9 if want is None else bool(want[1]))
+    assert len(ledger.look(0, 200 * SECOND).table) == kept
 
 
 def test_a_row_has_the_figures_of_the_report() -> None:
     """Values and intervals, from the records in memory and from those of the folder."""
-    records = [one for one in random_records(3, 600) if one.outcome != Outcome.open]
+    records = [drawn for drawn in random_records(3, 600) if drawn.outcome != Outcome.open]
     ledger = Ledger()
     ledger.put(records)
-    ends = [one.done_ns for one in records]
-    held = Window(0, 8, Purpose.hold, min(ends), min(ends), min(ends), max(ends), max(ends))
-    level = SimpleNamespace(window=held)
-    controller = SimpleNamespace(levels=[level], horizon_ns=max(ends))
-    wanted = SimpleNamespace(kind="knee")
-    run = SimpleNamespace(wanted=wanted, ended=[], ledger=ledger, controller=controller)
-    [row] = ended_levels(run)
+    first_ns = min(drawn.done_ns for drawn in records)
+    last_ns = max(drawn.done_ns for drawn in records)
+    held = Window(0, 8, Purpose.hold, first_ns, first_ns, first_ns, last_ns, last_ns)
+    [row] = ended_levels(run_of(ledger, held, horizon_ns=last_ns))
     table = requests_in_window(RecordTable.from_records(records), held)
     report = window_summary(table, held.settled_ns, held.end_ns)
     for key, got in row.p95_ms.items():
@@ -235,13 +248,12 @@ def test_a_row_has_the_figures_of_the_report() -> None:
 
 def pausing(number: int, sent_s: float, pause_s: float) -> RequestRecord:
     """A request of a second, and what its user planned to pause after it."""
-    one = record(number, 1000 * sent_s, [1000 * sent_s + 1000])
-    return replace(one, think_ns=round(pause_s * SECOND))
+    sent_ms = 1000 * sent_s
+    return replace(record(number, sent_ms, [sent_ms + 1000]), think_ns=round(pause_s * SECOND))
 
 
-THINKERS = [
-    pausing(n, n / 2, 3) for n in range(3)
-]  # sent at 0, 0.5 and 1 s; pauses end at 4 to 5 s
+# sent at 0, 0.5 and 1 s; pauses end at 4 to 5 s
+THINKERS = [pausing(n, n / 2, 3) for n in range(3)]
 
 
 @pytest.mark.parametrize(
@@ -249,8 +261,9 @@ THINKERS = [
 )
 def test_users_in_flight_or_thinking(at_s: float, want: int) -> None:
     """At an instant, by what was known of the requests then."""
-    known = RecordTable.from_records(THINKERS).until(round(at_s * SECOND))
-    assert waiting_or_thinking(known, round(at_s * SECOND)) == (want, 3 * SECOND)
+    at_ns = round(at_s * SECOND)
+    known = RecordTable.from_records(THINKERS).until(at_ns)
+    assert waiting_or_thinking(known, at_ns) == (want, 3 * SECOND)
     assert waiting_or_thinking(RecordTable.from_records([]), 0) == (0, 0)
 
 
@@ -258,6 +271,6 @@ def test_users_of_a_locust_run_may_think() -> None:
     """The most that were in flight or in their pause; without pauses the most in flight."""
     (level,) = locust_levels(RecordTable.from_records(THINKERS))
     assert level.window.users == 3
-    busy = [replace(one, think_ns=-1) for one in THINKERS]
+    busy = [replace(thinker, think_ns=-1) for thinker in THINKERS]
     (level,) = locust_levels(RecordTable.from_records(busy))
     assert level.window.users == 2

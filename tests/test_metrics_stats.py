@@ -76,19 +76,23 @@ def test_intervals_cover(memory, n, batch, blocks):
     hits, widths = stored("intervals")[memory, n, batch, blocks]
     assert {q: count for q, count in hits.items() if count < 0.93 * 200} == {}
     # in 1.96 standard errors to both sides, with so many independent values as there are
-    alike = n * (1 - memory) / (1 + memory)
+    independent = n * (1 - memory) / (1 + memory)
     for q in (0.5, 0.95):
         density = NormalDist().pdf(NormalDist().inv_cdf(q))
-        plain = 2 * 1.96 * (q * (1 - q) / alike) ** 0.5 / density
+        standard_error = (q * (1 - q) / independent) ** 0.5 / density
+        plain = 2 * 1.96 * standard_error
         assert widths[str(q)] < 2.5 * plain, q
 
 
 def test_an_interval_that_takes_gaps_for_independent_does_not_cover():
     """What blocks are for: of shared gaps in any order, 60% at most."""
-    rng, hits, runs = np.random.default_rng(7), 0, 100
+    rng = np.random.default_rng(7)
+    hits = 0
+    runs = 100
     for _ in range(runs):
         gaps = np.repeat(rng.standard_normal(400), 32)
-        found = interval(gaps, rng.permutation(len(gaps)) // 640, 0.95)
+        blocks = rng.permutation(len(gaps)) // 640
+        found = interval(gaps, blocks, 0.95)
         hits += found.lo <= 1.6448536 <= found.hi
     assert hits <= 0.60 * runs
 
@@ -115,14 +119,16 @@ def test_judging_a_share(n, k, alpha, want):
 def test_looking_after_every_request_keeps_the_error_rate():
     """At exactly the allowed share, 400 looks in each of 1,000 runs decide wrongly under 5 %."""
     rng = np.random.default_rng(11)
-    runs, looks, alpha = 1000, 400, 0.05
+    runs = 1000
+    looks = 400
+    alpha = 0.05
     k = np.cumsum(rng.random((runs, looks)) < 0.05, axis=1)
     wrong = 0
     for row in k:
-        wrong += any(
-            judge.judge_share(n, row[n - 1], 0.05, alpha) != "inconclusive"
-            for n in range(5, looks + 1, 5)
-        )
+        for n in range(5, looks + 1, 5):
+            if judge.judge_share(n, row[n - 1], 0.05, alpha) != "inconclusive":
+                wrong += 1
+                break
     assert wrong <= alpha * runs
 
 
@@ -134,8 +140,10 @@ def test_effect_of_values_that_agree(cluster, want):
     """Observations that always agree count once."""
     rng = np.random.default_rng(3)
     values = np.repeat(rng.random(2000 // cluster), cluster)
-    one = Observations(values, values, values, np.arange(2000), np.arange(2000))
-    assert SampleFigures(one, np.arange(2000) // 40).effect(0.8) == pytest.approx(want, rel=0.45)
+    rows = np.arange(2000)
+    observations = Observations(values, values, values, rows, rows)
+    sample = SampleFigures(observations, rows // 40)
+    assert sample.effect(0.8) == pytest.approx(want, rel=0.45)
 
 
 @pytest.mark.parametrize(
@@ -150,8 +158,21 @@ def test_effect_of_values_that_agree(cluster, want):
 )
 def test_design_effect(sizes, hits, want):
     """Variance of the share over blocks by that of independent observations."""
-    got = stats.design_effect(np.array(sizes, float), np.array(hits, float))
-    assert got == pytest.approx(want)
+    sizes = np.array(sizes, float)
+    hits = np.array(hits, float)
+    assert stats.design_effect(sizes, hits) == pytest.approx(want)
+
+
+def is_ever_decided(sizes, hits, looks, corrected):
+    """Whether one of the looks, each after so many blocks, decides about a share of 5 %."""
+    n = np.cumsum(sizes)
+    k = np.cumsum(hits)
+    for blocks in looks:
+        effect = stats.design_effect(sizes[:blocks], hits[:blocks]) if corrected else 1.0
+        decided = judge.judge_share(n[blocks - 1], k[blocks - 1], 0.05, 0.05, effect)
+        if decided != "inconclusive":
+            return True
+    return False
 
 
 def test_clustered_observations_keep_the_error_rate():
@@ -159,26 +180,16 @@ def test_clustered_observations_keep_the_error_rate():
 
     Uncorrected the same looks are wrong in more than a third of the runs.
     """
-    rng, runs, wrong, plain = np.random.default_rng(23), 300, 0, 0
+    rng = np.random.default_rng(23)
+    runs = 300
+    wrong = 0
+    plain = 0
     looks = range(12, 61, 4)
+    sizes = np.full(60, 40.0)
     for _ in range(runs):
         hits = 8.0 * (rng.random((60, 5)) < 0.05).sum(axis=1)  # 5 clusters of 8 in each block
-        sizes = np.full(60, 40.0)
-        n, k = np.cumsum(sizes), np.cumsum(hits)
-        for corrected in (True, False):
-            decided = any(
-                judge.judge_share(
-                    n[b - 1],
-                    k[b - 1],
-                    0.05,
-                    0.05,
-                    stats.design_effect(sizes[:b], hits[:b]) if corrected else 1.0,
-                )
-                != "inconclusive"
-                for b in looks
-            )
-            wrong += decided and corrected
-            plain += decided and not corrected
+        wrong += is_ever_decided(sizes, hits, looks, corrected=True)
+        plain += is_ever_decided(sizes, hits, looks, corrected=False)
     assert wrong <= 0.08 * runs
     assert plain >= 0.33 * runs
 

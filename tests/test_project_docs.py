@@ -8,6 +8,7 @@ import runpy
 import shlex
 import subprocess
 from pathlib import Path
+from typing import Any
 
 from jsonschema import Draft202012Validator
 from report_folder import make
@@ -35,11 +36,16 @@ def test_every_state_of_a_result_is_documented() -> None:
     """With its meaning: a state without a comment beside it would be missing from the page."""
     states = {name: one["enum"] for name, one in SCHEMA["$defs"].items() if "enum" in one}
     page = (ROOT / "docs/result.md").read_text()
-    told = {
-        name: re.findall(r"^\| (?:`(\w+)`|empty) \|", part, re.MULTILINE)
-        for name, part in re.findall(r"### (\w+)\n(.*?)(?=\n#)", page, re.DOTALL)
-    }
+    told = {}
+    for name, part in re.findall(r"### (\w+)\n(.*?)(?=\n#)", page, re.DOTALL):
+        told[name] = re.findall(r"^\| (?:`(\w+)`|empty) \|", part, re.MULTILINE)
     assert {name: told[name] for name in states} == states
+
+
+def misfits(result: Any) -> list[str]:
+    """Paths of what the schema does not allow."""
+    errors_found = Draft202012Validator(SCHEMA).iter_errors(result)
+    return [error.json_path for error in errors_found]
 
 
 def test_results_fit_the_schema(tmp_path: Path) -> None:
@@ -49,22 +55,20 @@ def test_results_fit_the_schema(tmp_path: Path) -> None:
     assert "inf" in {level["ttft_ms"]["p95"] for level in written["levels"]}
     sample = json.loads((ROOT / "reports/samples" / names.RESULT).read_text())
     again = to_json(from_json(Result, sample))
-    validator = Draft202012Validator(SCHEMA)
-    assert [e.json_path for told in (written, again) for e in validator.iter_errors(told)] == []
-    assert [e.json_path for e in validator.iter_errors(written | {"status": "good"})] == [
-        "$.status"
-    ]
+    assert misfits(written) == []
+    assert misfits(again) == []
+    assert misfits(written | {"status": "good"}) == ["$.status"]
     assert [key for key in sample if key not in SCHEMA["properties"]] == []
 
 
 def test_exit_codes_are_documented() -> None:
     """docs/exit-codes.md has one row for each code that the code can end with."""
-    kinds = [
-        kind.exit_code
-        for kind in vars(errors).values()
-        if isinstance(kind, type) and issubclass(kind, errors.HarnessError)
-    ]
-    codes = {*kinds, *(code for name, code in vars(errors).items() if name.startswith("EXIT_"))}
+    codes = set()
+    for name, value in vars(errors).items():
+        if name.startswith("EXIT_"):
+            codes.add(value)
+        elif isinstance(value, type) and issubclass(value, errors.HarnessError):
+            codes.add(value.exit_code)
     page = (ROOT / "docs/exit-codes.md").read_text()
     assert {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)} == codes
 
@@ -73,50 +77,45 @@ def test_readme_opens_with_what_it_does_and_the_two_commands() -> None:
     """Title, one paragraph, then `make knee` and `make test`."""
     _, first, commands, *_ = (ROOT / "README.md").read_text().split("\n\n")
     assert first.count(".") == 1
-    assert [line.split("#")[0].split() for line in commands.splitlines()] == [
-        ["make", "knee"],
-        ["make", "test"],
-    ]
+    without_comments = [line.split("#")[0].split() for line in commands.splitlines()]
+    assert without_comments == [["make", "knee"], ["make", "test"]]
 
 
 def test_readme_names_every_command() -> None:
     """The table of commands is whole."""
-    names = set(COMMANDS)
-    rows = re.findall(r"^\| `vllm-harness ([\w-]+)", (ROOT / "README.md").read_text(), re.MULTILINE)
-    assert set(rows) == names
+    readme = (ROOT / "README.md").read_text()
+    rows = re.findall(r"^\| `vllm-harness ([\w-]+)", readme, re.MULTILINE)
+    assert set(rows) == set(COMMANDS)
 
 
 def test_documented_commands_parse() -> None:
     """Every indented `vllm-harness` line in the documents is one that the command accepts."""
     command = re.compile(r"^ {4}(?:\.venv/bin/)?vllm-harness ([^>#\n]*)", re.MULTILINE)
     refused = []
-    for page, line in [
-        (path, line)
-        for path in PROSE
-        for line in command.findall(path.read_text().replace("\\\n", " "))
-    ]:
-        try:
-            args = parser().parse_args(shlex.split(line))
-            if "embedded" in args and not vars(args).get("prove"):  # which starts its server
-                plain.target_options(args)
-        except (SystemExit, errors.HarnessError) as error:
-            refused.append(f"{page.relative_to(ROOT)}: {line}: {error}")
+    for page in PROSE:
+        for line in command.findall(page.read_text().replace("\\\n", " ")):
+            try:
+                args = parser().parse_args(shlex.split(line))
+                if "embedded" in args and not vars(args).get("prove"):  # which starts its server
+                    plain.target_options(args)
+            except (SystemExit, errors.HarnessError) as error:
+                refused.append(f"{page.relative_to(ROOT)}: {line}: {error}")
     assert refused == []
 
 
 def test_links_lead_somewhere() -> None:
     """Relative links and pictures name files that exist."""
     link = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
-    targets = [(path, target) for path in PROSE for target in link.findall(path.read_text())]
-    assert [one for one in targets if not (one[0].parent / one[1]).exists()] == []
+    for page in PROSE:
+        for target in link.findall(page.read_text()):
+            assert (page.parent / target).exists(), (page, target)
 
 
 def test_the_benchmark_measures_the_page_too() -> None:
     """Each script that `make bench` starts is there, and bench/README.md says what it measures."""
-    shown = subprocess.run(
-        ["make", "-n", "bench"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
-    scripts = re.findall(r"bench/(\w+\.py)", shown)
+    command = ["make", "-n", "bench"]
+    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    scripts = re.findall(r"bench/(\w+\.py)", shown.stdout)
     assert scripts == ["matrix.py", "live_page.py"]
     told = (ROOT / "bench/README.md").read_text()
     assert [name for name in scripts if f"`{name}" not in told] == []

@@ -58,26 +58,26 @@ def test_arrivals_as_in_python(library: LaneLibrary) -> None:
     """Any sequence of reads: stamps missing, too old or of the future, rounds left out."""
     for seed in range(20):
         rng = random.Random(seed)  # noqa: S311 - a test's dice
-        path, stamps = FastPath(nullcontext(), 500), SocketStamps(500, 0)
+        path = FastPath(nullcontext(), 500)
+        stamps = SocketStamps(500, 0)
         lane = Lane.from_buffer(path.cells)
         path.mark_request_sent(500)
-        polled = [0]
+        now = 0
         for number in range(1, 200):
-            polled.append(polled[-1] + rng.randint(1, 1000))
-            now, before = polled[-1], polled[-2]
+            before = now
+            now += rng.randint(1, 1000)
             if rng.random() < 0.1:
                 path.end_response()
-                for either in (path, stamps):
-                    either.mark_request_sent(now - 50)
+                path.mark_request_sent(now - 50)
+                stamps.mark_request_sent(now - 50)
             if rng.random() < 0.1:
-                for either in (path, stamps):
-                    either.clamp_bounds(now - 20)
+                path.clamp_bounds(now - 20)
+                stamps.clamp_bounds(now - 20)
             if rng.random() < 0.7:
                 stamp = rng.choice((NO_STAMP, now - rng.randint(-300, 1500)))
                 drained = rng.random() < 0.7
-                want = stamps.arrival(stamp, now, now + 100, drained, number, before)
-                got = library.arrival(lane, stamp, now, now + 100, drained, number, before)
-                assert got == want
+                read = (stamp, now, now + 100, drained, number, before)
+                assert library.arrival(lane, *read) == stamps.arrival(*read)
 
 
 def test_rows_as_in_python(library: LaneLibrary, figure: Callable[[str], None]) -> None:
@@ -93,22 +93,32 @@ def test_rows_as_in_python(library: LaneLibrary, figure: Callable[[str], None]) 
 )
 def test_a_template_beyond_its_memory(library: LaneLibrary, before: int, rest: int) -> None:
     """Sizes that Python would never write are no template to C."""
-    one = Generated(Owner.EVENTS, template_of(ONE[6:-2]), b"", chunk(ONE), exact=True)
-    lane = lane_of(one)
-    assert library.rows(lane, one.data, one.exact) == ([(7, 9, 7, TOKEN + EXACT, 1)], b"")
-    lane[BEFORE_SIZE], lane[REST_SIZE] = before, rest
-    want = [(7, 9, 7, BYTES + EXACT, len(ONE))], ONE
-    assert library.rows(lane, one.data, one.exact) == want
+    data = chunk(ONE)
+    lane = lane_of(Generated(Owner.EVENTS, template_of(ONE[6:-2]), b"", data, exact=True))
+    token_row = (7, 9, 7, TOKEN + EXACT, 1)
+    assert library.rows(lane, data, exact=True) == ([token_row], b"")
+    lane[BEFORE_SIZE] = before
+    lane[REST_SIZE] = rest
+    bytes_row = (7, 9, 7, BYTES + EXACT, len(ONE))
+    assert library.rows(lane, data, exact=True) == ([bytes_row], ONE)
+
+
+def sanitizer_libraries() -> list[str]:
+    """Paths of libasan and libubsan, those that the compiler has."""
+    paths = []
+    for name in ("libasan.so", "libubsan.so"):
+        command = ["cc", f"-print-file-name={name}"]
+        done = subprocess.run(command, stdout=-1, text=True, check=True)
+        path = done.stdout.strip()
+        if Path(path).is_absolute():
+            paths.append(path)
+    return paths
 
 
 def test_the_sanitizers_find_nothing(tmp_path: Path) -> None:
     """Address and undefined behavior: parser, both extensions, hostile bytes in exact memory."""
-    found = [
-        subprocess.run(["cc", f"-print-file-name={name}"], stdout=-1, text=True, check=True).stdout
-        for name in ("libasan.so", "libubsan.so")
-    ]
-    preload = [name.strip() for name in found if Path(name.strip()).is_absolute()]
-    if len(preload) < len(found):
+    preload = sanitizer_libraries()
+    if len(preload) < 2:
         pytest.skip("the compiler has no libasan or libubsan (Debian, Ubuntu: libgcc-dev)")
     environment = os.environ | {
         "LD_PRELOAD": " ".join(preload),
@@ -118,32 +128,33 @@ def test_the_sanitizers_find_nothing(tmp_path: Path) -> None:
     }
     lane, *extensions = compiled(tmp_path, *SANITIZE)
     script = Path(__file__).with_name("sanitized.py")
-    done = subprocess.run(
-        [sys.executable, script, lane, *extensions],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+    command = [sys.executable, script, lane, *extensions]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert done.stderr == ""
     assert done.stdout.splitlines()[-1] == "nothing found"
+
+
+def check_transition(owner: Owner, what: Event) -> None:
+    """A path of that owner does with the event what the table says."""
+    path = FastPath(nullcontext(), 0)
+    path.owner = owner
+    to = TRANSITIONS[owner].get(what)
+    if to is None:
+        with pytest.raises(IllegalTransition, match=f"{what.name} .* {owner.name}"):
+            path._process(what)  # noqa: SLF001 - the table's one user
+        assert path.owner is owner
+    else:
+        path._process(what)  # noqa: SLF001
+        assert path.owner is to
+        assert path.cells[fast_path.OWNER] == max(to, 0)
 
 
 def test_owners() -> None:
     """What is not in the table raises, and changes nothing; what is there C sees at once."""
     for owner in Owner:
         for what in Event:
-            path = FastPath(nullcontext(), 0)
-            path.owner = owner
-            to = TRANSITIONS[owner].get(what)
-            if to is None:
-                with pytest.raises(IllegalTransition, match=f"{what.name} .* {owner.name}"):
-                    path._process(what)  # noqa: SLF001 - the table's one user
-                assert path.owner is owner
-            else:
-                path._process(what)  # noqa: SLF001
-                assert path.owner is to
-                assert path.cells[fast_path.OWNER] == max(to, 0)
+            check_transition(owner, what)
 
 
 @pytest.mark.parametrize(
@@ -191,11 +202,10 @@ def test_who_takes_the_next_read(
     bodies = {b"token": ONE, b"other": event(b"{}"), b"half": ONE[:-1]}
     path = FastPath(nullcontext(), 0, allowed=allowed)
     path.mark_request_sent(1)
-    got = []
-    for _ in owners:
-        path.after_read(7, SimpleNamespace(**vars(GOOD) | response), bodies[body])  # type: ignore[arg-type]
-        got.append(path.owner)
-    assert got == owners
+    under_way: Any = SimpleNamespace(**vars(GOOD) | response)
+    for owner in owners:
+        path.after_read(7, under_way, bodies[body])
+        assert path.owner == owner
     assert path.end_response() == (0, -1)
     assert path.owner is Owner.IDLE
 
@@ -310,8 +320,8 @@ class Lanes:
     def close(self) -> None:
         """All three descriptors."""
         self.reads.close()
-        for one in (self.poll, self.theirs, self.sock):
-            one.close()
+        for descriptor in (self.poll, self.theirs, self.sock):
+            descriptor.close()
 
     def rows(self, data: bytes, taught: bytes = b"") -> list[tuple[int, int, int]]:
         """(stream, kind without exactness, value) of each row that one read makes."""
@@ -337,7 +347,8 @@ class Lanes:
 
     def got(self) -> list[tuple[int, int, int]]:
         """(stream, kind without exactness, value) of each row."""
-        return [(s, k & ~EXACT, v) for s, _, _, k, v in ROW.iter_unpack(self.batch.rows)]
+        rows = ROW.iter_unpack(self.batch.rows)
+        return [(stream, kind & ~EXACT, value) for stream, _, _, kind, value in rows]
 
 
 def token(n: int, text: str = "x", **more: Any) -> bytes:
@@ -392,7 +403,8 @@ def test_what_a_read_becomes(
     with closing(Lanes()) as it:
         got = it.rows(data, taught)
         assert got == [(7, *row) for row in rows]
-        assert (bytes(it.batch.blob), it.left) == (blob, left)
+        assert bytes(it.batch.blob) == blob
+        assert it.left == left
         handed = sum(map(len, left))
         assert it.fast_path.progress()[0] == len(data) - handed
 

@@ -17,6 +17,7 @@ T = 1_790_000_000_000_000_000  # an instant of 2026, in ns
 def record(number: int = 0, events: list[int] | None = None, **changes: object) -> RequestRecord:
     """A request sent at T with events at these offsets, stamps 3 ns wide."""
     at = [T + offset for offset in events or []]
+    not_before = [instant - 3 for instant in at]
     made = RequestRecord(
         worker=2,
         number=number,
@@ -29,7 +30,7 @@ def record(number: int = 0, events: list[int] | None = None, **changes: object) 
         planned_tokens=128,
         prompt_tokens=256,
         at_ns=array("q", at),
-        not_before_ns=array("q", [a - 3 for a in at]),
+        not_before_ns=array("q", not_before),
         tokens=array("q", [1] * len(at)),
     )
     return replace(made, **changes)  # type: ignore[arg-type]
@@ -65,26 +66,30 @@ CASES = {
 def test_a_record_comes_back_as_it_was(name: str) -> None:
     """Encoding and decoding is the identity."""
     got = decode(encode(CASES[name]))
-    assert (got.records, got.torn_bytes, got.damaged_bytes) == ([CASES[name]], 0, 0)
+    assert got.records == [CASES[name]]
+    assert got.torn_bytes == 0
+    assert got.damaged_bytes == 0
 
 
 def test_a_token_takes_four_bytes() -> None:
     """Exact stamps some 20 ms apart: 4 bytes each, a constant lag and count beside them."""
     events = [10**8 + 2 * 10**7 * i + i % 7 for i in range(128)]
-    small, large = (len(encode(record(events=events[:n]))) for n in (80, 120))
-    assert large - small == 40 * 4
+    small = encode(record(events=events[:80]))
+    large = encode(record(events=events[:120]))
+    assert len(large) - len(small) == 40 * 4
 
 
 def test_every_truncation_reads() -> None:
     """Cut anywhere, the whole frames before the cut come back and the rest is counted."""
     records = [record(i, events=list(range(1, 40 * i, 7))) for i in range(4)]
-    ends = [len(encode_each(records[: i + 1])) for i in range(4)]
     data = encode_each(records)
+    # where each frame begins, and where the last one ends
+    bounds = [len(encode_each(records[:i])) for i in range(5)]
     for cut in range(len(data) + 1):
-        whole = sum(end <= cut for end in ends)
+        whole = sum(end <= cut for end in bounds[1:])
         got = decode(data[:cut])
         assert got.records == records[:whole]
-        assert got.torn_bytes == cut - ([0, *ends][whole])
+        assert got.torn_bytes == cut - bounds[whole]
 
 
 def test_every_flipped_byte_costs_one_record() -> None:
@@ -93,31 +98,29 @@ def test_every_flipped_byte_costs_one_record() -> None:
     data = bytearray(encode_each(records))
     size = len(data) // 3
     for place in range(size, 2 * size):
-        damaged = data[:place] + bytes([data[place] ^ 0xFF]) + data[place + 1 :]
+        damaged = bytearray(data)
+        damaged[place] ^= 0xFF
         got = decode(bytes(damaged))
-        assert (got.records, got.damaged_bytes) == ([records[0], records[2]], size)
+        assert got.records == [records[0], records[2]]
+        assert got.damaged_bytes == size
 
 
 def test_any_msgpack_reader_walks_the_file() -> None:
     """A frame is an array of version, checksum and payload."""
     unpacker = msgpack.Unpacker()
     unpacker.feed(encode_each([record(0), record(1)]))
-    assert [(version, type(payload)) for version, _, payload in unpacker] == [(1, bytes)] * 2
+    frames = list(unpacker)
+    assert len(frames) == 2
+    for version, _, payload in frames:
+        assert version == 1
+        assert type(payload) is bytes
 
 
 def test_the_codec_knows_every_field() -> None:
     """A field added to the record must be added to the format: to LATER, with a default."""
-    known = {
-        *NUMBER_FIELDS,
-        *OPTIONAL_NUMBERS,
-        "outcome",
-        "error",
-        "finish_reason",
-        "at_ns",
-        "not_before_ns",
-        "tokens",
-        "frame",
-    }
+    texts = ("outcome", "error", "finish_reason")
+    arrays = ("at_ns", "not_before_ns", "tokens")
+    known = {*NUMBER_FIELDS, *OPTIONAL_NUMBERS, *texts, *arrays, "frame"}
     assert known == {f.name for f in fields(RequestRecord)}
 
 
@@ -152,21 +155,23 @@ def test_packed_in_c_as_in_python(name: str) -> None:
     """The same bytes of the same arrays, and each reads the other's."""
     if find_spec("harness.records._arrays"):  # it is built wherever there is a compiler
         assert pack is not pack_in_python
-    one = CASES[name]
-    whole = one.at_ns, one.not_before_ns, one.tokens
-    packed = pack_in_python(one.sent_ns, *whole)
-    assert pack(one.sent_ns, *whole) == packed
+    packed_record = CASES[name]
+    sent_ns = packed_record.sent_ns
+    arrays = (packed_record.at_ns, packed_record.not_before_ns, packed_record.tokens)
+    packed = pack_in_python(sent_ns, *arrays)
+    assert pack(sent_ns, *arrays) == packed
     for back in (unpack, unpack_in_python):
-        got = back(one.sent_ns, len(one.at_ns), *packed)
-        assert tuple(array("q", raw) for raw in got) == whole
+        got = back(sent_ns, len(packed_record.at_ns), *packed)
+        assert tuple(array("q", raw) for raw in got) == arrays
 
 
-WIDTHS = [bits for width in (7, 15, 31, 63) for bits in (2**width - 1, -(2**width))]
+HIGHEST = [2**width - 1 for width in (7, 15, 31, 63)]
+LOWEST = [-(2**width) for width in (7, 15, 31, 63)]
+ENDS = [end for ends in zip(HIGHEST, LOWEST, strict=True) for end in ends]
+BEYOND = [*(high + 1 for high in HIGHEST[:-1]), *(low - 1 for low in LOWEST[:-1])]
 
 
-@pytest.mark.parametrize(
-    "value", [*WIDTHS, *(v + 1 for v in WIDTHS[:-2:2]), *(v - 1 for v in WIDTHS[1:-2:2])]
-)
+@pytest.mark.parametrize("value", [*ENDS, *BEYOND])
 def test_the_fewest_bytes_a_value(value: int) -> None:
     """At the ends of each width, and one beyond."""
     arrays = [array("q", [0, 0]), array("q", [0, 0]), array("q", [value, 0])]

@@ -48,8 +48,10 @@ def record(
 
 def read(path: Path) -> list[RequestRecord]:
     """The folder's records, by number."""
-    found = [r for file in names.record_files(path) for r in decode(file.read_bytes()).records]
-    return sorted(found, key=lambda record: record.number)
+    records: list[RequestRecord] = []
+    for file in names.record_files(path):
+        records += decode(file.read_bytes()).records
+    return sorted(records, key=lambda record: record.number)
 
 
 def test_an_existing_folder_is_refused(tmp_path: Path) -> None:
@@ -71,15 +73,19 @@ def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
 def test_what_is_open_at_the_end_is_written_as_cancelled(tmp_path: Path) -> None:
     """Parts in any order, one of them twice, become one record; those of ended ones go."""
     writer = RecordWriter(RunFolder.create(tmp_path), 1)
-    late, early = (record(0, [n, n + 1], Outcome.open, n + 5) for n in (30, 10))
-    writer.put([late, early, late, record(1, [7]), record(1, [7]), record(1, [7], Outcome.open, 9)])
+    late = record(0, [30, 31], Outcome.open, 35)
+    early = record(0, [10, 11], Outcome.open, 15)
+    ended = record(1, [7])
+    writer.put([late, early, late, ended, ended, record(1, [7], Outcome.open, 9)])
     assert [r.number for r in read(tmp_path)] == [1]
     writer.close()
     writer.close()
-    cut, ended = read(tmp_path)
-    assert (cut.outcome, cut.done_ns, cut.error) == (Outcome.cancelled, 35, CUT_SHORT)
+    cut, other = read(tmp_path)
+    assert cut.outcome == Outcome.cancelled
+    assert cut.done_ns == 35
+    assert cut.error == CUT_SHORT
     assert list(cut.at_ns) == [10, 11, 30, 31]
-    assert ended == record(1, [7])
+    assert other == ended
 
 
 def test_numbers_that_are_missing_are_counted(tmp_path: Path) -> None:
@@ -92,8 +98,16 @@ def test_numbers_that_are_missing_are_counted(tmp_path: Path) -> None:
     run = read_run(tmp_path)
     damage = run.damage
     assert run.table.number.tolist() == [0, 2, 5]
-    assert (damage.duplicates, damage.missing) == (1, {1: 3})
+    assert damage.duplicates == 1
+    assert damage.missing == {1: 3}
     assert damage.sentences()[1:] == ["3 requests have no record (by worker: {1: 3})"]
+
+
+def keep_on_another_host(kept: RunFolder, run_id: str, numbers: list[int]) -> None:
+    """Records of worker 1 in a run, and its journal of nine that it began."""
+    file = AppendFile(kept.path / names.records(1, run_id))
+    file.append(b"".join(encode(record(n, [n + 1])) for n in numbers))
+    SendJournal(kept.path / names.sends(1, run_id), 9).close()
 
 
 def test_a_journal_counts_what_no_record_tells_of(tmp_path: Path) -> None:
@@ -102,22 +116,22 @@ def test_a_journal_counts_what_no_record_tells_of(tmp_path: Path) -> None:
     What workers kept on other hosts is merged, of this run only: worker 1 had 7 as well, began 9,
     and has the end of 2, which the master saw cut short.
     """
-    folder, kept = RunFolder.create(tmp_path / "run"), RunFolder.create(tmp_path / "workers")
+    folder = RunFolder.create(tmp_path / "run")
+    kept = RunFolder.create(tmp_path / "workers")
     folder.write_json(names.RUN, {"config": {"drive": {"run_id": "a1"}}})
-    for worker, begun in ((1, 8), (2, 3)):
-        SendJournal(folder.path / names.sends(worker), begun).close()
+    SendJournal(folder.path / names.sends(1), 8).close()
+    SendJournal(folder.path / names.sends(2), 3).close()
     writer = RecordWriter(folder, 1)
     writer.put([record(0, [1]), record(2, [3], Outcome.open), record(5, [6])])
     writer.close()
     assert read_run(folder.path).damage.missing == {1: 5, 2: 3}
-    for run, numbers in (("a1", [2, 7]), ("b2", [1, 3, 4])):
-        file = AppendFile(kept.path / names.records(1, run))
-        file.append(b"".join(encode(record(n, [n + 1])) for n in numbers))
-        SendJournal(kept.path / names.sends(1, run), 9).close()
-    for _ in range(2):
+    keep_on_another_host(kept, "a1", [2, 7])
+    keep_on_another_host(kept, "b2", [1, 3, 4])
+    for _ in range(2):  # the second time nothing is new
         merge_kept(folder.path, [kept.path])
         run = read_run(folder.path)
-        assert (run.table.number.tolist(), run.damage.missing) == ([0, 2, 5, 7], {1: 5, 2: 3})
+        assert run.table.number.tolist() == [0, 2, 5, 7]
+        assert run.damage.missing == {1: 5, 2: 3}
         assert {OUTCOMES[code] for code in run.table.outcome} == {Outcome.ok}
     with pytest.raises(RunFolderError, match="holds nothing of this run"):
         merge_kept(folder.path, [tmp_path])
@@ -155,7 +169,8 @@ def test_a_full_disk_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))  # writes fail as on a full disk
     try:
         for number in range(20):
-            writer.put([record(number, list(range(1, 100, 2 + number % 3)))])
+            events = list(range(1, 100, 2 + number % 3))
+            writer.put([record(number, events)])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     fitted = len(read(tmp_path))
@@ -170,7 +185,8 @@ def test_lines_keep_infinity_and_lose_only_what_is_torn(tmp_path: Path) -> None:
     """A step with an infinite quantile comes back; a torn last line is counted."""
     folder = RunFolder.create(tmp_path)
     lines = folder.lines(names.LEVELS)
-    lines.append({"users": np.int64(4), "ttft_p95_ms": float("inf"), "itl_p95_ms": float("nan")})
+    level = {"users": np.int64(4), "ttft_p95_ms": float("inf"), "itl_p95_ms": float("nan")}
+    lines.append(level)
     lines.append({"users": 8})
     lines.close()
     path = tmp_path / names.LEVELS
@@ -256,9 +272,8 @@ for number in range(10**9):
 def test_a_kill_leaves_a_readable_folder(tmp_path: Path, after_ms: int) -> None:
     """After kill -9 in the middle of writing every record is whole and none is missing between."""
     path = tmp_path / "run"
-    with subprocess.Popen(
-        [sys.executable, "-c", WRITE_FOR_EVER, str(path)], stdout=subprocess.PIPE
-    ) as child:
+    command = [sys.executable, "-c", WRITE_FOR_EVER, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.readline()
         time.sleep(after_ms / 1000)
@@ -266,4 +281,5 @@ def test_a_kill_leaves_a_readable_folder(tmp_path: Path, after_ms: int) -> None:
     run = read_run(path)
     assert list(run.table.number) == list(range(len(run.table)))
     assert [OUTCOMES[code].value for code in set(run.table.outcome)] in ([], ["ok"])
-    assert (run.damage.missing, run.damage.damaged_bytes) == ({}, 0)
+    assert run.damage.missing == {}
+    assert run.damage.damaged_bytes == 0

@@ -33,6 +33,21 @@ START = 1_790_000_000_000_000_000
 WINDOWS = {4: (1_000, 2_000, 3_000, 3_500), 8: (3_500, 4_000, 5_000, 5_500)}
 
 
+def level_line(index: int, users: int, window: tuple[int, int, int, int]) -> dict[str, Any]:
+    """A level as the run writes it; its instants are given in ms."""
+    chosen, settled, end, judged = (at * MS for at in window)
+    return {
+        "index": index,
+        "users": users,
+        "purpose": "up",
+        "chosen_ns": chosen,
+        "start_ns": chosen,
+        "settled_ns": settled,
+        "end_ns": end,
+        "judged_ns": judged,
+    }
+
+
 def write(
     path: Path,
     records: Iterable[RequestRecord],
@@ -46,19 +61,7 @@ def write(
     writer.close()
     lines = folder.lines(names.LEVELS)
     for index, (users, window) in enumerate(windows.items()):
-        chosen, settled, end, judged = (at * MS for at in window)
-        lines.append(
-            {
-                "index": index,
-                "users": users,
-                "purpose": "up",
-                "chosen_ns": chosen,
-                "start_ns": chosen,
-                "settled_ns": settled,
-                "end_ns": end,
-                "judged_ns": judged,
-            }
-        )
+        lines.append(level_line(index, users, window))
     lines.close()
     folder.write_json(names.ENDED, {"status": status})
     with parquet_writer(folder) as write_piece:
@@ -110,7 +113,8 @@ FULL = RequestRecord(
     not_before_ns=ns_array([START + 20 * MS, START + 45 * MS, START + 70 * MS]),
     tokens=ns_array([1, 2, 1]),
 )
-COLUMNS = ("ttft_ms", "ttfot_ms", "tpot_ms", "e2e_ms")
+LATENCY_KEYS = ("ttft", "ttfot", "tpot", "e2e")
+COLUMNS = tuple(f"{key}_ms" for key in LATENCY_KEYS)
 
 
 def test_a_request_in_full(tmp_path: Path) -> None:
@@ -201,10 +205,11 @@ CASES: dict[str, tuple[RequestRecord, tuple[float | None, ...], dict[str, Any]]]
 @pytest.mark.parametrize("case", CASES)
 def test_nothing_stands_for_none(case: str, tmp_path: Path) -> None:
     """Failed: infinite. Undefined or missing: null. Cut off by ourselves: `open`, with its age."""
-    made, latencies, more = CASES[case]
-    got = row(made, tmp_path)
+    request, latencies, more = CASES[case]
+    got = row(request, tmp_path)
     assert tuple(got[name] for name in COLUMNS) == latencies
-    assert {name: got[name] for name in more} == more
+    for name, want in more.items():
+        assert got[name] == want, name
 
 
 @pytest.mark.parametrize(
@@ -227,16 +232,41 @@ def test_levels_and_phases(sent: int, status: str, want: tuple[Any, ...], tmp_pa
     """By when the request was sent."""
     write(tmp_path, [record(0, sent, [sent + 5])], status=status)
     (got,) = pq.read_table(tmp_path / names.PARQUET).to_pylist()
-    assert (got["level"], got["users"], got["phase"]) == want
+    level, users, phase = want
+    assert got["level"] == level
+    assert got["users"] == users
+    assert got["phase"] == phase
 
 
 def test_levels_that_follow_at_once(tmp_path: Path) -> None:
     """Where one level ends in the instant at which the next begins, that instant is measured."""
     records = [record(n, 2_999 + n, [3_100]) for n in range(4)]
-    write(tmp_path, records, {4: (1_000, 2_000, 3_000, 3_000), 8: (3_000, 4_000, 5_000, 5_000)})
+    windows = {4: (1_000, 2_000, 3_000, 3_000), 8: (3_000, 4_000, 5_000, 5_000)}
+    write(tmp_path, records, windows)
     frame = read(tmp_path)
-    got = list(zip(frame.users, frame.phase, strict=True))
-    assert got == [(4, "measured")] * 2 + [(8, "warm-up")] * 2
+    assert frame.users.tolist() == [4, 4, 8, 8]
+    assert frame.phase.tolist() == ["measured", "measured", "warm-up", "warm-up"]
+
+
+def ended_records(seed: int, n: int) -> list[RequestRecord]:
+    """Of one worker; those that are open were cancelled at the end."""
+    records = []
+    for drawn in random_records(seed, n):
+        outcome = Outcome.cancelled if drawn.outcome == "open" else drawn.outcome
+        records.append(replace(drawn, worker=0, outcome=outcome))
+    return records
+
+
+def latency_column(key: str, requests: RecordTable) -> np.ndarray[Any, Any]:
+    """A latency of each request in ms; NaN where it has none, and where only its age is known.
+
+    An end-to-end latency of a request that was cut off is its age.
+    """
+    column = np.full(60, nan)
+    seen = LATENCIES[key].observe(requests)
+    is_unknown = seen.only_age & (key != "e2e")
+    column[seen.row] = np.where(is_unknown, nan, seen.ns.round() / MS)
+    return column
 
 
 @pytest.mark.parametrize("group", [1, 100, 1 << 17])
@@ -246,22 +276,20 @@ def test_the_same_in_however_many_groups(
     """Latencies of whole row groups are those of each request; without records it has no rows."""
     monkeypatch.setattr(run_frames, "ROW_GROUP_EVENTS", group)
     monkeypatch.setattr("harness.records.record_tables.MAX_TABLE_EVENTS", 50)
-    records = [replace(r, worker=0) for r in random_records(7, 60)]
-    records = [replace(r, outcome=Outcome.cancelled) if r.outcome == "open" else r for r in records]
+    records = ended_records(7, 60)
     write(tmp_path / "some", records)
     write(tmp_path / "none", [])
-    got, whole = read(tmp_path / "some"), RecordTable.from_records(records)
-    groups = pq.ParquetFile(tmp_path / "some" / names.PARQUET).num_row_groups
+    some = tmp_path / "some" / names.PARQUET
+    none = tmp_path / "none" / names.PARQUET
+    got = read(tmp_path / "some")
+    whole = RecordTable.from_records(records)
+    groups = pq.ParquetFile(some).num_row_groups
     assert (groups > 1) == (group < 1 << 17)
-    for key in ("ttft", "ttfot", "tpot", "e2e"):
-        seen = LATENCIES[key].observe(whole)
-        want = np.full(60, nan)
-        want[seen.row] = np.where(seen.only_age & (key != "e2e"), nan, seen.ns.round() / MS)
+    for key in LATENCY_KEYS:
+        want = latency_column(key, whole)
         assert np.array_equal(got[f"{key}_ms"].to_numpy(), want, equal_nan=True), key
     assert got.tokens.map(len).tolist() == whole.counts.tolist()
-    assert pq.read_schema(tmp_path / "none" / names.PARQUET).equals(
-        pq.read_schema(tmp_path / "some" / names.PARQUET)
-    )
+    assert pq.read_schema(none).equals(pq.read_schema(some))
     assert read(tmp_path / "none").empty
 
 
@@ -270,18 +298,45 @@ def hundred(failures: int) -> list[RequestRecord]:
 
     Before and after them, in warm-up and drain, come hundreds that took a second.
     """
-    slow = [
-        record(n, sent, [sent + 1_000, sent + 2_000])
-        for n, sent in enumerate([*range(1_000, 1_200), *range(3_100, 3_300)])
-    ]
-    rows = []
+    around = [*range(1_000, 1_200), *range(3_100, 3_300)]
+    requests = [record(n, sent, [sent + 1_000, sent + 2_000]) for n, sent in enumerate(around)]
     for i in range(100):
-        sent, n = 2_000 + 10 * i, 400 + i
-        made = record(n, sent, [sent + i + 1, sent + i + 11])
-        if i < failures:  # half of them before any token
-            made = record(n, sent, [sent + i + 1] * (i % 2), sent + 12, Outcome.truncated, 2)
-        rows.append(made)
-    return slow + rows
+        sent = 2_000 + 10 * i
+        first = sent + i + 1
+        if i >= failures:
+            requests.append(record(400 + i, sent, [first, first + 10]))
+        else:  # half of them before any token
+            tokens = [first] if i % 2 else []
+            requests.append(record(400 + i, sent, tokens, sent + 12, Outcome.truncated, 2))
+    return requests
+
+
+def upper_quantile(values: pd.Series[float], q: float) -> float:
+    """As one asks pandas for it."""
+    return float(values.quantile(q, interpolation="higher"))
+
+
+def check_quantiles(measured: pd.DataFrame, requests: RecordTable) -> None:
+    """Each latency's quantiles are those of the result."""
+    for key in LATENCY_KEYS:
+        spans = blocked_windows(requests, [(2_000 * MS, 3_000 * MS)])
+        values = sample_figures(requests, key, spans).seen.ns.round() / MS
+        for q in (0.5, 0.9, 0.95, 0.99):
+            want = np.quantile(values, q, method="higher")
+            assert upper_quantile(measured[f"{key}_ms"], q) == want, (key, q)
+
+
+def check_levels_and_times(frame: pd.DataFrame) -> None:
+    """Section 7: levels without a join, warm-up flagged, times that are times."""
+    phases = frame.groupby("phase").size().to_dict()
+    assert phases == {"drain": 200, "measured": 100, "warm-up": 200}
+    assert set(frame.users) == {4}
+    measured = frame.query('phase == "measured"')
+    ttft = (measured.first_token_at - measured.sent_at).dt.total_seconds() * 1e3
+    well = measured.outcome == "ok"
+    assert np.allclose(ttft[well], measured.ttft_ms[well])
+    numbers = frame.select_dtypes("number")
+    assert numbers.min().min() >= 0
 
 
 @pytest.mark.parametrize(
@@ -303,37 +358,22 @@ def test_the_obvious_lines_are_right(
     table = RecordTable.from_records(hundred(failures))
     for frame in (read(tmp_path), open_run(tmp_path).requests):
         measured = frame.query('phase == "measured"')
-        for key in ("ttft", "ttfot", "tpot", "e2e"):
-            spans = blocked_windows(table, [(2_000 * MS, 3_000 * MS)])
-            values = sample_figures(table, key, spans).seen.ns.round() / MS
-            for q in (0.5, 0.9, 0.95, 0.99):
-                want = np.quantile(values, q, method="higher")
-                got = measured[f"{key}_ms"].quantile(q, interpolation="higher")
-                assert got == want, (key, q)
-        assert measured.ttft_ms.quantile(0.95, interpolation="higher") == p95
+        check_quantiles(measured, table)
+        check_levels_and_times(frame)
+        assert upper_quantile(measured.ttft_ms, 0.95) == p95
         assert (measured.ttft_ms > 99.5).mean() == pytest.approx(over_99_5)
         assert measured.ttft_ms.max() == (inf if failures else 100)
         assert np.isinf(measured.ttft_ms).sum() == failed
         assert (measured.outcome != "ok").sum() == failed
-        assert measured.groupby("level").ttft_ms.quantile(0.95, interpolation="higher")[0] == p95
+        by_level = measured.groupby("level").ttft_ms
+        assert by_level.quantile(0.95, interpolation="higher")[0] == p95
         assert measured.error.isna().all()
-        # section 7: levels without a join, warm-up flagged, times that are times
-        assert frame.groupby("phase").size().to_dict() == {
-            "drain": 200,
-            "measured": 100,
-            "warm-up": 200,
-        }
-        assert set(frame.users) == {4}
-        ttft = (measured.first_token_at - measured.sent_at).dt.total_seconds() * 1e3
-        well = measured.outcome == "ok"
-        assert np.allclose(ttft[well], measured.ttft_ms[well])
-        numbers = frame.select_dtypes("number")
-        assert numbers.min().min() >= 0
 
 
 def test_a_cut_off_request_is_no_observation_of_the_result(tmp_path: Path) -> None:
     """Null in the file, left out of the result's TTFT, its age in both ones' e2e."""
-    records = [*hundred(4), *(record(n, 2_500, [], 2_900, Outcome.cancelled) for n in (500, 501))]
+    cut_off = [record(n, 2_500, [], 2_900, Outcome.cancelled) for n in (500, 501)]
+    records = hundred(4) + cut_off
     write(tmp_path, records, {4: WINDOWS[4]})
     measured = read(tmp_path).query('phase == "measured"')
     table = RecordTable.from_records(records)
@@ -341,22 +381,15 @@ def test_a_cut_off_request_is_no_observation_of_the_result(tmp_path: Path) -> No
     for key, n in (("ttft", 100), ("e2e", 102)):
         sample = sample_figures(table, key, spans)
         ordered = np.sort(measured[f"{key}_ms"].dropna())
-        assert (sample.n, sample.n_failed) == (n, 4)
+        assert sample.n == n
+        assert sample.n_failed == 4
         assert np.array_equal(ordered, np.sort(sample.seen.ns) / MS)
 
 
 def test_run_info_names_what_matters() -> None:
     """Versions, hardware, seeds and the clock are there."""
     info = run_info({"users": 4}, seeds={"load": 1}, server={"model": "m"}, command=["knee"])
-    assert list(info) == [
-        "format",
-        "command",
-        "config",
-        "seeds",
-        "server",
-        "versions",
-        "hardware",
-        "clock",
-    ]
+    about = ["format", "command", "config", "seeds", "server"]
+    assert list(info) == [*about, "versions", "hardware", "clock"]
     assert {"harness", "python", "locust"} <= info["versions"].keys()
     assert info["clock"]["realtime_ns"] > info["clock"]["monotonic_ns"]

@@ -55,8 +55,9 @@ def test_no_file_holds_the_key(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, secrets=[key])
     folder.write_json(names.RUN, {"command": ["knee", f"--header=x: {key}"]})
     folder.lines(names.LEVELS).append({"reason": f"401 for {key}"})
+    failed = RequestRecord(0, 0, 0, 1, 2, Outcome.status, error=f"bad key {key}")
     writer = RecordWriter(folder, 0)
-    writer.put([RequestRecord(0, 0, 0, 1, 2, Outcome.status, error=f"bad key {key}")])
+    writer.put([failed])
     writer.close()
     held = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert held.count(HIDDEN.encode()) == 3

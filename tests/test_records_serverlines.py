@@ -47,21 +47,26 @@ def test_lines_come_back(last: Histogram) -> None:
     """Bounds stand in the first line and where they change: here the server was restarted."""
     samples = [sample(1, TTFT), sample(2, TTFT), sample(3, last)]
     known: dict[str, tuple[float, ...]] = {}
-    rows = [to_row(each, known) for each in samples]
+    rows = [to_row(written, known) for written in samples]
     assert ["bounds" in row for row in rows] == [True, False, last is OTHER]
     got, bad = from_rows(rows)
-    assert [each.histograms for each in got] == [each.histograms for each in samples]
-    assert [(each.ttft_sum_s, each.ttft_count, each.finished) for each in got] == [
-        (each.ttft_sum_s, each.ttft_count, each.finished) for each in samples
-    ]
+    for read, written in zip(got, samples, strict=True):
+        assert read.histograms == written.histograms
+        assert read.ttft_sum_s == written.ttft_sum_s
+        assert read.ttft_count == written.ttft_count
+        assert read.finished == written.finished
     assert bad == 0
 
 
 def test_an_older_folder() -> None:
     """Lines of plain numbers, null where nothing was said, and fields that we do not know."""
-    got = from_row({"at_ns": 7, "running": 2.0, "waiting": None, "ttft_sum_s": 1.5, "x": []}, {})
-    assert (got.running, got.ttft_sum_s, got.histograms) == (2.0, 1.5, {})
-    assert all(isnan(getattr(got, n)) for n in NUMBER_FIELDS if n not in ("running", "ttft_sum_s"))
+    row = {"at_ns": 7, "running": 2.0, "waiting": None, "ttft_sum_s": 1.5, "x": []}
+    got = from_row(row, {})
+    assert got.running == 2.0
+    assert got.ttft_sum_s == 1.5
+    assert got.histograms == {}
+    for name in set(NUMBER_FIELDS) - {"running", "ttft_sum_s"}:
+        assert isnan(getattr(got, name)), name
 
 
 @pytest.mark.parametrize(
@@ -72,10 +77,12 @@ def test_an_older_folder() -> None:
 def test_a_damaged_line_costs_itself(row: dict[str, object]) -> None:
     """It is counted, the others are read."""
     got, bad = from_rows([{"at_ns": 1, "running": 1}, row, {"at_ns": 2, "running": 2}])
-    assert ([each.running for each in got], bad) == ([1.0, 2.0], 1)
+    assert [sample.running for sample in got] == [1.0, 2.0]
+    assert bad == 1
 
 
 def test_a_histogram_whose_bounds_are_lost() -> None:
     """It is left out, the rest of the line is read."""
     got = from_row({"at_ns": 1, "running": 1, "histograms": {"ttft": [1.0, [1]]}}, {})
-    assert (got.running, got.histograms) == (1.0, {})
+    assert got.running == 1.0
+    assert got.histograms == {}

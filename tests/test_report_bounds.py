@@ -15,7 +15,8 @@ from harness.records.folder_reader import Damage, Run
 from harness.report.bounds import bounds_chart, bounds_of, bounds_sentence
 from harness.report.report_data import ReportData
 
-NONE, LLAMA = {}, {"model": "llama-3.1-8b", "gpu": "h100"}
+NONE = {}
+LLAMA = {"model": "llama-3.1-8b", "gpu": "h100"}
 
 
 def facts(
@@ -27,12 +28,16 @@ def facts(
     status: Status = Status.found,
 ) -> ReportData:
     """A searched knee of requests of 100 prompt tokens and 56 more, 128 at mid-life."""
-    one = replace(record(0, 0, [1.0] * 56), prompt_tokens=100, output_tokens=56)
-    rows = table(replace(one, cached_tokens=cached))
+    request = replace(
+        record(0, 0, [1.0] * 56), prompt_tokens=100, output_tokens=56, cached_tokens=cached
+    )
     info = {"server": {"kv_tokens": kv_tokens, "block_size": 16}}
-    run = Run(Path(), info, rows, [], [], [], [], [], Damage())
+    run = Run(Path(), info, table(request), [], [], [], [], [], Damage())
     target = Target(
-        simulated=bool(flags), gpu=flags.get("gpu", ""), flags=flags, max_num_seqs=MaxNumSeqs(slots)
+        simulated=bool(flags),
+        gpu=flags.get("gpu", ""),
+        flags=flags,
+        max_num_seqs=MaxNumSeqs(slots),
     )
     slos = (SloResult("itl_p95=20ms", Verdict.met),)
     found = Knee(estimate=knee, ci95=(knee, knee))
@@ -66,6 +71,6 @@ def test_an_inconclusive_search_has_no_knee_to_speak_of() -> None:
 def test_bounds(given, want, end):
     """The lowest bound first; it binds a knee that comes near it."""
     seen = facts(*given)
-    assert [round(one, 1) for one in bounds_of(seen).values()] == want
+    assert [round(bound, 1) for bound in bounds_of(seen).values()] == want
     assert bounds_sentence(seen).endswith(end)
     assert bounds_chart(seen).startswith("<svg") == bool(want)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 def facts(users: int | None, ci95: Sequence[int], planned: int | None, status: str) -> ReportData:
     """A finished search that was asked for `planned` users."""
-    low = ci95[0] or None
-    knee = Knee(holds=low if status == "not_reached" else None, estimate=users, ci95=tuple(ci95))
+    holds = (ci95[0] or None) if status == "not_reached" else None
+    knee = Knee(holds=holds, estimate=users, ci95=tuple(ci95))
     info = {"config": {"plan_users": planned}}
     run = Run(Path(), info, concat_tables([]), [], [], [], [], [], Damage())
     slos = (SloResult("e2e_p95=9s", Verdict.met),)
@@ -58,6 +58,5 @@ def test_a_power_knee_holds_nothing() -> None:
     """Without an SLO nothing was promised."""
     found = facts(51, (48, 52), None, "found")
     power = replace(found, result=replace(found.result, slos=()))
-    assert explanation(power) == [
-        "Each replica is best at 48, so U users need R = ceil(U / 48) replicas."
-    ]
+    best_at = "Each replica is best at 48, so U users need R = ceil(U / 48) replicas."
+    assert explanation(power) == [best_at]

@@ -37,36 +37,35 @@ from harness.search.level_state import HeldLevel
 from harness.search.next_level import SearchPlan
 from harness.units import SECOND
 
-ROWS = [
-    LevelRow(
-        1,
-        Quantity(10.9, 10.7),
-        Quantity(10.33, 10.28, 10.47),
-        Quantity(99.7),
-        "14",
-        PASSING_SO_FAR,
-        "0 of 9",
-    ),
-    LevelRow(
-        64,
-        Quantity(1035, 1011, 1043),
-        Quantity(inf, 46, inf),
-        Quantity(1561),
-        "154, 9 failed",
-        Decision.failed,
-        "9 of 9",
-    ),
-    LevelRow(4, Quantity(), Quantity(), Quantity(0), "0", Decision.held, "judged at the end"),
-    LevelRow(
-        8,
-        Quantity(499.7, 470, 530, limit=500),
-        Quantity(12.0, 11.1),
-        Quantity(388),
-        "40",
-        Decision.inconclusive,
-        "late",
-    ),
-]
+ONE = LevelRow(
+    1,
+    Quantity(10.9, 10.7),
+    Quantity(10.33, 10.28, 10.47),
+    Quantity(99.7),
+    "14",
+    PASSING_SO_FAR,
+    "0 of 9",
+)
+MANY = LevelRow(
+    64,
+    Quantity(1035, 1011, 1043),
+    Quantity(inf, 46, inf),
+    Quantity(1561),
+    "154, 9 failed",
+    Decision.failed,
+    "9 of 9",
+)
+FOUR = LevelRow(4, Quantity(), Quantity(), Quantity(0), "0", Decision.held, "judged at the end")
+EIGHT = LevelRow(
+    8,
+    Quantity(499.7, 470, 530, limit=500),
+    Quantity(12.0, 11.1),
+    Quantity(388),
+    "40",
+    Decision.inconclusive,
+    "late",
+)
+ROWS = [ONE, MANY, FOUR, EIGHT]
 HEAD = " users           p95 TTFT, ms            p95 ITL, ms  tokens/s  requests  result"
 TABLE = [
     "     1   10.9 (at least 10.7) 10.33 (10.28 to 10.47)      99.7        14  passing so far",
@@ -116,6 +115,7 @@ def test_how_far_the_view_looks_back(span_s: int, events: int, want_s: int) -> N
 
 def test_the_panel() -> None:
     """Each figure that is known has its line; the bar is a quarter full."""
+    bar = 8 * chr(0x2501) + 24 * " "
     rows = [row.strip("│╭╮╰╯─ ") for row in drawn(VIEW).splitlines()]
     want = [
         "vllm-harness knee",
@@ -125,7 +125,7 @@ def test_the_panel() -> None:
         "requests    37 ended, 2 failed",
         "server      40 running, 8 waiting",
         "knee        between 32 and 64 so far",
-        f"progress    {8 * chr(0x2501)}{24 * ' '}  20 s elapsed, at most 1 min left",
+        f"progress    {bar}  20 s elapsed, at most 1 min left",
         "",
     ]
     assert rows == want
@@ -133,10 +133,9 @@ def test_the_panel() -> None:
 
 def test_the_rows() -> None:
     """Figures under their heads; on the way up a level need not be decided."""
+    narrow = "     1   10.9 (at least 10.7)       10.33      99.7        14  passing so far"
     assert [line for row in ROWS for line in row.lines()] == TABLE
-    assert ROWS[0].lines(80, narrow=True) == [
-        "     1   10.9 (at least 10.7)       10.33      99.7        14  passing so far"
-    ]
+    assert ONE.lines(80, narrow=True) == [narrow]
 
 
 LATE = "two arrivals shared a read, or were read late; try --processes 4, or fewer users"
@@ -145,14 +144,14 @@ LATE = "two arrivals shared a read, or were read late; try --processes 4, or few
 @pytest.mark.parametrize(
     ("row", "width", "want"),
     [
-        (replace(ROWS[3], reason=LATE), 0, [f"{TABLE[3].removesuffix('late')}{LATE}"]),
+        (replace(EIGHT, reason=LATE), 0, [f"{TABLE[3].removesuffix('late')}{LATE}"]),
         (
-            replace(ROWS[3], reason=LATE),
+            replace(EIGHT, reason=LATE),
             100,
             [TABLE[3].removesuffix(": late"), f"        {LATE}"],
         ),
         (
-            replace(ROWS[3], reason=LATE),
+            replace(EIGHT, reason=LATE),
             64,
             [
                 "     8     499.7 (470 to 530)        12.0       388        40",
@@ -161,12 +160,12 @@ LATE = "two arrivals shared a read, or were read late; try --processes 4, or few
             ],
         ),
         (
-            replace(ROWS[0], running="2 requests still running"),
+            replace(ONE, running="2 requests still running"),
             0,
             [f"{TABLE[0]}: 2 requests still running"],
         ),
         (
-            replace(ROWS[0], whole=False),
+            replace(ONE, whole=False),
             0,
             [TABLE[0].replace(" 10.33 (10.28 to 10.47)", f" {'10.33 (last 30 s)':>22}")],
         ),
@@ -206,7 +205,8 @@ def test_the_knee_lies_where_it_was_shown(
 ) -> None:
     """An end that a fit would take, but that is inconclusive, is not said to have passed."""
     plan = SearchPlan(slos=(Slo.parse("ttft_p95=500ms"),), max_users=64)
-    assert bracket_users(plan, [held_level(*one) for one in levels]) == want
+    held = [held_level(users, n, over) for users, n, over in levels]
+    assert bracket_users(plan, held) == want
 
 
 def held_level(users: int, n: int, over: int) -> HeldLevel:
@@ -234,18 +234,14 @@ def test_rows_stay(stream: StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
         live.show(replace(VIEW, past=ROWS[:2]))
         live.over(replace(VIEW, past=ROWS))
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
-    lines = [progress_line.rstrip() for progress_line in re.split(r"[\r\n]+", text)]
+    lines = [line.rstrip() for line in re.split(r"[\r\n]+", text)]
     if not stream.isatty():
-        assert {
-            bool(re.match(r"\d\d:\d\d:\d\d ", progress_line))
-            for progress_line in lines
-            if progress_line
-        } == {True}
-        lines = [progress_line[9:] for progress_line in lines]
-    assert [progress_line for progress_line in lines if progress_line in (HEAD, *TABLE)] == [
-        HEAD,
-        *TABLE,
-    ]
+        assert any(lines)
+        for line in filter(None, lines):
+            assert re.match(r"\d\d:\d\d:\d\d ", line)
+        lines = [line[9:] for line in lines]
+    rows = [HEAD, *TABLE]
+    assert [line for line in lines if line in rows] == rows
     assert "Computing the results." in lines
 
 
@@ -266,9 +262,10 @@ def test_what_a_row_says(
 ) -> None:
     """A level of the way up that leans to pass is passing so far, whatever is decided."""
     seen = evidence(8, (40, 1))
-    held = replace(seen, window=replace(seen.window, purpose=purpose))
+    window = replace(seen.window, purpose=purpose)
     judged = Judgement(decision, "", leans_to_fail=leans)
-    assert result_text(HeldLevel(held.window, held, judged, invalid)) == want
+    held = HeldLevel(window, replace(seen, window=window), judged, invalid)
+    assert result_text(held) == want
 
 
 @pytest.mark.parametrize(
@@ -300,11 +297,12 @@ def test_a_phase_in_words(name: str, running: int, want: str) -> None:
 )
 def test_what_others_say_is_text(said: str, want: str) -> None:
     """A model's name, a decision and a reason are drawn as they are, on a line."""
-    row = replace(ROWS[1], reason=said)
+    row = replace(MANY, reason=said)
     view = replace(VIEW, title=said, server=said, past=[row])
     shown = drawn(view)
     assert shown.count(want) == 2
-    assert ("\x1b" in shown, len(shown.splitlines())) == (False, 9)
+    assert "\x1b" not in shown
+    assert len(shown.splitlines()) == 9
     out = StringIO()
     with LiveTerminal(out) as live:
         live.show(view)
@@ -365,10 +363,12 @@ def test_requests_counted(
     monkeypatch.setattr(ledgers, "PACK_REQUESTS", packed)
     ledger = Ledger()
     bad = {70: Outcome.timeout, 130: Outcome.status}
-    for number, at in enumerate((5, 10, 70, 100, 130)):
-        ledger.put([record(number, at, bad.get(at, Outcome.ok))])
+    for number, done_s in enumerate((5, 10, 70, 100, 130)):
+        outcome = bad.get(done_s, Outcome.ok)
+        ledger.put([record(number, done_s, outcome)])
     ledger.put([record(9, 50, Outcome.open)])  # under way
-    assert request_counts(*ledger.ended(since_s * SECOND, until_s * SECOND)) == want
+    ended, failed = ledger.ended(since_s * SECOND, until_s * SECOND)
+    assert request_counts(ended, failed) == want
 
 
 def test_looking_forgets_nothing() -> None:
@@ -378,4 +378,5 @@ def test_looking_forgets_nothing() -> None:
         now = (number + 1) * SECOND
         ledger.put([record(number, number + 1)])
         seen = ledger.look(now - 30 * SECOND, now).table
-    assert (len(seen), len(ledger.table(0, now).table)) == (31, 300)
+    assert len(seen) == 31
+    assert len(ledger.table(0, now).table) == 300

@@ -7,7 +7,8 @@ import pytest
 from harness.metrics.numbers import Quantity, count_of
 from harness.metrics.result import Latency
 
-INF, NAN = math.inf, math.nan
+INF = math.inf
+NAN = math.nan
 
 
 @pytest.mark.parametrize(

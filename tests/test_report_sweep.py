@@ -40,26 +40,23 @@ def sweep(
     plateau: int = 8,
 ) -> ReportData:
     """Levels with these figures; each p95 has an interval of `width` to each side."""
-    levels = tuple(
-        Level(
+    levels = []
+    for i, (users, ms) in enumerate(zip(USERS, p95_ms, strict=True)):
+        ci95 = (ms * (1 - width), ms * (1 + width))
+        level = Level(
             i,
-            n,
+            users,
             decision=Decision.held,
             output_tokens_per_s=tokens[i],
             prompt_tokens_per_s=10,
-            latencies={
-                "e2e_ms": Latency(
-                    20, mean=ms / 2, p95=ms, p95_ci95=(ms * (1 - width), ms * (1 + width))
-                )
-            },
+            latencies={"e2e_ms": Latency(20, mean=ms / 2, p95=ms, p95_ci95=ci95)},
             gpu=GpuFigures(1, 9, util_pct_mean=use),
             requests_per_s=2,
         )
-        for i, (n, ms) in enumerate(zip(USERS, p95_ms, strict=True))
-    )
+        levels.append(level)
     result = Result(
         command,
-        levels=levels,
+        levels=tuple(levels),
         power=PowerKnee(8, (4, 16), 1.0),
         plateau=PlateauKnee(plateau, (plateau, plateau), 1.0),
     )
@@ -104,48 +101,59 @@ def test_a_run_has_no_findings() -> None:
     facts = sweep(GROWS, (500, 520, 560, 580))
     alone = ReportData(None, replace(facts.result, levels=facts.levels[:1]))  # type: ignore[arg-type]
     run = sweep(GROWS, (500, 520, 560, 580), command="run")
-    assert (findings(alone), findings(run)) == ([], [])
+    assert findings(alone) == []
+    assert findings(run) == []
 
 
 def test_the_curves_of_a_gpu() -> None:
     """A panel of its own, only where a GPU was read."""
-    panels = [curve_charts(sweep(GROWS, (500, 520, 560, 580), use=use)) for use in (nan, 60)]
-    assert ["GPU utilization" in "".join(drawn) for drawn in panels] == [False, True]
-    assert len(panels[1]) == len(panels[0]) + 1
+    without = curve_charts(sweep(GROWS, (500, 520, 560, 580)))
+    read = curve_charts(sweep(GROWS, (500, 520, 560, 580), use=60))
+    assert "GPU utilization" not in "".join(without)
+    assert "GPU utilization" in "".join(read)
+    assert len(read) == len(without) + 1
 
 
 def test_a_level_held_twice_is_one_row() -> None:
     """Means over its measurements, the outer ends of their intervals."""
-    once, again = sweep(GROWS, (500, 520, 560, 580)), sweep(GROWS, (700, 520, 560, 580))
+    once = sweep(GROWS, (500, 520, 560, 580))
+    again = sweep(GROWS, (700, 520, 560, 580))
     both = Result("sweep", levels=(*once.levels, *again.levels))
     row = concurrency_rows(ReportData(None, both))[0]  # type: ignore[arg-type]
-    assert (row["concurrency"], row["measurements"], row["p95_e2e_s"]) == (1, 2, 0.6)
-    assert (row["p95_e2e_s_lo"], row["p95_e2e_s_hi"], row["tok_s"]) == (0.475, 0.735, 110)
+    assert row["concurrency"] == 1
+    assert row["measurements"] == 2
+    assert row["p95_e2e_s"] == 0.6
+    assert row["p95_e2e_s_lo"] == 0.475
+    assert row["p95_e2e_s_hi"] == 0.735
+    assert row["tok_s"] == 110
 
 
 def test_notes_say_what_one_would_want_to_know() -> None:
     """Of each level: why it is invalid, errors, a rise of the p95, and the plateau."""
     facts = sweep(GROWS, (500, 520, 1092, 1200))
     one, four, eight, sixteen = facts.levels
+    some_fail = replace(sixteen, n_failed=3, outcomes={"ok": 97, "status": 3})
     levels = (
-        replace(sixteen, n_failed=3, outcomes={"ok": 97, "status": 3}, prompt_tokens_per_s=nan),
+        replace(some_fail, prompt_tokens_per_s=nan),
         replace(one, decision=Decision.invalid, reason="this client cannot tell"),
         replace(four, n_failed=1, outcomes={"ok": 999, "status": 1}),
         eight,
         replace(eight, decision=Decision.invalid, reason="the clock jumped."),
     )
     facts = ReportData(None, replace(facts.result, levels=levels))  # type: ignore[arg-type]
-    assert {row["concurrency"]: row["notes"] for row in concurrency_rows(facts)} == {
-        1: "invalid: this client cannot tell",
-        4: "errors below 1%",
-        8: ("invalid (1 of 2): the clock jumped; p95 2.1 times the level before; levels off here"),
-        16: f"errors 3%; {NOT_COUNTED}",
-    }
+    notes = {row["concurrency"]: row["notes"] for row in concurrency_rows(facts)}
+    again = "invalid (1 of 2): the clock jumped"
+    assert set(notes) == {1, 4, 8, 16}
+    assert notes[1] == "invalid: this client cannot tell"
+    assert notes[4] == "errors below 1%"
+    assert notes[8] == f"{again}; p95 2.1 times the level before; levels off here"
+    assert notes[16] == f"errors 3%; {NOT_COUNTED}"
 
 
 def test_tokens_per_second_are_the_same_in_both_files() -> None:
     """Prompt and output in `tok_s`, as readers of batching.json expect; output beside it."""
     facts = sweep(GROWS, (500, 520, 560, 580))
-    (row, *_), level = concurrency_rows(facts), level_row(facts.levels[0])
-    got = [(one["tok_s"], one["output_tok_s"]) for one in (row, level)]
-    assert got == [(110, 100), (110, 100)]
+    row, *_ = concurrency_rows(facts)
+    for written in (row, level_row(facts.levels[0])):
+        assert written["tok_s"] == 110
+        assert written["output_tok_s"] == 100
