@@ -65,7 +65,8 @@ class Game:
 
     def check(self, plan: StepPlan | None) -> None:
         """What holds after every step."""
-        engine, config = self.engine, self.engine.config
+        engine = self.engine
+        config = self.engine.config
         running = list(engine.running.values())
         assert plan is not None or not (running or engine.waiting)
         private = sum(s.blocks for s in running)
@@ -76,7 +77,8 @@ class Game:
         assert order == sorted(order)  # first come, first served, preempted ones included
         decoding = [s for s in running if s.decoding]
         contexts = [context(engine, s) for s in decoding]
-        assert (engine.decode_count, engine.kv_tokens) == (len(decoding), sum(contexts))
+        assert engine.decode_count == len(decoding)
+        assert engine.kv_tokens == sum(contexts)
         for s, tokens in zip(decoding, contexts, strict=True):
             # the newest token is computed, and stored, in the next step
             assert s.blocks + len(s.shared) == -(-(tokens - 1) // config.block_size)

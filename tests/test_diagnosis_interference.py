@@ -13,7 +13,8 @@ END = 4 * SECOND
 
 def steps(long_ms: float, every: int) -> list[float]:
     """Token times of one request: 10 ms a step, each `every`-th one is longer."""
-    at, times = 0.0, []
+    at = 0.0
+    times = []
     for i in range(200):
         at += long_ms if i % every == every - 1 else 10
         times.append(at)
@@ -25,19 +26,26 @@ def test_gaps_with_a_prompt_in_their_step_are_longer() -> None:
     times = steps(30, 5)
     prompts = [record(i + 1, at - 35, [at]) for i, at in enumerate(times[4::5])]
     got = gap_figures(table(record(0, -10, times), *prompts), 0, END)
-    assert (got.alone_p50_ms, got.alone_p95_ms, got.beside_p50_ms) == (10, 10, 30)
+    assert got.alone_p50_ms == 10
+    assert got.alone_p95_ms == 10
+    assert got.beside_p50_ms == 30
     assert got.prompt_share == pytest.approx(0.2, abs=0.01)
-    assert (got.longest_prompt_share, got.late_share) == (1, 0)
-    assert (got.base_ms, got.correlation) == (pytest.approx(10), pytest.approx(1))
+    assert got.longest_prompt_share == 1
+    assert got.late_share == 0
+    assert got.base_ms == pytest.approx(10)
+    assert got.correlation == pytest.approx(1)
 
 
 def test_a_prompt_cut_into_steps_is_beside_all_of_them() -> None:
     """Its first token comes with the second of two long steps; it was computed in both."""
-    at, times, firsts = 0.0, [], []
+    at = 0.0
+    times = []
+    firsts = []
     for i in range(200):
         at += 30 if i % 10 >= 8 else 10
         times.append(at)
-        firsts += [at] if i % 10 == 9 else []
+        if i % 10 == 9:
+            firsts.append(at)
     prompts = [record(i + 1, first - 70, [first]) for i, first in enumerate(firsts)]
     rows = table(record(0, -10, times), *prompts)
     assert gap_figures(rows, 0, END).alone_p95_ms == 30
@@ -72,5 +80,5 @@ def test_dispersion_of_arrivals(sent: list[float], least: float, most: float) ->
 
 def test_tokens_of_one_event_are_late() -> None:
     """Several tokens in one event were not made at one time."""
-    one = record(0, 0, [10.0 * i for i in range(50)], tokens=[1, 2] * 25)
-    assert gap_figures(table(one), 0, 500 * MS).late_share == pytest.approx(0.5, abs=0.02)
+    rows = table(record(0, 0, [10.0 * i for i in range(50)], tokens=[1, 2] * 25))
+    assert gap_figures(rows, 0, 500 * MS).late_share == pytest.approx(0.5, abs=0.02)

@@ -25,8 +25,8 @@ def stalled(from_s: float, to_s: float, rate_per_s: int = 10, seconds: int = 60)
     for number in range(rate_per_s * seconds):
         due_ms = 1000 * number / rate_per_s
         sent_ms = 1000 * to_s if from_s <= due_ms / 1000 < to_s else due_ms
-        one = record(number, sent_ms, [sent_ms + 50])
-        rows.append(replace(one, scheduled_ns=round(due_ms * MS)))
+        request = record(number, sent_ms, [sent_ms + 50])
+        rows.append(replace(request, scheduled_ns=round(due_ms * MS)))
     return table(*rows)
 
 
@@ -51,7 +51,10 @@ def test_a_backlog_is_the_clients_own(stall_s: float, slos: list[str], n_late: i
     rows = stalled(10, 10 + stall_s)
     said = send_delay_sentence(rows, 0, END_NS, [Slo.parse(slo) for slo in slos])
     start = f"{n_late} of 600 requests were sent more than 250 ms later than they were due "
-    assert said.startswith(start) if n_late else said == ""
+    if n_late:
+        assert said.startswith(start)
+    else:
+        assert said == ""
 
 
 def test_the_sentence() -> None:
@@ -62,11 +65,12 @@ def test_the_sentence() -> None:
 
 def test_a_client_that_falls_behind_little_by_little() -> None:
     """It sends 10 requests in 1.1 s: after 2.5 s of the schedule each one is 250 ms late."""
-    due_ms = [100 * number for number in range(600)]
-    rows = [
-        replace(record(number, 1.1 * due, [1.1 * due + 190]), scheduled_ns=due * MS)
-        for number, due in enumerate(due_ms)
-    ]
+    rows = []
+    for number in range(600):
+        due_ms = 100 * number
+        sent_ms = 1.1 * due_ms
+        request = record(number, sent_ms, [sent_ms + 190])
+        rows.append(replace(request, scheduled_ns=due_ms * MS))
     said = send_delay_sentence(table(*rows), 0, END_NS, [Slo.parse("ttft_p95=500ms")])
     assert said.startswith(
         "574 of 600 requests were sent more than 250 ms later than they were due"
@@ -100,10 +104,9 @@ def test_users_of_a_closed_loop_are_ready_when_their_answer_has_ended() -> None:
 
 def test_what_could_not_be_sent_is_not_late() -> None:
     """Refused connections and dropped requests are counted as failures, not as delays."""
-    rows = [
-        replace(record(n, 5000, [], 5000, outcome), scheduled_ns=0)
-        for n, outcome in enumerate((Outcome.connect, Outcome.dropped))
-    ]
+    refused = record(0, 5000, [], 5000, Outcome.connect)
+    dropped = record(1, 5000, [], 5000, Outcome.dropped)
+    rows = [replace(request, scheduled_ns=0) for request in (refused, dropped)]
     assert late_sends(table(*rows), 0, END_NS, []) is None
 
 

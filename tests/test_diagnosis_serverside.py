@@ -119,13 +119,15 @@ vllm:spec_decode_num_accepted_tokens_per_pos_total{{engine="0",position="0"}} {a
 )
 def test_speculative_decoding(first, last, acceptance, length):
     """Acceptance by vLLM's counters, read from pages as vLLM writes them."""
-    names, samples = ("drafts", "tokens", "accepted"), []
+    names = ("drafts", "tokens", "accepted")
+    samples = []
     for at_s, counts in ((10, first), (12, last)):
         page = "vllm:num_requests_running 1\n"
         page += SPECULATING.format(**dict(zip(names, counts, strict=True))) if counts else ""
         samples.append(server_sample(page, at_s * S))
     got = to_json(server_figures(samples))
-    assert (got["spec_acceptance"], got["spec_accepted_length"]) == (acceptance, length)
+    assert got["spec_acceptance"] == acceptance
+    assert got["spec_accepted_length"] == length
 
 
 # as vLLM 0.32 writes them with --enable-mfu-metrics
@@ -168,23 +170,30 @@ def test_further_series() -> None:
     got = server_figures(
         [server_sample(page, at * S) for at, page in zip((10, 12), pages, strict=True)]
     )
-    assert (got.prompt_cached_share, got.computed_tokens_mean) == (0.25, 75)  # 250 of 1,000
-    assert (got.preemptions_per_request, got.admission_rejections) == (0.5, 4)
-    assert (got.flops_per_s, got.memory_bytes_per_s) == (2e12, 1.1e9)  # of one GPU
+    assert got.prompt_cached_share == 0.25
+    assert got.computed_tokens_mean == 75  # 250 of 1,000
+    assert got.preemptions_per_request == 0.5
+    assert got.admission_rejections == 4
+    assert got.flops_per_s == 2e12
+    assert got.memory_bytes_per_s == 1.1e9  # of one GPU
 
 
 @pytest.mark.parametrize("samples", [[], [FIRST]])
 def test_too_few_samples(samples: list[ServerSample]) -> None:
     """Nothing grew that we know of; a gauge is known from one reading."""
     got = to_json(server_figures(samples))
-    assert (got["preemptions"], got["ttft_mean_s"], got["ttft_p95_s"]) == (None, None, None)
+    assert got["preemptions"] is None
+    assert got["ttft_mean_s"] is None
+    assert got["ttft_p95_s"] is None
     assert got["running_mean"] == (4.0 if samples else None)
 
 
 def test_an_older_folder_without_buckets() -> None:
     """Means come from the sums that it has, quantiles from nowhere."""
     got = to_json(server_figures([replace(s, histograms={}) for s in (FIRST, LAST)]))
-    assert (got["ttft_mean_s"], got["queue_mean_s"], got["ttft_p95_s"]) == (0.2, 0.05, None)
+    assert got["ttft_mean_s"] == 0.2
+    assert got["queue_mean_s"] == 0.05
+    assert got["ttft_p95_s"] is None
 
 
 def test_samples_of_a_window() -> None:
@@ -222,7 +231,8 @@ def test_a_restart_is_noticed(samples: list[ServerSample], want: str) -> None:
     """A counter that fell makes the step invalid, in a sentence that says which."""
     got = reset_sentence(WINDOW, samples)
     assert got == reset_sentence(WINDOW, list(map(without_buckets, samples)))  # as while it lasts
-    assert (want in got, bool(got)) == (True, bool(want))
+    assert want in got
+    assert bool(got) == bool(want)
     if got:
         assert got.endswith("give each server's URL with --metrics-url")
 
@@ -230,15 +240,17 @@ def test_a_restart_is_noticed(samples: list[ServerSample], want: str) -> None:
 def test_nothing_is_made_of_a_restart() -> None:
     """Growth across it is not known: neither negative nor zero."""
     got = to_json(server_figures([FIRST, RESTARTED]))
-    assert (got["generation_tokens_per_s"], got["preemptions"]) == (None, None)
+    assert got["generation_tokens_per_s"] is None
+    assert got["preemptions"] is None
 
 
 def run(*states: tuple[float, float], **more: float) -> list[ServerSample]:
     """A second each of (running, waiting)."""
-    return [
-        replace(FIRST, at_ns=i * S, running=running, waiting=waiting, **more)
-        for i, (running, waiting) in enumerate(states)
-    ]
+    samples = []
+    for second, (running, waiting) in enumerate(states):
+        sample = replace(FIRST, at_ns=second * S, running=running, waiting=waiting, **more)
+        samples.append(sample)
+    return samples
 
 
 FULL = ((16.0, 9.0),) * 6
@@ -286,15 +298,17 @@ def test_seats_are_not_inferred_from_prompts(
 ) -> None:
     """With so many prompts computed at a time, each for so many steps of 10 ms."""
     each_s = steps * 0.01
-    samples = [
-        replace(
-            s,
-            prefill_sum_s=i * prompts,
-            prefill_count=i * prompts / each_s,
-            histograms={"step_tokens": Histogram(BOUNDS, (0.0, 0.0, 100.0 * engines * i), 1.0)},
+    samples = []
+    for second, sample in enumerate(run(*FULL)):
+        step_tokens = Histogram(BOUNDS, (0.0, 0.0, 100.0 * engines * second), 1.0)
+        samples.append(
+            replace(
+                sample,
+                prefill_sum_s=second * prompts,
+                prefill_count=second * prompts / each_s,
+                histograms={"step_tokens": step_tokens},
+            )
         )
-        for i, s in enumerate(run(*FULL))
-    ]
     assert infer_max_num_seqs(samples, engines) == want
 
 
@@ -302,7 +316,8 @@ def test_seats_are_not_inferred_from_what_a_gpu_ran() -> None:
     """63 of 512 slots, as prompts of 4,096 tokens share steps of 2,048."""
     damage = Damage()
     samples = read_server(LONG_PROMPTS, damage)
-    assert (len(samples), damage) == (80, Damage())
+    assert len(samples) == 80
+    assert damage == Damage()
     assert infer_max_num_seqs(samples) is None
 
 

@@ -19,21 +19,23 @@ from harness.records.record_table import RecordTable
 from harness.records.request_record import Outcome
 from harness.records.samples import ServerSample
 
-S, MS = 10**9, 10**6
+S = 10**9
+MS = 10**6
 
 
 def test_the_truth_lies_in_the_bound() -> None:
     """Windows cut out of a run in full flow: every true mean, in every seed, as it is stored."""
-    told = stored("splits")
-    assert len(told) == SEEDS
-    assert {seed: one["outside"] for seed, one in told.items() if one["outside"]} == {}
-    assert sum(one["windows"] for one in told.values()) > 2 * SEEDS
+    answers = stored("splits")
+    assert len(answers) == SEEDS
+    outside = {seed: answer["outside"] for seed, answer in answers.items()}
+    assert {seed: wrong for seed, wrong in outside.items() if wrong} == {}
+    assert sum(answer["windows"] for answer in answers.values()) > 2 * SEEDS
 
 
 def test_it_is_exact_where_a_run_begins_and_ends_empty() -> None:
     """Nothing in flight at either edge: each mean is the true one, and the parts add up."""
-    told = stored("splits")
-    assert {seed: one["inexact"] for seed, one in told.items() if one["inexact"]} == {}
+    inexact = {seed: answer["inexact"] for seed, answer in stored("splits").items()}
+    assert {seed: wrong for seed, wrong in inexact.items() if wrong} == {}
 
 
 def request(number: int, sent_ms: int, first_ms: int, done_ms: int, why: str = "ok") -> object:
@@ -62,7 +64,8 @@ def sample(
 
 # three requests of 200, 300 and 400 ms to the first token; the server saw 10 ms less of each
 THREE = [request(0, 1000, 1200, 2000), request(1, 2000, 2300, 3000), request(2, 4200, 4600, 7000)]
-EMPTY, FULL = sample(500, (5, 1.0), (5, 0.5, 0.25)), sample(8000, (8, 1.87), (8, 1.1, 0.4))
+EMPTY = sample(500, (5, 1.0), (5, 0.5, 0.25))
+FULL = sample(8000, (8, 1.87), (8, 1.1, 0.4))
 MIDDLE = sample(5000, (8, 1.87), (7, 0.9, 0.35), busy=1)
 BOTH = (500 * MS, 8000 * MS)
 CASES = {

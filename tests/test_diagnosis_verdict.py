@@ -437,29 +437,23 @@ BESIDE = {"events wait for the API server": "decode bandwidth"}
 
 def test_the_rule_that_fits() -> None:
     """One change each from a server that is full, or one whose gaps are too long."""
-    found = {
-        case: diagnose(replace(start, **change)) for case, (start, change, *_) in TABLE.items()
-    }
-    got = {case: (one.bound_by, one.confidence) for case, one in found.items()}
+    got = {}
+    for case, (start, change, *_) in TABLE.items():
+        verdict = diagnose(replace(start, **change))
+        got[case] = verdict.bound_by, verdict.confidence
     assert got == {case: (want, confidence) for case, (*_, want, confidence) in TABLE.items()}
 
 
 def test_every_other_cause_is_ruled_out_in_words() -> None:
     """A verdict says why it is none of the others, and what to turn next with its trade."""
-    ruled_out, empty, advised = {}, [], {}
-    for case, (start, change, _, _) in TABLE.items():
-        found = diagnose(replace(start, **change))
-        ruled_out[case] = [line.partition(":")[0] for line in found.ruled_out]
-        empty += [(case, line) for line in found.ruled_out if not line.partition(": ")[2]]
-        advised[case] = bool(found.evidence), bool(found.try_next)
-    wants = {case: want for case, (_, _, want, _) in TABLE.items()}
-    # what is said beside the first one is not ruled out
-    assert ruled_out == {
-        case: [n for n in RULES if n != want and n != BESIDE.get(case)]
-        for case, want in wants.items()
-    }
-    assert empty == []
-    assert advised == {case: (want != "undecided",) * 2 for case, want in wants.items()}
+    for case, (start, change, want, _) in TABLE.items():
+        verdict = diagnose(replace(start, **change))
+        names = [line.partition(":")[0] for line in verdict.ruled_out]
+        # what is said beside the first one is not ruled out
+        assert names == [n for n in RULES if n not in (want, BESIDE.get(case))], case
+        assert [line for line in verdict.ruled_out if not line.partition(": ")[2]] == [], case
+        assert bool(verdict.evidence) == (want != "undecided"), case
+        assert bool(verdict.try_next) == (want != "undecided"), case
 
 
 def test_what_nobody_says_is_never_a_figure() -> None:
@@ -468,20 +462,19 @@ def test_what_nobody_says_is_never_a_figure() -> None:
     for name, (case, (start, change, _, _)), rule in product(
         NUMBERS, TABLE.items(), RULES.values()
     ):
-        found = rule(replace(start, **change | {name: NAN}))
-        told = [found.sentence, *found.evidence, found.against]
-        wrong += [(name, case, line) for line in told if "nan" in line.lower()]
-        wrong += [(name, case, found)] * (not found.confidence <= 1)
+        finding = rule(replace(start, **change | {name: NAN}))
+        said = [finding.sentence, *finding.evidence, finding.against]
+        wrong += [(name, case, line) for line in said if "nan" in line.lower()]
+        if not finding.confidence <= 1:
+            wrong.append((name, case, finding))
     assert wrong == []
 
 
 def test_a_slot_bound_server_without_kv_usage() -> None:
     """The verdict stands, and its evidence says what is missing and whose figures these are."""
     found = diagnose(replace(FULL, kv_max=NAN, preemptions=NAN))
-    assert (found.bound_by, found.window) == (
-        "batch slots",
-        "64 users held for 30 s, 30 readings of the server",
-    )
+    assert found.bound_by == "batch slots"
+    assert found.window == "64 users held for 30 s, 30 readings of the server"
     assert list(found.evidence) == [
         "16.0 requests run on average, 16 at most",
         "max_num_seqs 16, inferred: running stays the same while requests wait",
@@ -498,47 +491,59 @@ def test_a_slot_bound_server_without_kv_usage() -> None:
 def test_without_metrics_there_is_no_verdict() -> None:
     """Long gaps alone do not say what made them long."""
     found = diagnose(VerdictInputs(64, 30, "itl"))
-    assert (found.bound_by, found.sentence) == (
-        "undecided",
-        "not decided: the server does not show its running requests",
-    )
+    assert found.bound_by == "undecided"
+    assert found.sentence == "not decided: the server does not show its running requests"
+
+
+BUSY_LEVEL = Level(
+    0,
+    20,
+    end_ns=30 * SECOND,
+    server=ServerFigures(
+        samples=30,
+        running_mean=12.5,
+        kv_usage_max=0.6,
+        kv_usage_fullest_max=0.98,
+        kv_usage_mean=0.5,
+        preemptions=3,
+        ttft_mean_s=0.3,
+        engine_cores=0.4,
+        api_server_cores=12,
+        api_server_threads=16,
+    ),
+    gpu=GpuFigures(util_pct_mean=88, sm_clock_mhz_mean=1400, throttled="power cap 40%"),
+    client=ClientFigures({"ttft_p95": 0.01}, cpu={"main": 0.2, "worker 0": 0.7}),
+    gaps=GapFigures(p50_ms=20, base_ms=15, mean_ms=20),
+)
+LOW_LEVEL = replace(
+    BUSY_LEVEL,
+    users=2,
+    gpu=GpuFigures(util_pct_mean=85, sm_clock_mhz_mean=2000),
+    gaps=GapFigures(p50_ms=9),
+)
 
 
 def test_the_facts_of_a_step() -> None:
     """Of the entry's own figures; the fullest engine's KV cache counts, a busy level's clock."""
-    step = Level(
-        0,
-        20,
-        end_ns=30 * SECOND,
-        server=ServerFigures(
-            samples=30,
-            running_mean=12.5,
-            kv_usage_max=0.6,
-            kv_usage_fullest_max=0.98,
-            kv_usage_mean=0.5,
-            preemptions=3,
-            ttft_mean_s=0.3,
-            engine_cores=0.4,
-            api_server_cores=12,
-            api_server_threads=16,
-        ),
-        gpu=GpuFigures(util_pct_mean=88, sm_clock_mhz_mean=1400, throttled="power cap 40%"),
-        client=ClientFigures({"ttft_p95": 0.01}, cpu={"main": 0.2, "worker 0": 0.7}),
-        gaps=GapFigures(p50_ms=20, base_ms=15, mean_ms=20),
-    )
-    low = replace(
-        step,
-        users=2,
-        gpu=GpuFigures(util_pct_mean=85, sm_clock_mhz_mean=2000),
-        gaps=GapFigures(p50_ms=9),
-    )
-    found = VerdictInputs.of(step, [low, step], "ttft", 250, MaxNumSeqs(8, Source.GIVEN, engines=2))
-    assert (found.users, found.seconds, found.broken, found.limit_ms) == (20, 30, "ttft", 250)
-    assert (found.kv_max, found.preemptions) == (0.98, 3)
-    assert (found.ttft_ms, found.gpu_util, found.clock_share) == (300, 0.88, 0.7)
-    assert (found.client_cores, found.instrument_share, found.engine_cores) == (0.7, 0.01, 0.4)
-    assert (found.slots, found.slots_source, found.low_gap_ms) == (16, "given", 9)
-    assert (found.api_cores, found.api_threads) == (0.75, 16)  # of each thread
+    max_num_seqs = MaxNumSeqs(8, Source.GIVEN, engines=2)
+    found = VerdictInputs.of(BUSY_LEVEL, [LOW_LEVEL, BUSY_LEVEL], "ttft", 250, max_num_seqs)
+    assert found.users == 20
+    assert found.seconds == 30
+    assert found.broken == "ttft"
+    assert found.limit_ms == 250
+    assert found.kv_max == 0.98
+    assert found.preemptions == 3
+    assert found.ttft_ms == 300
+    assert found.gpu_util == 0.88
+    assert found.clock_share == 0.7
+    assert found.client_cores == 0.7
+    assert found.instrument_share == 0.01
+    assert found.engine_cores == 0.4
+    assert found.slots == 16
+    assert found.slots_source == "given"
+    assert found.low_gap_ms == 9
+    assert found.api_cores == 0.75
+    assert found.api_threads == 16  # of each thread
     assert found.prompt_part == 0.25  # 15 of 20 ms without prompts
     assert np.isnan([found.queue_ms, found.waiting, found.dispersion]).all()  # nobody says
 

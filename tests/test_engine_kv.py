@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -16,7 +16,8 @@ def test_private_blocks_are_counted() -> None:
     kv = KvBlocks(10)
     assert [kv.take(4), kv.take(7), kv.take(6), kv.take(1)] == [True, False, True, False]
     kv.give(4)
-    assert (kv.used, kv.available) == (6, 4)
+    assert kv.used == 6
+    assert kv.available == 4
 
 
 def cached(kv: KvBlocks, hashes: list[int]) -> None:
@@ -56,7 +57,8 @@ def test_published_twice_is_kept_once() -> None:
     kv = KvBlocks(10)
     assert kv.take(4)
     assert [kv.publish([1, 2]), kv.publish([1, 3])] == [[1, 2], [3]]
-    assert (kv.private, kv.used) == (1, 4)
+    assert kv.private == 1
+    assert kv.used == 4
 
 
 @pytest.mark.parametrize(
@@ -78,39 +80,60 @@ def test_what_is_in_use_is_never_evicted() -> None:
     kv = KvBlocks(4)
     cached(kv, [1, 2])
     kv.share([1])
-    assert (kv.available, kv.take(4), kv.take(3)) == (3, False, True)
+    assert kv.available == 3
+    assert kv.take(4) is False
+    assert kv.take(3) is True
     kv.give(3)
     kv.reset()
     assert kv.find([1, 2]) == 1
+
+
+class Held(NamedTuple):
+    """The blocks of a request."""
+
+    private: int
+    shared: list[int]
+
+
+def come(kv: KvBlocks, data: Any) -> list[Held]:
+    """A request of one of three families of prompts; none where there is no room for it."""
+    family = 100 * data.draw(st.integers(0, 2))
+    hashes = [family + i for i in range(data.draw(st.integers(0, 5)))]
+    found = hashes[: kv.find(hashes)]
+    kv.share(found)
+    fresh = len(hashes) - len(found) + data.draw(st.integers(0, 2))
+    if not kv.take(fresh):
+        kv.release(found)
+        return []
+    new = kv.publish(hashes[len(found) :])
+    return [Held(fresh - len(new), found + new)]
+
+
+def leave(kv: KvBlocks, request: Held) -> None:
+    """It has ended."""
+    kv.give(request.private)
+    kv.release(request.shared)
 
 
 @given(st.data())
 def test_blocks_never_leak(data: Any) -> None:
     """Requests come, share, publish and leave at random; what they hold is what is used."""
     kv = KvBlocks(12)
-    held: list[tuple[int, list[int]]] = []  # (private, shared) of each request
+    held: list[Held] = []
     for _ in range(data.draw(st.integers(0, 30))):
         if held and data.draw(st.booleans()):
-            private, shared = held.pop(data.draw(st.integers(0, len(held) - 1)))
-            kv.give(private)
-            kv.release(shared)
+            leave(kv, held.pop(data.draw(st.integers(0, len(held) - 1))))
         else:
-            family = 100 * data.draw(st.integers(0, 2))
-            hashes = [family + i for i in range(data.draw(st.integers(0, 5)))]
-            found = hashes[: kv.find(hashes)]
-            kv.share(found)
-            fresh = len(hashes) - len(found) + data.draw(st.integers(0, 2))
-            if kv.take(fresh):
-                new = kv.publish(hashes[len(found) :])
-                held.append((fresh - len(new), found + new))
-            else:
-                kv.release(found)
-        shared_now = {value for _, shared in held for value in shared}
-        assert kv.used == sum(private for private, _ in held) + len(shared_now) <= kv.total
+            held += come(kv, data)
+        shared_now = {value for request in held for value in request.shared}
+        assert kv.used == sum(request.private for request in held) + len(shared_now)
+        assert kv.used <= kv.total
         assert kv.used + kv.available == kv.total
-        assert all(kv.find(shared) == len(shared) for _, shared in held)
-    for private, shared in held:
-        kv.give(private)
-        kv.release(shared)
-    assert (kv.used, kv.private, kv.available) == (0, 0, 12)
+        for request in held:
+            assert kv.find(request.shared) == len(request.shared)
+    for request in held:
+        leave(kv, request)
+    assert kv.used == 0
+    assert kv.private == 0
+    assert kv.available == 12
     assert kv.take(12)

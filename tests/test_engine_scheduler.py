@@ -11,21 +11,29 @@ from engine_play import Ask, Game, emitted, seen, small
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.engine.scheduler import Scheduler
+from harness.engine.scheduler import Scheduler, Sequence
 from harness.engine.shapes import MODELS, Roofline, roofline
 from harness.memory.cards import GPUS
 
-ASKS = st.lists(
-    st.builds(
-        Ask,
-        step=st.integers(0, 30),
-        prompt=st.integers(1, 20),
-        output=st.integers(1, 12),
-        # one of three families of prompts: blocks of the same number are the same block
-        hashes=st.integers(0, 3).map(lambda f: tuple(range(10 * f, 10 * f + 5)) if f else ()),
-    ),
-    max_size=14,
-).map(lambda asks: [ask._replace(hashes=ask.hashes[: ask.prompt // 4]) for ask in asks])
+
+def family_hashes(family: int) -> tuple[int, ...]:
+    """Blocks of one of three families of prompts; family 0 has none. The same number, one block."""
+    return tuple(range(10 * family, 10 * family + 5)) if family else ()
+
+
+def with_full_blocks(asks: list[Ask]) -> list[Ask]:
+    """Only as many hashes as the prompt fills blocks of 4."""
+    return [ask._replace(hashes=ask.hashes[: ask.prompt // 4]) for ask in asks]
+
+
+ASK = st.builds(
+    Ask,
+    step=st.integers(0, 30),
+    prompt=st.integers(1, 20),
+    output=st.integers(1, 12),
+    hashes=st.integers(0, 3).map(family_hashes),
+)
+ASKS = st.lists(ASK, max_size=14).map(with_full_blocks)
 ENGINES = st.fixed_dictionaries(
     {
         "num_gpu_blocks": st.sampled_from([8, 9, 13, 64]),
@@ -42,22 +50,33 @@ def test_any_load(asks: list[Ask], options: dict[str, Any], aborts: dict[int, in
     """Each request has exactly its tokens, each time as said; at the end nothing is held."""
     game = Game(small(**options)).play(asks, aborts)
     engine = game.engine
-    assert (engine.kv.used, engine.kv.private, engine.kv_tokens, engine.decode_count) == (0,) * 4
+    assert engine.kv.used == 0
+    assert engine.kv.private == 0
+    assert engine.kv_tokens == 0
+    assert engine.decode_count == 0
     assert len(game.sequences) == len(asks)
-    for one in game.sequences:
-        assert emitted(one) == seen(game.plans, one.request_id)
-        if one.finished_ns < 0:
-            assert one.request_id in aborts.values()
-            continue
-        assert emitted(one) == one.output_tokens
-        assert one.first_token_ns == engine.step_ends[one.spans[0][0]]
-        assert one.finished_ns == engine.step_ends[one.spans[-1][1] - 1]
-        assert one.arrived_ns <= one.scheduled_ns < one.first_token_ns <= one.finished_ns
-        assert len(one.spans) <= one.preemptions + 1
+    for sequence in game.sequences:
+        assert emitted(sequence) == seen(game.plans, sequence.request_id)
+        if sequence.finished_ns < 0:
+            assert sequence.request_id in aborts.values()
+        else:
+            check_finished(sequence, engine.step_ends)
     assert engine.generation_tokens_total == sum(map(emitted, game.sequences))
-    begun = [one.prompt_tokens for one in game.sequences if one.first_token_ns >= 0]
-    assert engine.prompt_tokens_total == sum(begun)
-    assert engine.preemptions_total == sum(one.preemptions for one in game.sequences)
+    begun = [sequence for sequence in game.sequences if sequence.first_token_ns >= 0]
+    assert engine.prompt_tokens_total == sum(sequence.prompt_tokens for sequence in begun)
+    assert engine.preemptions_total == sum(sequence.preemptions for sequence in game.sequences)
+
+
+def check_finished(sequence: Sequence, step_ends: list[int]) -> None:
+    """It has all its tokens; its times are ends of steps, in order."""
+    assert emitted(sequence) == sequence.output_tokens
+    first_step, _ = sequence.spans[0]
+    _, after_last_step = sequence.spans[-1]
+    assert sequence.first_token_ns == step_ends[first_step]
+    assert sequence.finished_ns == step_ends[after_last_step - 1]
+    assert sequence.arrived_ns <= sequence.scheduled_ns < sequence.first_token_ns
+    assert sequence.first_token_ns <= sequence.finished_ns
+    assert len(sequence.spans) <= sequence.preemptions + 1
 
 
 @given(ASKS, st.integers(32, 40))
@@ -67,7 +86,8 @@ def test_whole_prompts(asks: list[Ask], budget: int) -> None:
     game = Game(small(**options)).play(asks)
     for plan in game.plans:
         assert plan.first == plan.admitted
-    assert [emitted(one) for one in game.sequences] == [one.output_tokens for one in game.sequences]
+    for sequence in game.sequences:
+        assert emitted(sequence) == sequence.output_tokens
 
 
 @pytest.mark.parametrize(
@@ -101,8 +121,10 @@ def test_a_preempted_request_is_computed_again() -> None:
     """
     game = Game(small(num_gpu_blocks=8)).play([Ask(0, 12, 20), Ask(0, 12, 20)])
     first, second = game.sequences
-    assert (first.preemptions, second.preemptions) == (0, 1)
-    assert (first.spans, second.spans) == ([[0, 20]], [[0, 5], [20, 35]])
+    assert first.preemptions == 0
+    assert second.preemptions == 1
+    assert first.spans == [[0, 20]]
+    assert second.spans == [[0, 5], [20, 35]]
     assert [plan.prompt_tokens for plan in game.plans if plan.prompt_tokens] == [24, 17]
     assert game.engine.prompt_tokens_total == 24  # as vLLM: once for each request
 
@@ -117,9 +139,9 @@ def test_a_repeated_prompt_is_found(prompt: int, blocks: int, cached: int) -> No
     game = Game(small()).play([Ask(0, prompt, 2, hashes), Ask(5, prompt, 2, hashes)])
     assert [one.cached_tokens for one in game.sequences] == [0, cached]
     assert [plan.prompt_tokens for plan in game.plans if plan.first] == [prompt, prompt - cached]
-    engine = game.engine
-    got = engine.prefix_queries_total, engine.prefix_hits_total, engine.prompt_tokens_total
-    assert got == (2 * prompt, cached, 2 * prompt)
+    assert game.engine.prefix_queries_total == 2 * prompt
+    assert game.engine.prefix_hits_total == cached
+    assert game.engine.prompt_tokens_total == 2 * prompt
 
 
 def test_own_blocks_found_after_a_preemption_are_no_hits() -> None:
@@ -128,7 +150,8 @@ def test_own_blocks_found_after_a_preemption_are_no_hits() -> None:
     game = Game(small(num_gpu_blocks=8)).play(asks)
     engine = game.engine
     assert engine.preemptions_total > 0
-    assert (engine.prefix_queries_total, engine.prefix_hits_total) == (24, 0)
+    assert engine.prefix_queries_total == 24
+    assert engine.prefix_hits_total == 0
 
 
 def test_prompts_computed_at_once_are_not_shared() -> None:
@@ -139,8 +162,10 @@ def test_prompts_computed_at_once_are_not_shared() -> None:
 
 def test_the_cache_can_be_switched_off() -> None:
     """Then nothing is asked and nothing is kept."""
-    game = Game(small(enable_prefix_caching=False)).play([Ask(n, 9, 2, (1, 2)) for n in (0, 5)])
-    assert game.engine.prefix_queries_total == game.engine.prefix_hits_total == 0
+    asks = [Ask(0, 9, 2, (1, 2)), Ask(5, 9, 2, (1, 2))]
+    game = Game(small(enable_prefix_caching=False)).play(asks)
+    assert game.engine.prefix_queries_total == 0
+    assert game.engine.prefix_hits_total == 0
 
 
 def ends(**options: Any) -> list[int]:
@@ -161,8 +186,9 @@ def test_a_step_lasts_as_the_roofline_says() -> None:
     config = small(time_scale=2.0)
     game = Game(config).play([Ask(0, 5, 4), Ask(0, 5, 4)])
     model = roofline(MODELS[config.model], GPUS[config.gpu])
-    want = [model.step_ns(2, kv, tokens) for kv, tokens in ((0, 10), (12, 2), (14, 2), (16, 2))]
-    assert [plan.duration_ns for plan in game.plans] == [int(2 * ns) for ns in want]
+    kv_and_tokens = ((0, 10), (12, 2), (14, 2), (16, 2))
+    want = [int(2 * model.step_ns(2, kv, tokens)) for kv, tokens in kv_and_tokens]
+    assert [plan.duration_ns for plan in game.plans] == want
 
 
 def lines_run(sequences: int) -> list[int]:
@@ -204,7 +230,8 @@ def test_steps_with_prompts(tokens: int, prompt: int, want: float) -> None:
 
 def test_decoding_costs_the_same_for_one_as_for_a_thousand() -> None:
     """Counted in lines that run: a step in which nobody comes or goes touches no sequence."""
-    one, thousand = lines_run(1), lines_run(1000)
+    one = lines_run(1)
+    thousand = lines_run(1000)
     assert one == thousand
     assert 0 < max(thousand) < 100
 
@@ -214,8 +241,8 @@ def test_leaving_the_queue_is_no_trouble() -> None:
     game = Game(small(max_num_seqs=1))
     running, waiting, last = (game.add(Ask(0, 4, 5)) for _ in range(3))
     game.step()
-    for one in (running, waiting, waiting, running):
-        game.engine.abort(one)
+    for sequence in (running, waiting, waiting, running):
+        game.engine.abort(sequence)
     assert game.engine.kv.used == 0
     game.play([])
     game.engine.abort(last)

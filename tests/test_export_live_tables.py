@@ -84,7 +84,10 @@ def test_failures_are_infinite_and_parts_are_left_out() -> None:
     counts.put([record(n, 5, outcome=Outcome.timeout) for n in range(70, 100)])
     counts.put([record(100, 1, outcome=Outcome.open)])
     _, n, p50, p90, *_, largest = row(tables, "ttft")
-    assert (n, p50, p90, largest) == (100, 100.0, "inf", "inf")
+    assert n == 100
+    assert p50 == 100.0
+    assert p90 == "inf"
+    assert largest == "inf"
     tables.clear()
     assert row(tables, "ttft")[1] == 0
 
@@ -92,11 +95,13 @@ def test_failures_are_infinite_and_parts_are_left_out() -> None:
 @pytest.mark.parametrize("pieces", [[0], [1], [3, 0, 9], [1] * 200, [50_000, 1, 50_000]])
 def test_all_values_count_however_they_come(pieces: list[int]) -> None:
     """Within 0.1% of the order statistics of all of them, the largest exact."""
-    latencies, rng = RunLatencies(), np.random.default_rng(1)
+    latencies = RunLatencies()
+    rng = np.random.default_rng(1)
     values = [rng.lognormal(16, 1.5, size) for size in pieces]
     for piece in values:
         latencies.take("itl", piece)
-    seen, ordered = latencies.look()["itl"], np.sort(np.concatenate(values))
+    seen = latencies.look()["itl"]
+    ordered = np.sort(np.concatenate(values))
     assert seen.n == len(ordered)
     got = [seen.quantile(q) for q in QUANTILES.values()]
     want = [quantile(ordered, q) for q in QUANTILES.values()]

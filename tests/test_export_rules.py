@@ -28,7 +28,8 @@ from harness.report.report_data import ReportData
 
 ROOT = Path(__file__).parents[1]
 MS = 1_000_000
-QUEUE, DECODE = "queueing and prefill", "decode scheduling and memory pressure"
+QUEUE = "queueing and prefill"
+DECODE = "decode scheduling and memory pressure"
 BOTH = f"p95 TTFT and p95 ITL are over their limits: inspect {QUEUE}, and inspect {DECODE}"
 NAMES = {"ttft": "InspectQueueingAndPrefill", "itl": "InspectDecodeAndMemory"}
 SLOS = (Slo("ttft", 0.95, 500 * MS), Slo("itl", 0.95, 50 * MS))
@@ -38,7 +39,8 @@ def test_limits_are_those_of_the_p95s():
     """Other quantiles and other latencies route nothing; the stricter of two counts."""
     given = ("ttft_p99=2s", "ttft_p95=900ms", "ttft_p95=700ms", "ttft_p95=800ms", "e2e_p95=9s")
     ttft, itl = p95_limits_ns(Slo.parse(text) for text in given)
-    assert (ttft, isnan(itl)) == (700 * MS, True)
+    assert ttft == 700 * MS
+    assert isnan(itl)
 
 
 def level(users: int, ttft: float, itl: float, decision: str = "fail") -> Level:
@@ -102,24 +104,29 @@ SOURCES = {
 
 def quadrant(source: str, ttft_bad: bool, itl_bad: bool) -> dict[str, object]:
     """One case of `promtool test rules`: after ten minutes exactly these alerts fire."""
-    *names, labels = SOURCES[source]
+    ttft, itl, labels = SOURCES[source]
     where = ",".join(f'{k}="{v}"' for k, v in {**labels, "instance": "a"}.items())
-    series, cases = [], []
-    known = {(a.name, a.labels["seen_by"]): a for a in routing_alerts(500 * MS, 50 * MS)}
-    for key, name, limit_s, bad in zip(
-        ("ttft", "itl"), names, (0.5, 0.05), (ttft_bad, itl_bad), strict=True
-    ):
-        series += buckets(str(name), limit_s, where, bad)
-        alert = known[NAMES[key], source]
-        text = alert.annotations["description"].replace(
-            "{{ $value | humanizeDuration }}", "975ms" if key == "ttft" else "97.5ms"
-        )
-        said = {**alert.annotations, "description": text}
-        fires = {"exp_labels": {**alert.labels, **labels}, "exp_annotations": said}
-        cases.append(
-            {"eval_time": "10m", "alertname": alert.name, "exp_alerts": [fires] if bad else []}
-        )
+    series = buckets(ttft, 0.5, where, ttft_bad) + buckets(itl, 0.05, where, itl_bad)
+    cases = [
+        routing_case(source, "ttft", labels, "975ms", ttft_bad),
+        routing_case(source, "itl", labels, "97.5ms", itl_bad),
+    ]
     return {"interval": "15s", "input_series": series, "alert_rule_test": cases}
+
+
+def routing_case(
+    source: str, key: str, labels: dict[str, str], p95: str, bad: bool
+) -> dict[str, object]:
+    """Whether the alert of this latency fires, and with which words."""
+    known = {(a.name, a.labels["seen_by"]): a for a in routing_alerts(500 * MS, 50 * MS)}
+    alert = known[NAMES[key], source]
+    description = alert.annotations["description"]
+    text = description.replace("{{ $value | humanizeDuration }}", p95)
+    fires = {
+        "exp_labels": {**alert.labels, **labels},
+        "exp_annotations": {**alert.annotations, "description": text},
+    }
+    return {"eval_time": "10m", "alertname": alert.name, "exp_alerts": [fires] if bad else []}
 
 
 def test_routing_rules_fire_in_their_quadrant(tmp_path):
@@ -199,27 +206,34 @@ def test_the_threshold_of_a_simulated_server_says_so(tmp_path):
 def test_threshold_without_the_servers_figures(tmp_path):
     """Then a user counts as a request, and the sentence says so."""
     found = threshold(folder(tmp_path, {**KNEE, "levels": []}))
-    assert (found.requests, isnan(found.share)) == (40, True)
+    assert found.requests == 40
+    assert isnan(found.share)
     assert found.sentence == (
         "Measured: ttft_p95=500ms and itl_p95=50ms holds up to 40 concurrent users at least (the "
         "knee is 48); the server's own count of them is not known."
     )
 
 
+def requests_of(
+    instance: str, model: str, engine: int, *, running: int, waiting: int
+) -> list[dict[str, str]]:
+    """What an engine of a replica says for ten minutes."""
+    labels = f'{{job="vllm",instance="{instance}",model_name="{model}",engine="{engine}"}}'
+    return [
+        {"series": f"vllm:num_requests_running{labels}", "values": f"{running}x40"},
+        {"series": f"vllm:num_requests_waiting{labels}", "values": f"{waiting}x40"},
+    ]
+
+
 def test_knee_rules(tmp_path):
     """The alert fires above the threshold on one replica, for this model, and not at it."""
     text = knee_file(threshold(folder(tmp_path, KNEE)))
     assert check_rules(text, tmp_path).count("SUCCESS: 5 rules found") == 1  # and four that route
-    of = '{job="vllm",instance="%s",model_name="%s",engine="%d"}'
-    values = {  # replica b: 16 + 16 = 32; replica a 31 in two engines; another model more
-        ("b", 'qwen\\"7b', 0): (16, 16),
-        ("a", 'qwen\\"7b', 0): (10, 5), ("a", 'qwen\\"7b', 1): (10, 6),
-        ("c", "other", 0): (90, 90),
-    }  # fmt: skip
-    series = [
-        {"series": f"vllm:num_requests_{kind}{of % labels}", "values": f"{n}x40"}
-        for labels, pair in values.items()
-        for kind, n in zip(("running", "waiting"), pair, strict=True)
+    series = [  # replica b: 16 + 16 = 32; replica a 31 in two engines; another model more
+        *requests_of("b", 'qwen\\"7b', 0, running=16, waiting=16),
+        *requests_of("a", 'qwen\\"7b', 0, running=10, waiting=5),
+        *requests_of("a", 'qwen\\"7b', 1, running=10, waiting=6),
+        *requests_of("c", "other", 0, running=90, waiting=90),
     ]
     fires = {
         "exp_labels": {
@@ -242,18 +256,8 @@ def test_knee_rules(tmp_path):
         "eval_time": "5m",
         "exp_samples": [{"labels": "{}", "value": 63}],
     }
-    run_rules(
-        text,
-        tmp_path,
-        [
-            {
-                "interval": "15s",
-                "input_series": series,
-                "alert_rule_test": [case],
-                "promql_expr_test": [total],
-            }
-        ],
-    )
+    rules = {"alert_rule_test": [case], "promql_expr_test": [total]}
+    run_rules(text, tmp_path, [{"interval": "15s", "input_series": series, **rules}])
 
 
 def form(run: Path, name: str, *options: str) -> dict[str, Any]:
@@ -359,16 +363,16 @@ def test_endpoint_picker(tmp_path):
         "utilization-detector": {"queueDepthThreshold": 22},
     }
     scorers = ["queue-scorer", "prefix-cache-scorer"]
+    plugins = [{"type": name, "parameters": given} for name, given in picked.items()]
+    plugins += [{"type": name} for name in scorers]
+    profile = [{"pluginRef": name} for name in (*picked, *scorers)]
     assert found == {
         "apiVersion": "llm-d.ai/v1alpha1",
         "kind": "EndpointPickerConfig",
         "featureGates": ["flowControl"],
-        "plugins": [{"type": name, "parameters": given} for name, given in picked.items()]
-        + [{"type": name} for name in scorers],
+        "plugins": plugins,
         "flowControl": {"saturationDetector": {"pluginRef": "concurrency-detector"}},
-        "schedulingProfiles": [
-            {"name": "default", "plugins": [{"pluginRef": name} for name in (*picked, *scorers)]}
-        ],
+        "schedulingProfiles": [{"name": "default", "plugins": profile}],
     }
 
 
@@ -377,30 +381,19 @@ def test_prefill_speed_comes_from_the_records(tmp_path):
     run = folder(tmp_path, SERVED)
     writer = RecordWriter(RunFolder(run), 0)
     for number in range(400):
-        sent, tokens = number * 10**9, 600 + number * 7
+        sent = number * 10**9
+        tokens = 600 + number * 7
         first = sent + 20 * MS + 50_000 * tokens + (number * 7919 % 13) * MS  # and part of a step
-        writer.put(
-            [
-                RequestRecord(
-                    0,
-                    number,
-                    0,
-                    sent,
-                    first,
-                    Outcome.ok,
-                    prompt_tokens=tokens,
-                    at_ns=array("q", [first]),
-                    not_before_ns=array("q", [first]),
-                    tokens=array("q", [1]),
-                )
-            ]
+        at_ns = array("q", [first])
+        events = {"at_ns": at_ns, "not_before_ns": at_ns, "tokens": array("q", [1])}
+        request = RequestRecord(
+            0, number, 0, sent, first, Outcome.ok, prompt_tokens=tokens, **events
         )
+        writer.put([request])
     writer.close()
-    (given,) = [
-        plugin["parameters"]
-        for plugin in form(run, "llm-d")["plugins"]
-        if plugin["type"] == "prefix-cache-affinity-filter"
-    ]
+    plugins = form(run, "llm-d")["plugins"]
+    (affinity,) = [one for one in plugins if one["type"] == "prefix-cache-affinity-filter"]
+    given = affinity["parameters"]
     assert given["peakPrefillThroughput"] == pytest.approx(20_000, rel=0.02)
     assert given["maxTTFTPenaltyMs"] == 500
 
@@ -417,6 +410,14 @@ def test_admission(tmp_path, capsys, knee, flags):
     """The flags of vLLM."""
     assert main(["rules", str(folder(tmp_path, knee)), "--form", "admission"]) == 0
     assert capsys.readouterr().out.splitlines(keepends=True)[-1] == flags
+
+
+def mix_alert(what: str, tokens: int) -> dict[str, dict[str, str]]:
+    """Prompts or outputs are not as long as they were when the knee was measured."""
+    labels = {"severity": "warning", "tokens": what, "job": "vllm", "model_name": 'qwen"7b'}
+    summary = f"{what}s are not of the {tokens} tokens that the knee was measured with"
+    annotations = {"summary": summary, "description": "The knee is another; measure it with them."}
+    return {"exp_labels": labels, "exp_annotations": annotations}
 
 
 @pytest.mark.parametrize(
@@ -437,23 +438,8 @@ def test_the_rule_of_the_mix_fires(tmp_path, prompt, output, fire):
         {"series": f"vllm:{name}_total{labels}", "values": f"0+{15 * rate}x200"}
         for name, rate in rates.items()
     ]
-    alerts = [
-        {
-            "exp_labels": {
-                "severity": "warning",
-                "tokens": what,
-                "job": "vllm",
-                "model_name": 'qwen"7b',
-            },
-            "exp_annotations": {
-                "summary": f"{what}s are not of the {tokens} tokens that the knee was measured "
-                "with",
-                "description": "The knee is another; measure it with them.",
-            },
-        }
-        for what, tokens in (("prompt", 512), ("output", 64))
-        if what in fire
-    ]
+    measured = {"prompt": 512, "output": 64}
+    alerts = [mix_alert(what, tokens) for what, tokens in measured.items() if what in fire]
     case = {"eval_time": "45m", "alertname": "RequestMixLeft", "exp_alerts": alerts}
     run_rules(
         text, tmp_path, [{"interval": "15s", "input_series": series, "alert_rule_test": [case]}]

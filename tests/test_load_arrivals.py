@@ -1,7 +1,10 @@
 """Open-loop schedules: when requests are due, and which process sends them. Pure and seeded."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from itertools import chain, pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -13,6 +16,9 @@ from harness.load.arrivals import Due, Schedule, Stripe, offsets_ns, parse_arriv
 from harness.load.plan import plan, seeded_random
 from harness.load.workloads import WORKLOADS
 from harness.senders.drive_options import DriveOptions
+
+if TYPE_CHECKING:
+    from harness.senders.driver import Driver
 
 
 @pytest.mark.parametrize("rate_per_s", [0.01, 0.3, 7.0, 20.0, 333.33, 10_000.0])
@@ -33,8 +39,10 @@ def test_gaps_have_the_distribution_asked_for(arrivals: str, shape: float) -> No
     above 1%, and gaps of another shape are found out by every seed.
     """
     told = stored("gaps")[arrivals, shape]
-    p, wrong = np.array(told["p"]), np.array(told["wrong"])
-    assert (len(p), len(wrong)) == (len(SEEDS), len(SEEDS))
+    p = np.array(told["p"])
+    wrong = np.array(told["wrong"])
+    assert len(p) == len(SEEDS)
+    assert len(wrong) == len(SEEDS)
     assert kolmogorov(p) > 0.01
     assert 2 <= (p < 0.05).sum() <= 20
     assert (wrong < 0.05).all()
@@ -54,23 +62,28 @@ def test_stripes_have_neither_gaps_nor_repeats(arrivals: str, processes: int) ->
         Schedule(1, 10.0, 5 * 10**9),
     ]
 
-    def sent(worker: int, processes: int) -> list[Due]:
-        stripe = Stripe(arrivals, 5, worker, processes)
-        found = [stripe.ahead()]  # nothing is known yet
-        for schedule in schedules:
-            stripe.tell(schedule)
-        while (due := stripe.ahead()) is not None and due.at_ns < 9 * 10**9:
-            assert stripe.ahead() is due  # until it is taken
-            stripe.take()
-            found.append(due)
-        return [due for due in found if due is not None]
-
-    alone = sent(0, 1)
-    striped = [sent(worker, processes) for worker in range(processes)]
+    alone = sent(Stripe(arrivals, 5, 0, 1), schedules)
+    striped = [
+        sent(Stripe(arrivals, 5, worker, processes), schedules) for worker in range(processes)
+    ]
     assert sorted(chain(*striped), key=lambda due: (due.level, due.number)) == alone
-    numbers = [[due.number for due in alone if due.level == level] for level in (0, 1)]
-    assert numbers == [list(range(len(numbers[0]))), list(range(len(numbers[1])))]
+    for level in (0, 1):
+        numbers = [due.number for due in alone if due.level == level]
+        assert numbers == list(range(len(numbers)))
     assert {due.number % processes for due in striped[-1]} <= {processes - 1}
+
+
+def sent(stripe: Stripe, schedules: list[Schedule]) -> list[Due]:
+    """What this process sends of them, until 9 s."""
+    before = stripe.ahead()  # nothing is known yet
+    for schedule in schedules:
+        stripe.tell(schedule)
+    requests = [] if before is None else [before]
+    while (due := stripe.ahead()) is not None and due.at_ns < 9 * 10**9:
+        assert stripe.ahead() is due  # until it is taken
+        stripe.take()
+        requests.append(due)
+    return requests
 
 
 @pytest.mark.parametrize(
@@ -99,20 +112,30 @@ def test_requests_do_not_depend_on_the_number_of_processes() -> None:
 
     options = DriveOptions("http://127.0.0.1:1", "m", WORKLOADS["chat"], seed=3, run_id="r")
 
-    def closed(processes: int) -> dict[int, list[object]]:
-        drivers = [
-            Driver(replace(options, processes=processes), worker) for worker in range(processes)
-        ]
-        users = {driver.new_user(): driver for _ in range(10 // processes) for driver in drivers}
-        return {user: [users[user].next_spec(user) for _ in range(4)] for user in sorted(users)}
+    def drivers(processes: int) -> list[Driver]:
+        split = replace(options, processes=processes)
+        return [Driver(split, worker) for worker in range(processes)]
 
-    want = {u: [plan(WORKLOADS["chat"], 3, u, i, run_id="r") for i in range(4)] for u in range(10)}
-    assert [closed(processes) for processes in (1, 2, 5)] == [want] * 3
-    due, other = Due(1, 7, 0), Due(2, 7, 0)
-    drivers = [Driver(replace(options, processes=n), worker) for n, worker in ((1, 0), (5, 2))]
-    first, second = (driver.due_spec(due) for driver in drivers)
-    assert first == second != drivers[0].due_spec(other)
-    assert first.text not in {spec.text for each in want.values() for spec in each}
+    planned = {}
+    for user in range(10):
+        planned[user] = [plan(WORKLOADS["chat"], 3, user, i, run_id="r") for i in range(4)]
+    for processes in (1, 2, 5):
+        assert closed_loop(drivers(processes)) == planned
+    due = Due(1, 7, 0)
+    alone = drivers(1)[0]
+    spec = alone.due_spec(due)
+    assert spec == drivers(5)[2].due_spec(due)  # 7 modulo 5
+    assert spec != alone.due_spec(Due(2, 7, 0))
+    assert spec.text not in {closed.text for specs in planned.values() for closed in specs}
+
+
+def closed_loop(drivers: list[Driver]) -> dict[int, list[object]]:
+    """The first four requests of each of ten users."""
+    of_user = {}
+    for _ in range(10 // len(drivers)):
+        for driver in drivers:
+            of_user[driver.new_user()] = driver
+    return {user: [of_user[user].next_spec(user) for _ in range(4)] for user in sorted(of_user)}
 
 
 def test_a_worker_that_joins_later_has_users_of_its_own() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -38,10 +39,15 @@ def trace(*rows: tuple[int, list[int]], at_ms: int | None = None) -> list[dict[s
     ]
 
 
+def lines(rows: Iterable[object]) -> str:
+    """As JSON lines."""
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
 def source(folder: Path, rows: list[dict[str, object]], **more: object) -> DataSource:
     """A file of these rows."""
     path = folder / "rows.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path.write_text(lines(rows))
     data = DataSource(str(path), CHAT, **more)  # type: ignore[arg-type]
     data.workload = data.as_workload(None)
     return data
@@ -73,22 +79,27 @@ def test_rows_go_out_as_they_are(
     data = source(tmp_path, [row])
     for number in (0, 1, 17):
         spec = data.spec(number)
-        assert (spec.text, spec.messages, spec.tools) == (text, messages, tools)
-        assert (spec.output_tokens, spec.token_ids) == (output, ())
+        assert spec.text == text
+        assert spec.messages == messages
+        assert spec.tools == tools
+        assert spec.output_tokens == output
+        assert spec.token_ids == ()
 
 
 def test_a_salt_begins_the_first_text(tmp_path: Path) -> None:
     """With the number of the pass over the rows; of a trace every block is another."""
     rows: list[dict[str, object]] = [{"prompt": "Hello"}, {"messages": [USER, USER]}]
     rows += trace((600, [1, 2]))
-    plain, data = source(tmp_path, rows), source(tmp_path, rows, salt="s")
-    seen = {plain.spec(2).text}
+    plain = source(tmp_path, rows)
+    data = source(tmp_path, rows, salt="s")
+    blocks = [plain.spec(2).text]
     for turn in (0, 1):
-        text, talk, blocks = (data.spec(3 * turn + row) for row in range(3))
-        assert text.text == f"s/{turn} Hello"
-        assert talk.messages == (USER | {"content": f"s/{turn} Hello there"}, USER)
-        seen.add(blocks.text)
-    assert len({one[:20] for one in seen}) == 3
+        first = 3 * turn
+        assert data.spec(first).text == f"s/{turn} Hello"
+        messages = data.spec(first + 1).messages
+        assert messages == (USER | {"content": f"s/{turn} Hello there"}, USER)
+        blocks.append(data.spec(first + 2).text)
+    assert len({text[:20] for text in blocks}) == 3
 
 
 def test_request_k_is_row_k(tmp_path: Path) -> None:
@@ -97,10 +108,12 @@ def test_request_k_is_row_k(tmp_path: Path) -> None:
     data = source(tmp_path, rows)
     want = [f"row {k % 5}" for k in range(12)]
     assert [data.spec(k).text for k in range(12)] == want
-    striped = sorted(
-        (i * 3 + worker, data.spec(i * 3 + worker).text) for worker in range(3) for i in range(4)
-    )
-    assert [text for _, text in striped] == want
+    sent = {}
+    for worker in range(3):
+        for number in range(worker, 12, 3):
+            assert number not in sent
+            sent[number] = data.spec(number).text
+    assert [sent[number] for number in sorted(sent)] == want
     other = DataSource(workload=data.workload, calibration=Calibration(), **data.to_json())
     assert [other.spec(k) for k in range(12)] == [data.spec(k) for k in range(12)]
 
@@ -115,14 +128,14 @@ def test_each_process_plans_its_rows(tmp_path: Path) -> None:
     options = DriveOptions(
         "http://h:1", "m", data.workload, processes=2, data=data.to_json(), requests=5
     )
-    told = json.dumps(options.to_json())
-    drivers = [Driver(DriveOptions.from_json(json.loads(told)), worker) for worker in (0, 1)]
-    found = []
+    text = json.dumps(options.to_json())
+    drivers = [Driver(DriveOptions.from_json(json.loads(text)), worker) for worker in (0, 1)]
+    sent = []
     for driver in drivers:
         while (spec := driver.next_spec(driver.issued % 3)) is not None:
-            found.append(spec.text)
+            sent.append(spec.text)
             driver.issued += 1
-    assert sorted(found) == [f"s/0 row {i}" for i in range(5)]
+    assert sorted(sent) == [f"s/0 row {i}" for i in range(5)]
     due = [driver.due_spec(Due(level, 6, 0)).text for driver in drivers for level in (0, 1)]
     assert due == ["s/1 row 1", f"s/{(1 << 20) + 1} row 1"] * 2
 
@@ -132,7 +145,8 @@ def test_answers_without_a_length_get_the_workloads(tmp_path: Path) -> None:
     data = source(tmp_path, [{"prompt": "a"}, {"prompt": "b", "output_tokens": 9}] * 40)
     drawn = [data.spec(k).output_tokens for k in range(80)]
     assert drawn == [data.spec(k + 80).output_tokens for k in range(80)]
-    assert (set(drawn[1::2]), len(set(drawn[::2])) > 20) == ({9}, True)
+    assert set(drawn[1::2]) == {9}
+    assert len(set(drawn[::2])) > 20
     assert data.workload.output == CHAT.output
 
 
@@ -142,7 +156,9 @@ def test_a_workload_gives_answers_and_models_only(tmp_path: Path) -> None:
     path = source(tmp_path, [{"prompt": "hi"}]).path
     data = DataSource(path, chosen)
     data.workload = work = data.as_workload(None)
-    assert (work.conversation, work.think_ms, work.rows) == (None, None, ())
+    assert work.conversation is None
+    assert work.think_ms is None
+    assert work.rows == ()
     drawn = Counter(data.spec(number).model for number in range(1000))
     assert drawn["a"] == pytest.approx(750, abs=60)  # 4 standard deviations
     assert drawn["a"] + drawn["b"] == 1000
@@ -202,22 +218,30 @@ def test_a_line_that_is_too_long_is_not_read_whole(
         DataSource(str(path), CHAT)
 
 
+SHARED_BLOCKS = trace((1100, [7, 8, 9]), (1300, [7, 8, 9]), (700, [7, 4]), (700, [8, 7]))
+
+
 def test_equal_hashes_are_equal_tokens(tmp_path: Path) -> None:
-    """As ids and as words, also where the block is the last one and shorter; others differ."""
-    rows = trace((1100, [7, 8, 9]), (1300, [7, 8, 9]), (700, [7, 4]), (700, [8, 7]))
-    data = source(tmp_path, rows)
-    assert (data.workload.api, data.workload.token_ids) == ("completions", True)
+    """Also where the block is the last one and shorter; others differ."""
+    data = source(tmp_path, SHARED_BLOCKS)
+    assert data.workload.api == "completions"
+    assert data.workload.token_ids is True
     ids = [data.spec(k).token_ids for k in range(4)]
-    assert [len(one) for one in ids] == [1100, 1300, 700, 700]
+    assert [len(row) for row in ids] == [1100, 1300, 700, 700]
     assert ids[0] == ids[1][:1100]
     assert ids[2][:512] == ids[0][:512]
     assert ids[3][:512] == ids[0][512:1024]
     assert ids[2][512:] != ids[0][512:700]
     assert data.as_workload("generate").token_ids
+
+
+def test_equal_hashes_are_equal_words(tmp_path: Path) -> None:
+    """The same where the trace is sent as text."""
+    data = source(tmp_path, SHARED_BLOCKS)
     data.workload = data.as_workload("chat")
     data.calibration = Calibration(1.25, 12)  # 512 tokens are 410 words, 1,100 tokens 870
     words = [data.spec(k).text.split(" ") for k in range(4)]
-    assert [len(one) for one in words] == [870, 1030, 550, 550]
+    assert [len(row) for row in words] == [870, 1030, 550, 550]
     assert words[0] == words[1][:870]
     assert words[2][:410] == words[0][:410]
     assert words[2][410:] != words[0][410:550]
@@ -258,7 +282,8 @@ def test_the_longest_text_is_clipped(tmp_path: Path) -> None:
     object.__setattr__(data.workload, "max_model_len", 2000)
     spec = data.spec(0)
     kept = spec.messages[1]["content"]
-    assert (spec.prompt_tokens, spec.output_tokens) == (1950, 10)  # 2% of margin: 1,960
+    assert spec.prompt_tokens == 1950
+    assert spec.output_tokens == 10  # 2% of margin: 1,960
     assert set(kept) == {"ä"}
     assert len(kept.encode()) == pytest.approx(8000 - (whole - 1950) * 2, abs=2)
     assert spec.messages[0] == USER
@@ -292,8 +317,8 @@ def test_a_schedule_is_striped(processes: int, timed: bool, repeat: bool) -> Non
     for worker in range(processes):
         stripe = Stripe(arrivals, 1, worker, processes, data.due_ns)
         stripe.tell(Schedule(3, 2.0, 1_000))
-        while (one := stripe.ahead()) is not None and one.number < 20:
-            due.append((one.number, one.at_ns))
+        while (ahead := stripe.ahead()) is not None and ahead.number < 20:
+            due.append((ahead.number, ahead.at_ns))
             stripe.take()
     n = 20 if repeat else 9
     offsets = [data.offset_ns(k) if timed else k * SECOND // 2 for k in range(n)]
@@ -339,39 +364,45 @@ def test_a_longer_conversation_shares_the_shorter_one(tmp_path: Path) -> None:
         {"messages": [*talk, USER]},
     ]
     first, second, third = source(tmp_path, rows).shared_tokens()
-    assert (first, second, third) == (0, 144, 0)  # 500 bytes and what is around them: 9 blocks
+    assert first == 0
+    assert second == 144
+    assert third == 0  # 500 bytes and what is around them: 9 blocks
+
+
+def as_object(row: dict[str, str]) -> dict[str, object]:
+    """A row of a CSV as a log has it in JSON: without empty cells, tools as what they are."""
+    filled = {key: text for key, text in row.items() if text}
+    return {
+        key: json.loads(text) if key in ("tools", "tool_calls") else text
+        for key, text in filled.items()
+    }
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
 def test_a_log_becomes_requests(tmp_path: Path, suffix: str) -> None:
     """One for each turn of the assistant, with its history, tools and time, in order of time."""
-    log, out = SAMPLES / "log.csv", tmp_path / "out.jsonl"
+    log = SAMPLES / "log.csv"
+    out = tmp_path / "out.jsonl"
     if suffix == "jsonl":
-        rows = list(csv.DictReader(log.read_text().splitlines()))
+        rows = csv.DictReader(log.read_text().splitlines())
         log = tmp_path / "log.jsonl"
-        log.write_text(
-            "".join(
-                json.dumps(
-                    {
-                        k: json.loads(v) if k in ("tools", "tool_calls") else v
-                        for k, v in row.items()
-                        if v
-                    }
-                )
-                + "\n"
-                for row in rows
-            )
-        )
+        log.write_text(lines(map(as_object, rows)))
     made = convert(log, out)
-    assert (made.n, made.talks, len(made.rows), made.notes) == (36, 6, 15, [])
+    assert made.n == 36
+    assert made.talks == 6
+    assert len(made.rows) == 15
+    assert made.notes == []
     assert out.read_text() == (SAMPLES / "chats.jsonl").read_text()
     rows = [json.loads(line) for line in out.read_text().splitlines()]
-    assert [row["timestamp"] for row in rows] == sorted(row["timestamp"] for row in rows)
+    times = [row["timestamp"] for row in rows]
+    assert times == sorted(times)
     assert {row["messages"][0]["role"] for row in rows} == {"system"}
     assert {row["messages"][-1]["role"] for row in rows} == {"user", "tool"}
-    of_one = [row["messages"] for row in rows if row["conversation_id"] == "c3"]
-    assert [len(one) for one in of_one] == sorted(len(one) for one in of_one)
-    assert [of_one[0] == one[: len(of_one[0])] for one in of_one] == [True] * len(of_one)
+    first, *later = (row["messages"] for row in rows if row["conversation_id"] == "c3")
+    lengths = [len(first), *map(len, later)]
+    assert lengths == sorted(lengths)
+    for messages in later:
+        assert messages[: len(first)] == first
     assert {"tools" in row for row in rows if row["conversation_id"] in ("c1", "c3")} == {True}
 
 
@@ -388,16 +419,19 @@ def test_a_log_becomes_requests(tmp_path: Path, suffix: str) -> None:
 )  # fmt: skip
 def test_a_bad_log_is_refused(tmp_path: Path, rows: list[str], said: str) -> None:
     """The message is named, and nothing is written."""
-    log, out = tmp_path / "log.jsonl", tmp_path / "out.jsonl"
+    log = tmp_path / "log.jsonl"
+    out = tmp_path / "out.jsonl"
     log.write_text("\n".join(rows))
     with pytest.raises(ConfigError) as caught:
         convert(log, out)
-    assert (said in str(caught.value), out.exists()) == (True, False)
+    assert said in str(caught.value)
+    assert not out.exists()
 
 
 def test_times_of_a_log(tmp_path: Path) -> None:
     """ISO 8601 or ms; the request is due when the message before the answer came."""
-    log, out = tmp_path / "log.jsonl", tmp_path / "out.jsonl"
+    log = tmp_path / "log.jsonl"
+    out = tmp_path / "out.jsonl"
     rows = [
         ("b", "user", "2026-11-23T10:00:02Z"),
         ("a", "user", "2026-11-23T10:00:00Z"),
@@ -405,13 +439,16 @@ def test_times_of_a_log(tmp_path: Path) -> None:
         ("a", "assistant", "2026-11-23T10:00:09Z"),
     ]
     log.write_text(
-        "".join(
-            json.dumps({"conversation_id": c, "role": r, "content": "hi", "timestamp": t}) + "\n"
-            for c, r, t in rows
+        lines(
+            {"conversation_id": talk, "role": role, "content": "hi", "timestamp": at}
+            for talk, role, at in rows
         )
     )
     made = convert(log, out)
-    assert (made.n, made.talks, len(made.rows), made.notes) == (4, 2, 2, [])
+    assert made.n == 4
+    assert made.talks == 2
+    assert len(made.rows) == 2
+    assert made.notes == []
     found = [json.loads(line) for line in out.read_text().splitlines()]
     assert [(row["conversation_id"], row["timestamp"]) for row in found] == [("a", 0), ("b", 2000)]
 
@@ -420,14 +457,14 @@ def test_the_command_shows_what_a_file_holds(capsys: pytest.CaptureFixture[str])
     """Lengths, arrivals, shared prefixes and hits of the trace that ships."""
     assert main(["data", str(SAMPLES / "trace.jsonl"), "--speed", "2"]) == 0
     said = capsys.readouterr().out
-    for line in (
+    parts = (
         "9 rows, 0 of them with messages, 9 of a Mooncake trace",
         "        prompt       809       738     1,137     1,137     1,137",
         "Arrivals: 4.40/s over 1.82 s",  # 8 gaps in 3.634 s, twice as fast
         "           512 ████████████████████████████████████      89%",  # 8 of 9
         "Expected prefix-cache hits: 56.3% of the prompt tokens",  # 8 x 512 of 7,277
-    ):
-        assert line in said
+    )
+    assert [part for part in parts if part not in said] == []
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,8 @@ def lines(*rows: object) -> str:
 
 def made(tmp_path: Path, text: str | bytes, suffix: str = "json") -> tuple[list[Any], list[str]]:
     """The rows of own data that a file of this text becomes, and what is said of them."""
-    file, out = tmp_path / f"in.{suffix}", tmp_path / "out.jsonl"
+    file = tmp_path / f"in.{suffix}"
+    out = tmp_path / "out.jsonl"
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
     notes = convert(file, out).notes
     rows = [json.loads(line) for line in out.read_text().splitlines()]
@@ -187,7 +188,8 @@ def test_mooncake_hashes_of_64_bits(tmp_path: Path) -> None:
     """Two that differ in their upper half alone are two blocks."""
     path = tmp_path / "rows.jsonl"
     row = {"input_length": 64, "output_length": 5}
-    path.write_text(lines(*(row | {"hash_ids": [high << 32 | 7]} for high in (0, 1, 2**31, 0))))
+    hashes = [high << 32 | 7 for high in (0, 1, 2**31, 0)]
+    path.write_text(lines(*(row | {"hash_ids": [number]} for number in hashes)))
     data = DataSource(str(path), CHAT)
     data.workload = data.as_workload(None)
     first, *others, again = [data.spec(number).token_ids for number in range(4)]
@@ -311,7 +313,8 @@ def test_a_file_that_is_none_of_them(
 ) -> None:
     """Exit code 2 and one sentence that says what it looks like, from both ways to read it."""
     data, suffix, kind = FILES[name]
-    file, out = tmp_path / f"in.{suffix}", tmp_path / "out.jsonl"
+    file = tmp_path / f"in.{suffix}"
+    out = tmp_path / "out.jsonl"
     file.write_bytes(data)
     assert looks_like(file) is kind
     assert main(["data", str(file), "--convert", str(out)]) == 2
@@ -378,7 +381,8 @@ def test_what_to_do_with_it(tmp_path: Path, text: str, suffix: str, said: str) -
 )
 def test_a_bad_record_is_named(tmp_path: Path, text: str, suffix: str, said: str) -> None:
     """With what was found; nothing is written."""
-    file, out = tmp_path / f"in.{suffix}", tmp_path / "out.jsonl"
+    file = tmp_path / f"in.{suffix}"
+    out = tmp_path / "out.jsonl"
     file.write_text(text)
     with pytest.raises(ConfigError) as caught:
         convert(file, out)
@@ -410,37 +414,27 @@ def test_rows_whose_length_nobody_knows(tmp_path: Path) -> None:
     asked = {"role": "user", "content": [text, picture]}
     long = {"role": "user", "content": "word " * 1000}
     file = tmp_path / "rows.jsonl"
-    rows = [[asked], [asked, long], [{"role": "user", "content": [text]}], [long]]
-    file.write_text(lines(*({"messages": one, "output_tokens": 8} for one in rows)))
+    talks = [[asked], [asked, long], [{"role": "user", "content": [text]}], [long]]
+    file.write_text(lines(*({"messages": talk, "output_tokens": 8} for talk in talks)))
     data = DataSource(str(file), replace(CHAT, max_model_len=500))
-    assert (data.n_unsized, data.n_clipped(500)) == (2, 1)
+    assert data.n_unsized == 2
+    assert data.n_clipped(500) == 1
     assert data.planned(0)[0] < 50  # its text; the picture is no text
     for index in (0, 1):
         assert data.lengths(index, 100) == data.planned(index)
-        assert list(data.spec(index).messages) == rows[index]
+        assert list(data.spec(index).messages) == talks[index]
 
 
 NAMES = (
-    *(
-        "conversations",
-        "items",
-        "id",
-        "from",
-        "value",
-        "role",
-        "content",
-        "custom_id",
-        "body",
-        "url",
-    ),
-    *("messages", "prompt", "input", "max_tokens", "timestamp", "contexttokens", "generatedtokens"),
-    *("Request tokens", "Response tokens", "conversation_id", "tools", "tool_calls", "system"),
-    *("input_length", "output_length", "hash_ids", "output_tokens", "instruction"),
-)
+    "conversations", "items", "id", "from", "value", "role", "content", "custom_id", "body", "url",
+    "messages", "prompt", "input", "max_tokens", "timestamp", "contexttokens", "generatedtokens",
+    "Request tokens", "Response tokens", "conversation_id", "tools", "tool_calls", "system",
+    "input_length", "output_length", "hash_ids", "output_tokens", "instruction",
+)  # fmt: skip
 VALUES = (
-    *("human", "gpt", "user", "assistant", "system", "", "\ud83d", "2024-05-10", "1", "nan", "-5"),
-    *(None, True, 0, 5, 1.5, -1, 1e300, 2**63, 1711842000),
-)
+    "human", "gpt", "user", "assistant", "system", "", "\ud83d", "2024-05-10", "1", "nan", "-5",
+    None, True, 0, 5, 1.5, -1, 1e300, 2**63, 1711842000,
+)  # fmt: skip
 STARTS: tuple[dict[str, Any], ...] = (
     TALK,
     MESSAGE,
@@ -461,20 +455,27 @@ def drawn(draw: random.Random, depth: int = 0) -> Any:
     return {draw.choice(NAMES): drawn(draw, depth + 1) for _ in range(draw.randrange(5))}
 
 
+def hostile_text(draw: random.Random) -> str:
+    """One to three rows with wrong fields or values, as lines or an array, often cut off."""
+    rows: list[Any] = []
+    for _ in range(draw.randrange(1, 4)):
+        row = dict(draw.choice(STARTS))
+        for _ in range(draw.randrange(3)):
+            row[draw.choice(NAMES)] = drawn(draw)
+        rows.append(row if draw.random() < 0.9 else drawn(draw))
+    text = lines(*rows) if draw.random() < 0.7 else json.dumps(rows)
+    return text if draw.random() < 0.9 else text[: draw.randrange(len(text))]
+
+
 def test_hostile_files(tmp_path: Path) -> None:
     """300 seeded ones: a sentence or rows that --data reads, never another error."""
-    file, out = tmp_path / "in.json", tmp_path / "out.jsonl"
-    read, refused = 0, []
+    file = tmp_path / "in.json"
+    out = tmp_path / "out.jsonl"
+    read = 0
+    refused = []
     for seed in range(300):
         draw = random.Random(seed)  # noqa: S311 - a test
-        rows: list[Any] = []
-        for _ in range(draw.randrange(1, 4)):
-            row = dict(draw.choice(STARTS))
-            for _ in range(draw.randrange(3)):
-                row[draw.choice(NAMES)] = drawn(draw)
-            rows.append(row if draw.random() < 0.9 else drawn(draw))
-        text = lines(*rows) if draw.random() < 0.7 else json.dumps(rows)
-        file.write_text(text if draw.random() < 0.9 else text[: draw.randrange(len(text))])
+        file.write_text(hostile_text(draw))
         try:
             convert(file, out)
         except ConfigError as error:
