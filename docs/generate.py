@@ -26,6 +26,7 @@ from harness.records.folder_reader import NUMBER_FIELDS
 from harness.records.record_tables import TableBuilder
 from harness.records.request_record import Outcome
 from harness.records.samples import GpuSample, ServerSample
+from harness.records.series import series_of
 from harness.run import form
 from harness.run import run_frames as frames
 from harness.run.results import EXIT_OF
@@ -659,6 +660,7 @@ def run_folder() -> str:
         ("gpu", GpuSample, frames.READINGS, GPU_NOTE),
     ):
         texts = dict(re.findall(r"^ +(\w+): .*  # (.+)$", inspect.getsource(sample), re.MULTILINE))
+        texts |= {series.key: series.words for series in series_of(sample)}
         rows += _columns(
             name,
             note,

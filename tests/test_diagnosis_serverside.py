@@ -14,12 +14,14 @@ from harness.diagnosis.server_window import missing_figures, reset_sentence, ser
 from harness.diagnosis.slots import infer_max_num_seqs
 from harness.errors import ConfigError
 from harness.metrics.evidence import Window
-from harness.metrics.level_figures import MaxNumSeqs, Source
-from harness.records.folder_reader import Damage, read_server
+from harness.metrics.level_figures import MaxNumSeqs, ServerFigures, Source
+from harness.metrics.server_summary import summaries
+from harness.records.folder_reader import NUMBER_FIELDS, Damage, read_server
 from harness.records.histogram import Histogram
 from harness.records.samples import ServerSample, samples_within, without_buckets
 from harness.server.max_num_seqs import max_num_seqs, merge_flags
 from harness.wire.vllm_metrics import server_sample
+from harness.wire.vllm_series import HISTOGRAMS
 
 S = 10**9
 LONG_PROMPTS = Path(__file__).parent / "data/seats_h200"
@@ -374,3 +376,10 @@ def test_what_the_server_never_says(samples: list[ServerSample], want: list[str]
     """In words, for the report."""
     assert missing_figures(samples) == want
     assert len(missing_figures([])) == 8
+
+
+def test_every_figure_is_made_of_what_is_read() -> None:
+    """A figure of the window that names a key which no sample has would stay unknown for ever."""
+    read = {*NUMBER_FIELDS, *(series.key for series in HISTOGRAMS)}
+    rows = summaries(ServerFigures).items()
+    assert [(name, row.keys) for name, row in rows if not read.issuperset(row.keys)] == []

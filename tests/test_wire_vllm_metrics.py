@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import inf, isnan
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,7 +12,10 @@ from harness.records.histogram import Histogram
 from harness.records.samples import ServerSample
 from harness.wire.kv_cache import cache_config
 from harness.wire.vllm_metrics import server_sample
-from harness.wire.vllm_series import SERIES, SERIES_NAMES, Series
+from harness.wire.vllm_series import SERIES, SERIES_NAMES
+
+if TYPE_CHECKING:
+    from harness.records.series import Series
 
 # as vLLM 0.5 (V0) wrote them
 OLD = """\

@@ -123,7 +123,7 @@ def _not_named(
 
 
 def _why_undecided(f: VerdictInputs) -> str:
-    if isnan(f.running):
+    if isnan(f.server.running_mean):
         return "the server does not show its running requests"
     if f.breaks <= MAX_UNKNOWN:
         return "requests are in time at this level"
@@ -132,6 +132,10 @@ def _why_undecided(f: VerdictInputs) -> str:
 
 def _window(f: VerdictInputs) -> str:
     """The level that was judged, in words."""
-    load = f"{f.users:,}" if isinstance(f.users, int) else f"{f.users:.3g}"
-    held = f"{load} {f.unit} held for {f.seconds:,.0f} s"
-    return f"{held}, {f.samples:.0f} readings of the server"
+    load = (
+        f"{f.level.concurrency:,}"
+        if isinstance(f.level.concurrency, int)
+        else f"{f.level.concurrency:.3g}"
+    )
+    held = f"{load} {f.unit} held for {f.level.seconds:,.0f} s"
+    return f"{held}, {f.server.samples:.0f} readings of the server"

@@ -7,7 +7,7 @@ of many lifetimes these are the same requests, in a short one they are not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from math import fsum, isnan, nan
 from typing import TYPE_CHECKING, Any, Final
@@ -15,6 +15,18 @@ from typing import TYPE_CHECKING, Any, Final
 from harness.core.typed_json import round_floats
 from harness.diagnosis.slots import flat_share
 from harness.metrics.level_figures import ServerFigures
+from harness.metrics.server_summary import (
+    ESTIMATED_RATE,
+    INCREASE,
+    MAX,
+    MEAN,
+    MIN,
+    OBSERVED,
+    P95_BUCKET,
+    RATE,
+    SHARE,
+    summaries,
+)
 from harness.records.histogram import Histogram, histogram_delta, quantile_bounds
 from harness.records.samples import SUMMED_HISTOGRAMS, ServerSample
 from harness.units import SECOND
@@ -83,17 +95,6 @@ DECIMALS: Final = 6
 MIN_BEYOND_QUANTILE: Final = 10  # observations needed beyond a quantile
 MAX_SKEW: Final = 1.5  # load of a replica, as a multiple of an even share; as far below it, too
 MIN_IN_FLIGHT: Final = 2  # requests for each replica; with fewer, chance decides
-MEANS: Final = ("ttft", "queue", "prefill", "decode", "inference", "e2e", "itl")
-MEAN_GAUGES: Final = (
-    "running",
-    "waiting",
-    "waiting_capacity",
-    "waiting_deferred",
-    "kv_fetching",
-    "kv_usage",
-    "kv_usage_fullest",
-)
-MAX_GAUGES: Final = ("running", "waiting", "kv_fetching", "kv_usage", "kv_usage_fullest")
 # What a verdict needs, in words, by the figure that shows whether the server reports it.
 REQUIRED_FIGURES: Final = {
     "running": "running requests",
@@ -109,58 +110,20 @@ REQUIRED_FIGURES: Final = {
 
 def server_figures(samples: Sequence[ServerSample]) -> ServerFigures:
     """Of the samples of a window."""
-    figures = ServerFigures(
+    figures = {
+        name: HOW[row.how](samples, *row.keys) for name, row in summaries(ServerFigures).items()
+    }
+    # and the token that follows those accepted
+    accepted_length = 1 + _share(samples, "spec_accepted_tokens_total", "spec_drafts_total")
+    computed = ServerFigures(
         samples=len(samples),
         running_flat_share=flat_share(samples),
-        awake_min=min(_values(samples, "awake"), default=nan),
+        spec_accepted_length=accepted_length,
+        prompt_tokens_per_s=_computed_rate(samples),
         finished=_finished(samples),
-        **_gauge_figures(samples),
-        **_counter_figures(samples),
-        **_histogram_figures(samples),
+        **figures,
     )
-    return round_floats(figures, DECIMALS)
-
-
-def _gauge_figures(samples: Sequence[ServerSample]) -> dict[str, Any]:
-    figures = {f"{key}_mean": _mean(samples, key) for key in MEAN_GAUGES}
-    for key in MAX_GAUGES:
-        figures[f"{key}_max"] = _max(samples, key)
-    figures["api_server_threads"] = _max(samples, "api_threads")
-    return figures
-
-
-def _counter_figures(samples: Sequence[ServerSample]) -> dict[str, Any]:
-    """Increases and rates, and shares of two increases."""
-    accepted_per_draft = _share(samples, "spec_accepted_tokens_total", "spec_drafts_total")
-    return {
-        "preemptions": counter_increase(samples, "preemptions_total"),
-        "admission_rejections": counter_increase(samples, "admission_rejections_total"),
-        "prefix_hit_share": _share(samples, "prefix_hits_total", "prefix_queries_total"),
-        "external_hit_share": _share(samples, "external_hits_total", "external_queries_total"),
-        "spec_acceptance": _share(samples, "spec_accepted_tokens_total", "spec_draft_tokens_total"),
-        "spec_accepted_length": 1 + accepted_per_draft,  # and the token that follows them
-        "prompt_cached_share": _share(samples, "cached_prompt_tokens_total", "prompt_tokens_total"),
-        "flops_per_s": _estimated_rate(samples, "flops_total"),
-        "memory_bytes_per_s": _estimated_rate(samples, "read_bytes_total", "written_bytes_total"),
-        "prompt_tokens_per_s": _computed_rate(samples),
-        "generation_tokens_per_s": counter_rate(samples, "generation_tokens_total"),
-        "requests_per_s": counter_rate(samples, "requests_total"),
-        "api_server_cores": counter_rate(samples, "api_cpu_s"),
-        "engine_cores": counter_rate(samples, "engine_cpu_s"),
-    }
-
-
-def _histogram_figures(samples: Sequence[ServerSample]) -> dict[str, Any]:
-    """Means, and the buckets of two quantiles."""
-    figures: dict[str, Any] = {f"{key}_mean_s": histogram_mean_s(samples, key) for key in MEANS}
-    figures["computed_tokens_mean"] = histogram_mean_s(samples, "computed_tokens")
-    figures["preemptions_per_request"] = histogram_mean_s(samples, "preemptions")
-    step_tokens = histogram_increase(samples, "step_tokens")
-    figures["step_tokens_mean"] = step_tokens.mean if step_tokens else nan
-    # The other histograms' buckets are too coarse for a quantile: the first one ends at 0.3 s.
-    figures["ttft_p95_s"] = quantile_bucket(histogram_increase(samples, "ttft"), 0.95)
-    figures["itl_p95_s"] = quantile_bucket(histogram_increase(samples, "itl"), 0.95)
-    return figures
+    return round_floats(computed, DECIMALS)
 
 
 def _estimated_rate(samples: Sequence[ServerSample], *names: str) -> float:
@@ -251,6 +214,11 @@ def quantile_bucket(histogram: Histogram | None, q: float) -> tuple[float, float
     return quantile_bounds(histogram, q)
 
 
+def _p95_bucket(samples: Sequence[ServerSample], key: str) -> tuple[float, float] | None:
+    """Only of TTFT and ITL: the others' buckets are too coarse, the first one ends at 0.3 s."""
+    return quantile_bucket(histogram_increase(samples, key), 0.95)
+
+
 def histogram_mean_s(samples: Sequence[ServerSample], key: str) -> float:
     """Mean of a histogram's observations in its unit (mostly seconds); NaN without any."""
     histogram = histogram_increase(samples, key)
@@ -284,6 +252,10 @@ def _max(samples: Sequence[ServerSample], name: str) -> float:
     return max(_values(samples, name), default=nan)
 
 
+def _min(samples: Sequence[ServerSample], name: str) -> float:
+    return min(_values(samples, name), default=nan)
+
+
 def _share(samples: Sequence[ServerSample], part: str, total: str) -> float:
     """One counter's increase over another's."""
     increase = counter_increase(samples, total)
@@ -303,3 +275,17 @@ def _finished(samples: Sequence[ServerSample]) -> dict[str, int]:
         if increase > 0:
             increases[reason] = round(increase)
     return increases
+
+
+# How a field of ServerFigures is computed from the samples, and the keys that it names.
+HOW: Final[dict[str, Callable[..., Any]]] = {
+    MEAN: _mean,
+    MAX: _max,
+    MIN: _min,
+    OBSERVED: histogram_mean_s,
+    P95_BUCKET: _p95_bucket,
+    INCREASE: counter_increase,
+    RATE: counter_rate,
+    ESTIMATED_RATE: _estimated_rate,
+    SHARE: _share,
+}

@@ -9,6 +9,19 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from math import nan
 
+from harness.metrics.server_summary import (
+    ESTIMATED_RATE,
+    INCREASE,
+    MAX,
+    MEAN,
+    MIN,
+    OBSERVED,
+    P95_BUCKET,
+    RATE,
+    SHARE,
+    by,
+)
+
 Interval = tuple[float, float]
 Bounds = Interval | None  # None: not known
 
@@ -122,47 +135,67 @@ class ServerFigures:
     """The server's own figures of one window, all engines and replicas; null: not reported."""
 
     samples: int = 0  # scrapes of /metrics in the window
-    running_mean: float = nan  # requests in the batch
-    running_max: float = nan  # requests in the batch, at most
+    running_mean: float = by(MEAN)  # requests in the batch
+    running_max: float = by(MAX)  # requests in the batch, at most
     running_flat_share: float = nan  # share of the scrapes with a queue with running near its most
-    waiting_mean: float = nan  # requests in the queue
-    waiting_max: float = nan  # requests in the queue, at most
-    waiting_capacity_mean: float = nan  # requests in the queue for a slot or for KV blocks
-    waiting_deferred_mean: float = nan  # requests in the queue for something else
-    kv_fetching_mean: float = nan  # requests whose KV blocks are fetched from elsewhere
-    kv_fetching_max: float = nan  # requests whose KV blocks are fetched from elsewhere, at most
-    kv_usage_mean: float = nan  # share of the KV cache in use, mean of the engines
-    kv_usage_max: float = nan  # share of the KV cache in use, at most
-    kv_usage_fullest_mean: float = nan  # share of the KV cache in use in the fullest engine
-    kv_usage_fullest_max: float = nan  # share of the KV cache in use in the fullest engine, at most
-    awake_min: float = nan  # engines that do not sleep, at least
-    preemptions: float = nan  # requests that lost their KV blocks
-    prefix_hit_share: float = nan  # share of the prompt tokens found in the prefix cache
-    external_hit_share: float = nan  # of those looked up in a cache beyond the server, those found
-    spec_acceptance: float = nan  # share of the draft tokens accepted (speculative decoding)
+    waiting_mean: float = by(MEAN)  # requests in the queue
+    waiting_max: float = by(MAX)  # requests in the queue, at most
+    waiting_capacity_mean: float = by(MEAN)  # requests in the queue for a slot or for KV blocks
+    waiting_deferred_mean: float = by(MEAN)  # requests in the queue for something else
+    kv_fetching_mean: float = by(MEAN)  # requests whose KV blocks are fetched from elsewhere
+    kv_fetching_max: float = by(MAX)  # requests whose KV blocks are fetched from elsewhere, at most
+    kv_usage_mean: float = by(MEAN)  # share of the KV cache in use, mean of the engines
+    kv_usage_max: float = by(MAX)  # share of the KV cache in use, at most
+    kv_usage_fullest_mean: float = by(MEAN)  # share of the KV cache in use in the fullest engine
+    kv_usage_fullest_max: float = by(  # share of the KV cache in use in the fullest engine, at most
+        MAX
+    )
+    awake_min: float = by(MIN)  # engines that do not sleep, at least
+    preemptions: float = by(INCREASE, "preemptions_total")  # requests that lost their KV blocks
+    prefix_hit_share: float = by(  # share of the prompt tokens found in the prefix cache
+        SHARE, "prefix_hits_total", "prefix_queries_total"
+    )
+    external_hit_share: float = by(  # of those looked up in a cache beyond the server, those found
+        SHARE, "external_hits_total", "external_queries_total"
+    )
+    spec_acceptance: float = by(  # share of the draft tokens accepted (speculative decoding)
+        SHARE, "spec_accepted_tokens_total", "spec_draft_tokens_total"
+    )
     spec_accepted_length: float = nan  # tokens for each draft: those accepted, and one more
-    prompt_cached_share: float = nan  # share of the prompt tokens that were not computed again
-    computed_tokens_mean: float = nan  # prompt tokens computed for a request that ended
-    preemptions_per_request: float = nan  # of the requests that ended
-    admission_rejections: float = nan  # requests that a queue limit turned away
-    flops_per_s: float = nan  # of one GPU, by vLLM's estimate (--enable-mfu-metrics)
-    memory_bytes_per_s: float = nan  # read and written by one GPU, by vLLM's estimate
+    prompt_cached_share: float = by(  # share of the prompt tokens that were not computed again
+        SHARE, "cached_prompt_tokens_total", "prompt_tokens_total"
+    )
+    computed_tokens_mean: float = by(  # prompt tokens computed for a request that ended
+        OBSERVED, "computed_tokens"
+    )
+    preemptions_per_request: float = by(OBSERVED, "preemptions")  # of the requests that ended
+    admission_rejections: float = by(  # requests that a queue limit turned away
+        INCREASE, "admission_rejections_total"
+    )
+    flops_per_s: float = by(  # of one GPU, by vLLM's estimate (--enable-mfu-metrics)
+        ESTIMATED_RATE, "flops_total"
+    )
+    memory_bytes_per_s: float = by(  # read and written by one GPU, by vLLM's estimate
+        ESTIMATED_RATE, "read_bytes_total", "written_bytes_total"
+    )
     prompt_tokens_per_s: float = nan  # prompt tokens per second, without those that were cached
-    generation_tokens_per_s: float = nan  # output tokens per second
-    requests_per_s: float = nan  # requests that ended per second
-    api_server_cores: float = nan  # CPU of the API server's process, cores
-    api_server_threads: float = nan  # cores that it can use at once; null: one
-    engine_cores: float = nan  # CPU of the engine's process, cores
-    ttft_mean_s: float = nan  # mean time to first token, s
-    queue_mean_s: float = nan  # mean time in the queue, s
-    prefill_mean_s: float = nan  # mean time from a request's first step to its first token, s
-    decode_mean_s: float = nan  # mean time from a request's first token to its last, s
-    inference_mean_s: float = nan  # mean of prefill and decode together, s
-    e2e_mean_s: float = nan  # mean time from a request's arrival to its end, s
-    itl_mean_s: float = nan  # mean time between two tokens, s
-    ttft_p95_s: tuple[float, float] | None = None  # bucket that holds the p95 TTFT, s
-    itl_p95_s: tuple[float, float] | None = None  # bucket that holds the p95 ITL, s
-    step_tokens_mean: float = nan  # tokens in an engine step
+    generation_tokens_per_s: float = by(RATE, "generation_tokens_total")  # output tokens per second
+    requests_per_s: float = by(RATE, "requests_total")  # requests that ended per second
+    api_server_cores: float = by(RATE, "api_cpu_s")  # CPU of the API server's process, cores
+    api_server_threads: float = by(MAX, "api_threads")  # cores that it can use at once; null: one
+    engine_cores: float = by(RATE, "engine_cpu_s")  # CPU of the engine's process, cores
+    ttft_mean_s: float = by(OBSERVED)  # mean time to first token, s
+    queue_mean_s: float = by(OBSERVED)  # mean time in the queue, s
+    prefill_mean_s: float = by(  # mean time from a request's first step to its first token, s
+        OBSERVED
+    )
+    decode_mean_s: float = by(OBSERVED)  # mean time from a request's first token to its last, s
+    inference_mean_s: float = by(OBSERVED)  # mean of prefill and decode together, s
+    e2e_mean_s: float = by(OBSERVED)  # mean time from a request's arrival to its end, s
+    itl_mean_s: float = by(OBSERVED)  # mean time between two tokens, s
+    ttft_p95_s: tuple[float, float] | None = by(P95_BUCKET)  # bucket that holds the p95 TTFT, s
+    itl_p95_s: tuple[float, float] | None = by(P95_BUCKET)  # bucket that holds the p95 ITL, s
+    step_tokens_mean: float = by(OBSERVED, "step_tokens")  # tokens in an engine step
     finished: dict[str, int] = field(default_factory=dict)  # requests that ended, by vLLM's reason
 
 

@@ -4,12 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from harness.records.series import counter, counter_by, gauge, renamed, same_name
 
 if TYPE_CHECKING:
     from harness.records.histogram import Histogram
 
 NAN: Final = float("nan")
+
+# vLLM's names, the newest first. gpu_* renamed by #18354, removed by #29330
+KV_USAGE: Final = renamed("vllm:kv_cache_usage_perc", "0.9.2", "vllm:gpu_cache_usage_perc", "0.12")
+PREFIX_QUERIES: Final = renamed(
+    "vllm:prefix_cache_queries", "0.9.2", "vllm:gpu_prefix_cache_queries", "0.12"
+)
+PREFIX_HITS: Final = renamed(
+    "vllm:prefix_cache_hits", "0.9.2", "vllm:gpu_prefix_cache_hits", "0.12"
+)
+FINISHED: Final = "vllm:request_success"
+BY_REASON: Final = same_name("vllm:num_requests_waiting_by_reason", "#38435")
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,40 +31,108 @@ class ServerSample:
     """Counters since the server's start and gauges at `at_ns`; NaN: not reported.
 
     `at_ns` is on the records' clock, the middle between sending the scrape and its last byte.
-    Several engines, API servers and replicas are one here: how, says `SERIES` in
-    wire/vllm_series.py.
+    Several engines, API servers and replicas are one here: how, says the field's series, whose
+    names of all versions are in `SERIES` (wire/vllm_series.py).
     """
 
     at_ns: int
-    running: float = NAN  # requests in a batch
-    waiting: float = NAN  # requests in the queue
-    waiting_capacity: float = NAN  # of those waiting: for a slot or KV blocks
-    waiting_deferred: float = NAN  # of those waiting: for an adapter, a KV transfer, ...
-    kv_fetching: float = NAN  # requests whose KV blocks are, or will be, fetched from elsewhere
-    kv_usage: float = NAN  # share of KV blocks in use, 0 to 1; the mean over engines
-    kv_usage_fullest: float = NAN  # the same of the engine that has least left
-    awake: float = NAN  # 1; 0 when an engine sleeps (its weights are offloaded)
-    preemptions_total: float = NAN  # requests put back into the queue
-    prompt_tokens_total: float = NAN  # tokens taken in
-    generation_tokens_total: float = NAN  # tokens generated
-    requests_total: float = NAN  # finished requests, for any reason
-    prefix_queries_total: float = NAN  # prompt tokens looked up in the prefix cache
-    prefix_hits_total: float = NAN  # prompt tokens found there
-    external_queries_total: float = NAN  # prompt tokens looked up in a cache beyond this server
-    external_hits_total: float = NAN  # prompt tokens found there
-    computed_prompt_tokens_total: float = NAN  # prompt tokens that were computed
-    spec_drafts_total: float = NAN  # drafts that speculative decoding proposed
-    spec_draft_tokens_total: float = NAN  # tokens in these drafts
-    spec_accepted_tokens_total: float = NAN  # of them, those that the model accepted
-    cached_prompt_tokens_total: float = NAN  # prompt tokens that did not have to be computed
-    admission_rejections_total: float = NAN  # requests that a queue limit turned away
-    flops_total: float = NAN  # floating-point operations of one GPU, by vLLM's estimate
-    read_bytes_total: float = NAN  # bytes that one GPU read from its memory, by vLLM's estimate
-    written_bytes_total: float = NAN  # bytes that one GPU wrote to its memory, by vLLM's estimate
-    api_cpu_s: float = NAN  # CPU time of the API server's process; the mean of several
+    running: float = gauge("vllm:num_requests_running", "requests in a batch")
+    waiting: float = gauge("vllm:num_requests_waiting", "requests in the queue")
+    waiting_capacity: float = gauge(
+        BY_REASON, "of those waiting: for a slot or KV blocks", where=("reason", "capacity")
+    )
+    waiting_deferred: float = gauge(
+        BY_REASON,
+        "of those waiting: for an adapter, a KV transfer, ...",
+        where=("reason", "deferred"),
+    )
+    kv_fetching: float = gauge(
+        "vllm:num_requests_kv_fetch_by_stage",
+        "requests whose KV blocks are, or will be, fetched from elsewhere",
+        since="0.33",
+    )
+    kv_usage: float = gauge(
+        KV_USAGE, "share of KV blocks in use, 0 to 1; the mean over engines", over=fmean
+    )
+    kv_usage_fullest: float = gauge(
+        KV_USAGE, "the same of the engine that has least left", over=max
+    )
+    awake: float = gauge(
+        "vllm:engine_sleep_state",
+        "1; 0 when an engine sleeps (its weights are offloaded)",
+        since="#24176",
+        over=min,
+        where=("sleep_state", "awake"),
+    )
+    preemptions_total: float = counter("vllm:num_preemptions", "requests put back into the queue")
+    prompt_tokens_total: float = counter("vllm:prompt_tokens", "tokens taken in")
+    generation_tokens_total: float = counter("vllm:generation_tokens", "tokens generated")
+    requests_total: float = counter(FINISHED, "finished requests, for any reason")
+    finished: Mapping[str, float] = counter_by(
+        "finished_reason", FINISHED, "requests_total by reason"
+    )
+    prefix_queries_total: float = counter(
+        PREFIX_QUERIES, "prompt tokens looked up in the prefix cache"
+    )
+    prefix_hits_total: float = counter(PREFIX_HITS, "prompt tokens found there")
+    # only with a KV connector (another instance's or host's cache), else 0
+    external_queries_total: float = counter(
+        "vllm:external_prefix_cache_queries",
+        "prompt tokens looked up in a cache beyond this server",
+        since="0.15",
+    )
+    external_hits_total: float = counter(
+        "vllm:external_prefix_cache_hits", "prompt tokens found there", since="0.15"
+    )
+    computed_prompt_tokens_total: float = counter(
+        "vllm:prompt_tokens_by_source",
+        "prompt tokens that were computed",
+        since="0.18",
+        where=("source", "local_compute"),
+    )
+    # only with --speculative-config; names of `vllm/v1/spec_decode/metrics.py`
+    spec_drafts_total: float = counter(
+        "vllm:spec_decode_num_drafts", "drafts that speculative decoding proposed"
+    )
+    spec_draft_tokens_total: float = counter(
+        "vllm:spec_decode_num_draft_tokens", "tokens in these drafts"
+    )
+    spec_accepted_tokens_total: float = counter(
+        "vllm:spec_decode_num_accepted_tokens", "of them, those that the model accepted"
+    )
+    cached_prompt_tokens_total: float = counter(
+        "vllm:prompt_tokens_cached", "prompt tokens that did not have to be computed", since="0.18"
+    )
+    admission_rejections_total: float = counter(
+        "vllm:admission_rejections", "requests that a queue limit turned away", since="0.32"
+    )
+    # vLLM's estimates, of one GPU; without --enable-mfu-metrics they stay 0
+    flops_total: float = counter(
+        "vllm:estimated_flops_per_gpu",
+        "floating-point operations of one GPU, by vLLM's estimate",
+        over=fmean,
+    )
+    read_bytes_total: float = counter(
+        "vllm:estimated_read_bytes_per_gpu",
+        "bytes that one GPU read from its memory, by vLLM's estimate",
+        over=fmean,
+    )
+    written_bytes_total: float = counter(
+        "vllm:estimated_write_bytes_per_gpu",
+        "bytes that one GPU wrote to its memory, by vLLM's estimate",
+        over=fmean,
+    )
+    # not with several API servers
+    api_cpu_s: float = counter(
+        "process_cpu_seconds", "CPU time of the API server's process; the mean of several"
+    )
     api_threads: float = NAN  # CPUs that it can use at once, if its threads run in parallel (Rust)
     engine_cpu_s: float = NAN  # CPU time of the engine cores' processes, all together
-    started_s: float = NAN  # when the API server's process started, seconds since 1970
+    started_s: float = gauge(
+        "process_start_time_seconds",
+        "when the API server's process started, seconds since 1970",
+        over=max,
+    )
     took_ns: float = NAN  # from the scrape's first byte sent to its answer's last received
     # sums of the three histograms below, which older run folders have without buckets
     ttft_sum_s: float = NAN  # TTFT as the server saw it, summed
@@ -59,7 +141,6 @@ class ServerSample:
     queue_count: float = NAN  # requests in that sum
     prefill_sum_s: float = NAN  # time in prefill, summed
     prefill_count: float = NAN  # requests in that sum
-    finished: Mapping[str, float] = field(default_factory=dict)  # requests_total by reason
     # ttft, itl, e2e, queue, prefill, decode, inference: seconds; step_tokens: tokens a step;
     # preemptions and computed_tokens (of the prompt): of each ended request
     histograms: Mapping[str, Histogram] = field(default_factory=dict)

@@ -7,12 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, replace
 from math import fsum, inf, isnan, nan
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.records.histogram import Histogram, sum_histograms
 from harness.records.samples import ServerSample, summed_fields
 from harness.wire.prometheus_text import MetricSample, parse_metrics
-from harness.wire.vllm_series import SERIES, SERIES_NAMES, VLLM_PREFIXES, Series
+from harness.wire.vllm_series import SERIES, SERIES_NAMES, VLLM_PREFIXES
+
+if TYPE_CHECKING:
+    from harness.records.series import Series
 
 Lines = Mapping[str, list[MetricSample]]
 

@@ -6,7 +6,13 @@ from math import isnan, log, nan
 from typing import Final
 
 from harness.diagnosis.rules.inputs import API_FULL, VerdictInputs
-from harness.diagnosis.rules.rule_result import RuleResult, fmt, fmt_ms, waiting_evidence
+from harness.diagnosis.rules.rule_result import (
+    RuleResult,
+    fmt,
+    fmt_ms,
+    running_evidence,
+    waiting_evidence,
+)
 
 MIN_THROTTLED_SHARE: Final = 0.3  # of the readings had slowed clocks
 # Of the clock at a lower level with the GPU as busy; above it, hardly any speed is lost. An H200
@@ -27,10 +33,11 @@ MIN_OUTSIDE_LIMITS: Final = 0.25  # and this share of the limit, so that it matt
 
 def throttled(f: VerdictInputs) -> RuleResult:
     """Heat or a power cap slows the GPU's clocks, and that explains why tokens are late."""
-    if isnan(f.throttle):
+    share = f.gpu.throttled_share
+    if isnan(share):
         return RuleResult.no("the GPU does not report why its clocks are slowed")
-    if not f.throttle >= MIN_THROTTLED_SHARE:
-        return RuleResult.no(f"clocks were slowed in {fmt(f.throttle, '.0%')} of the readings")
+    if not share >= MIN_THROTTLED_SHARE:
+        return RuleResult.no(f"clocks were slowed in {fmt(share, '.0%')} of the readings")
     # A GPU under full load sits at its power cap: that costs speed only if the clocks fell.
     if isnan(f.clock_share):
         return RuleResult.no("no lower level is as busy")
@@ -46,13 +53,13 @@ def throttled(f: VerdictInputs) -> RuleResult:
         return RuleResult.no(f"slower clocks do not explain why {what} take longer")
     confidence = 0.5
     if part >= MAJOR_CLOCK_PART:
-        too_hot = "heat" in f.throttled or "hardware" in f.throttled
+        too_hot = "heat" in f.gpu.throttled or "hardware" in f.gpu.throttled
         confidence = 0.98 if too_hot else 0.96
     return RuleResult(
         confidence,
-        f"the GPU is throttled: {f.throttled}",
+        f"the GPU is throttled: {f.gpu.throttled}",
         [
-            f"what slowed the clocks, share of the readings: {f.throttled}",
+            f"what slowed the clocks, share of the readings: {f.gpu.throttled}",
             f"the SM clock is {f.clock_share:.0%} of that at a lower level with the GPU as busy",
             f"that explains {part:.0%} of why {what} take longer",
         ],
@@ -65,22 +72,25 @@ def throttled(f: VerdictInputs) -> RuleResult:
 
 def bursts(f: VerdictInputs) -> RuleResult:
     """Requests arrive in bursts: they wait although the server is not full on average."""
-    if isnan(f.dispersion):
+    arrivals = f.level.arrivals
+    server = f.server
+    if isnan(arrivals.dispersion):
         return RuleResult.no("too few arrivals to tell how evenly they come")
-    if f.dispersion < MIN_BURST_DISPERSION:
-        return RuleResult.no(f"arrivals are even: variance over mean {fmt(f.dispersion)}")
-    queue_peaks = f.waiting_max >= MIN_QUEUE_PEAK_RATIO * max(f.waiting, 1.0)
-    room_between = f.running <= MAX_RUNNING_SHARE * f.running_max
+    if arrivals.dispersion < MIN_BURST_DISPERSION:
+        return RuleResult.no(f"arrivals are even: variance over mean {fmt(arrivals.dispersion)}")
+    queue_peaks = server.waiting_max >= MIN_QUEUE_PEAK_RATIO * max(server.waiting_mean, 1.0)
+    room_between = server.running_mean <= MAX_RUNNING_SHARE * server.running_max
     if not (queue_peaks and room_between):
         return RuleResult.no("arrivals come in bursts, but the server is full between them too")
     # In a closed loop a request is sent when an answer ends: such bursts are the server's own.
+    at_most = f"at most {fmt(server.waiting_max, '.0f')} requests wait"
     return RuleResult(
-        0.85 if f.scheduled > MIN_SCHEDULED_SHARE else 0.4,
+        0.85 if arrivals.scheduled > MIN_SCHEDULED_SHARE else 0.4,
         "requests come in bursts: they queue although the server is not full on average",
         [
-            f"arrivals vary {fmt(f.dispersion)} times as much as at random",
-            f"at most {fmt(f.waiting_max, '.0f')} requests wait; {waiting_evidence(f.waiting)}",
-            f"{fmt(f.running)} requests run on average, {fmt(f.running_max, '.0f')} at most",
+            f"arrivals vary {fmt(arrivals.dispersion)} times as much as at random",
+            f"{at_most}; {waiting_evidence(server.waiting_mean)}",
+            running_evidence(server),
         ],
         [
             "smooth the arrivals (a queue or a rate limit in front of the server)",
@@ -96,7 +106,7 @@ def client(f: VerdictInputs) -> RuleResult:
     slow = f.limit_ms > 0 and f.turnaround_ms >= f.limit_ms
     # A client that other processes keep from the CPU uses little of it. On a CPU vLLM beside other
     # work the network was named, 0.85: users paused for 253 ms, and tokens came 202 ms late.
-    starved = f.first and f.turnaround_ms >= f.client_ttft_ms - f.ttft_ms
+    starved = f.first and f.turnaround_ms >= f.level.ttft_ms.mean - f.ttft_ms
     if not (blurred or (slow and (at_limit or starved))):
         if isnan(f.client_cores):
             return RuleResult.no("the client did not report its CPU")
@@ -123,7 +133,7 @@ def network(f: VerdictInputs) -> RuleResult:
     return RuleResult(
         0.85,
         "first tokens are late on the way, not in the server: the network, or a proxy",
-        [f"the mean TTFT is {fmt_ms(f.client_ttft_ms)}, the server's own {fmt_ms(f.ttft_ms)}"],
+        [f"the mean TTFT is {fmt_ms(f.level.ttft_ms.mean)}, the server's own {fmt_ms(f.ttft_ms)}"],
         [
             "a shorter path: the load generator or the users nearer to the server",
             "a proxy that does not hold back streamed events (buffering off)",
@@ -133,8 +143,9 @@ def network(f: VerdictInputs) -> RuleResult:
 
 def _why_not_on_the_way(f: VerdictInputs) -> str:
     """Why it is not the network or a proxy that makes first tokens late; "" if it may be."""
-    outside_ms = f.client_ttft_ms - f.ttft_ms
-    share = outside_ms / f.client_ttft_ms if f.client_ttft_ms > 0 else nan
+    client_ttft_ms = f.level.ttft_ms.mean
+    outside_ms = client_ttft_ms - f.ttft_ms
+    share = outside_ms / client_ttft_ms if client_ttft_ms > 0 else nan
     if isnan(share):
         return "the server's own mean TTFT is not known"
     if not (share >= MIN_OUTSIDE_SHARE and outside_ms >= MIN_OUTSIDE_LIMITS * f.limit_ms):
@@ -144,6 +155,6 @@ def _why_not_on_the_way(f: VerdictInputs) -> str:
     if f.api_cores >= API_FULL:
         return "the API server is busy: it accepts requests late itself"
     # A CPU vLLM whose API server got little of two shared cores was called a slow network, 0.62.
-    if not isnan(f.engine_cores):
+    if not isnan(f.server.engine_cores):
         return "the server's processes are on this machine: no network is between"
     return ""

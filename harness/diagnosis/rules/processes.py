@@ -18,6 +18,7 @@ from harness.diagnosis.rules.rule_result import (
     kv_is_short,
     late_evidence,
     or_missing,
+    running_evidence,
     slot_confidence,
     waiting_evidence,
     waiting_for_capacity,
@@ -32,13 +33,13 @@ def slots(f: VerdictInputs) -> RuleResult:
     confidence, against = slot_confidence(f)
     if against:
         return RuleResult.no(against)
-    taken = fmt(f.running_max if isnan(f.slots) else f.slots, ".0f")
+    taken = fmt(f.server.running_max if isnan(f.slots) else f.slots, ".0f")
     how = SOURCE_WORDS.get(f.slots_source, "inferred: running stays the same while requests wait")
     return RuleResult(
         confidence,
         f"all {taken} batch slots are taken and requests wait for one",
         [
-            f"{fmt(f.running)} requests run on average, {fmt(f.running_max, '.0f')} at most",
+            running_evidence(f.server),
             f"max_num_seqs {taken}, {how}",
             waiting_evidence(waiting_for_capacity(f)),
             *late_evidence(f),
@@ -56,7 +57,7 @@ def kv_capacity(f: VerdictInputs) -> RuleResult:
     if not kv_is_short(f):
         usage = f"KV cache at most {fmt(f.kv_max, '.0%')} full"
         return RuleResult.no(or_missing(f.kv_max, usage, "KV usage is"))
-    loses_blocks = f.preemptions > 0
+    loses_blocks = f.server.preemptions > 0
     waiting = waiting_for_capacity(f)
     if not loses_blocks and not waiting >= MIN_WAITING:
         return RuleResult.no("the KV cache is full, but no request waits for blocks or loses them")
@@ -113,12 +114,13 @@ def front_end(f: VerdictInputs) -> RuleResult:
     confidence = 0.5
     if at_limit or (f.sent_late and not f.first):
         confidence = 0.9
-    elif f.api_cores >= CORE_BUSY and f.late_share >= MIN_LATE_SHARE:
+    elif f.api_cores >= CORE_BUSY and f.gaps.late_share >= MIN_LATE_SHARE:
         confidence = 0.7
     more_cpu = "--api-server-count higher (one more process and its memory each)"
-    if f.api_threads > 0:
-        cores += f" of each of the Rust front end's {f.api_threads:.0f}"
-    if not isnan(f.api_threads):  # vLLM refuses --api-server-count beside it
+    threads = f.server.api_server_threads
+    if threads > 0:
+        cores += f" of each of the Rust front end's {threads:.0f}"
+    if not isnan(threads):  # vLLM refuses --api-server-count beside it
         more_cpu = "more CPUs for the Rust front end, apart from the engine's and the client's"
     return RuleResult(
         confidence,
@@ -127,7 +129,7 @@ def front_end(f: VerdictInputs) -> RuleResult:
         [
             *late_evidence(f),
             cores,
-            f"{fmt(f.late_share, '.1%')} of the events were generated on time and sent late",
+            f"{fmt(f.gaps.late_share, '.1%')} of the events were generated on time and sent late",
             *gpu_evidence(f),
         ],
         [
@@ -144,24 +146,26 @@ def engine_process(f: VerdictInputs) -> RuleResult:
         return RuleResult.no("the GPU's utilization is not known")
     if f.gpu_util >= GPU_IDLE:
         return RuleResult.no(f"the GPU is busy {fmt(f.gpu_util, '.0%')} of the time")
-    if not f.running >= 1:
+    running = f.server.running_mean
+    cores = f.server.engine_cores
+    if not running >= 1:
         return RuleResult.no(
-            or_missing(f.running, "the engine is idle in between", "running requests are")
+            or_missing(running, "the engine is idle in between", "running requests are")
         )
-    alternating = f.engine_cores + f.gpu_util >= ALTERNATING_SHARE
-    if f.engine_cores >= API_FULL or alternating:
+    alternating = cores + f.gpu_util >= ALTERNATING_SHARE
+    if cores >= API_FULL or alternating:
         over_prompts = not f.engine_wait_ms / 2 < OWN_OVER_PROMPTS * f.prompt_cost_ms
         confidence = 0.9 if f.gpu_util <= GPU_MOSTLY_IDLE and over_prompts else 0.6
     else:
-        confidence = 0.5 if isnan(f.engine_cores) else 0.4
+        confidence = 0.5 if isnan(cores) else 0.4
     its_part = f"its part of a gap is {fmt_ms(f.engine_wait_ms)}"
     return RuleResult(
         confidence,
         "the engine's own process holds up the GPU: it has no CPU left, the GPU has time",
         [
-            f"engine process CPU: {_cores(f.engine_cores)}",
+            f"engine process CPU: {_cores(cores)}",
             *gpu_evidence(f),
-            f"{fmt(f.running)} requests run together",
+            f"{fmt(running)} requests run together",
             f"{its_part}; prompts add {fmt_ms(f.prompt_cost_ms)} at p95",
         ],
         [

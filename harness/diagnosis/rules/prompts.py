@@ -88,7 +88,7 @@ def _evidence(f: VerdictInputs) -> list[str]:
         *_prompt_share_evidence(f),
         *_gap_evidence(f),
         *_prompt_evidence(f),
-        waiting_evidence(f.waiting),
+        waiting_evidence(f.server.waiting_mean),
         *_ttft_evidence(f),
         *gpu_evidence(f),
     ]
@@ -149,7 +149,8 @@ def decode(f: VerdictInputs) -> RuleResult:
     """Gaps are long even without prompts: the batch's step itself takes too long."""
     if f.first or not f.broken:
         return RuleResult.no("gaps between tokens are in time")
-    if not f.running > 0:
+    running = f.server.running_mean
+    if not running > 0:
         return RuleResult.no("the server shows no running requests")
     if not gaps_not_longer_for_prompts(f):
         return RuleResult.no(
@@ -160,18 +161,18 @@ def decode(f: VerdictInputs) -> RuleResult:
     # neither by prompts nor by the API server
     undisturbed = not f.compute_bound and not f.maybe_late
     confidence = 0.6
-    if f.preemptions > 0 or f.sent_late:
+    if f.server.preemptions > 0 or f.sent_late:
         confidence = 0.4
     elif f.gpu_util >= GPU_BUSY and f.no_prompt_ms >= 0.9 * f.limit_ms and undisturbed:
         confidence = 0.9
     return RuleResult(
         confidence,
-        f"each engine step takes too long with {fmt(f.running, '.0f')} requests in the batch",
+        f"each engine step takes too long with {fmt(running, '.0f')} requests in the batch",
         [
-            f"{fmt(f.running)} requests run together",
+            f"{fmt(running)} requests run together",
             *_gap_growth_evidence(f),
             *_gap_evidence(f),
-            waiting_evidence(f.waiting),
+            waiting_evidence(f.server.waiting_mean),
             *gpu_evidence(f),
         ],
         [
@@ -186,20 +187,20 @@ def decode(f: VerdictInputs) -> RuleResult:
 
 
 def _prompt_evidence(f: VerdictInputs) -> list[str]:
-    if isnan(f.slope_ms):
+    if isnan(f.gaps.slope_ms):
         return []
-    tokens = f"{fmt(f.prompt_tokens, ',.0f')} prompt tokens in a step on average"
-    line = f"{tokens}, 1,000 cost {fmt_ms(f.slope_ms)}"
+    tokens = f"{fmt(f.gaps.prompt_tokens_mean, ',.0f')} prompt tokens in a step on average"
+    line = f"{tokens}, 1,000 cost {fmt_ms(f.gaps.slope_ms)}"
     if not isnan(f.prompt_part):
         line += f"; they take {fmt(f.prompt_part, '.0%')} of the engine's time"
     return [line]
 
 
 def _prompt_share_evidence(f: VerdictInputs) -> list[str]:
-    if isnan(f.longest_beside_share):
+    if isnan(f.gaps.longest_prompt_share):
         return []
-    of_longest = fmt(f.longest_beside_share, ".0%")
-    of_all = fmt(f.beside_share, ".0%")
+    of_longest = fmt(f.gaps.longest_prompt_share, ".0%")
+    of_all = fmt(f.gaps.prompt_share, ".0%")
     return [f"{of_longest} of the longest gaps had a prompt in their step, {of_all} of all"]
 
 
@@ -212,15 +213,18 @@ def _ttft_evidence(f: VerdictInputs) -> list[str]:
 
 
 def _gap_evidence(f: VerdictInputs) -> list[str]:
-    if isnan(f.gap_p95_ms):
+    gaps = f.gaps
+    if isnan(gaps.p95_ms):
         return []
     without = "no gap was without a prompt"
-    if not isnan(f.alone_p95_ms):
-        without = f"{fmt_ms(f.alone_p95_ms)} without prompts"
-    return [f"gaps are {fmt_ms(f.gap_p50_ms)} at p50, {fmt_ms(f.gap_p95_ms)} at p95; {without}"]
+    if not isnan(gaps.alone_p95_ms):
+        without = f"{fmt_ms(gaps.alone_p95_ms)} without prompts"
+    return [f"gaps are {fmt_ms(gaps.p50_ms)} at p50, {fmt_ms(gaps.p95_ms)} at p95; {without}"]
 
 
 def _gap_growth_evidence(f: VerdictInputs) -> list[str]:
-    if isnan(f.low_gap_ms) or isnan(f.gap_p50_ms) or f.low_users >= f.users:
+    low_ms = f.lowest.gaps.p50_ms
+    low_users = f.lowest.concurrency
+    if isnan(low_ms) or isnan(f.gaps.p50_ms) or low_users >= f.level.concurrency:
         return []
-    return [f"the median gap was {fmt_ms(f.low_gap_ms)} at {fmt(f.low_users, '.0f')} {f.unit}"]
+    return [f"the median gap was {fmt_ms(low_ms)} at {fmt(low_users, '.0f')} {f.unit}"]

@@ -15,6 +15,7 @@ from harness.diagnosis.slots import KV_FULL_SHARE
 
 if TYPE_CHECKING:
     from harness.diagnosis.rules.inputs import VerdictInputs
+    from harness.metrics.level_figures import ServerFigures
 
 MISSING_WORDS: Final = "not among the server's figures"
 
@@ -58,11 +59,18 @@ def waiting_evidence(mean: float) -> str:
     return or_missing(mean, f"{mean:.1f} requests wait on average", "waiting requests are")
 
 
+def running_evidence(server: ServerFigures) -> str:
+    """How many requests run, on average and at most."""
+    at_most = fmt(server.running_max, ".0f")
+    return f"{fmt(server.running_mean)} requests run on average, {at_most} at most"
+
+
 def kv_evidence(f: VerdictInputs) -> list[str]:
     """The server's KV cache usage and preemptions, or that they are missing."""
+    lost = f.server.preemptions
     return [
         or_missing(f.kv_max, f"KV cache at most {fmt(f.kv_max, '.0%')} full", "KV cache usage is"),
-        or_missing(f.preemptions, f"{fmt(f.preemptions, '.0f')} preemptions", "preemptions are"),
+        or_missing(lost, f"{fmt(lost, '.0f')} preemptions", "preemptions are"),
     ]
 
 
@@ -107,7 +115,8 @@ LONGEST_OVER_ALL: Final = 1.3  # times as often as any gap
 
 def waiting_for_capacity(f: VerdictInputs) -> float:
     """Requests waiting for a slot or a KV block, if the server reports these separately."""
-    return f.waiting if isnan(f.capacity) else f.capacity
+    capacity = f.server.waiting_capacity_mean
+    return f.server.waiting_mean if isnan(capacity) else capacity
 
 
 def slot_confidence(f: VerdictInputs) -> tuple[float, str]:
@@ -115,7 +124,8 @@ def slot_confidence(f: VerdictInputs) -> tuple[float, str]:
     if f.broken and not f.first:
         return 0.0, "first tokens are in time; more slots would lengthen the gaps"
     if not waiting_for_capacity(f) >= MIN_WAITING:
-        return 0.0, or_missing(f.waiting, "no request waits for a slot", "waiting requests are")
+        waiting = f.server.waiting_mean
+        return 0.0, or_missing(waiting, "no request waits for a slot", "waiting requests are")
     if kv_is_short(f):
         return 0.0, "the KV cache is full before the slots are"
     if against := _why_slots_are_free(f):
@@ -132,22 +142,22 @@ def slot_confidence(f: VerdictInputs) -> tuple[float, str]:
 def _why_slots_are_free(f: VerdictInputs) -> str:
     """By their number, or, where that is not known, by how `running` varies; "": all are taken."""
     if not isnan(f.slots):
-        if f.running >= SLOTS_TAKEN * f.slots:
+        if f.server.running_mean >= SLOTS_TAKEN * f.slots:
             return ""
-        return f"{fmt(f.running)} of {fmt(f.slots, '.0f')} slots are taken"
-    if isnan(f.running_flat):
+        return f"{fmt(f.server.running_mean)} of {fmt(f.slots, '.0f')} slots are taken"
+    if isnan(f.server.running_flat_share):
         return "requests wait at one reading of the server at most"
     min_flat = MIN_FLAT_SHARE_WITH_ROOM
-    if f.prompts_fill_steps or isnan(f.beside_share):
+    if f.prompts_fill_steps or isnan(f.gaps.prompt_share):
         min_flat = MIN_FLAT_SHARE
-    if f.running_flat >= min_flat:
+    if f.server.running_flat_share >= min_flat:
         return ""
     return "what runs changes while requests wait, so slots are free"
 
 
 def kv_is_short(f: VerdictInputs) -> bool:
     """Whether the KV cache is full, or requests lost their blocks."""
-    return f.kv_max >= KV_FULL_SHARE or f.preemptions > 0
+    return f.kv_max >= KV_FULL_SHARE or f.server.preemptions > 0
 
 
 def not_waiting_for_prompts(f: VerdictInputs) -> str:
@@ -161,7 +171,7 @@ def not_waiting_for_prompts(f: VerdictInputs) -> str:
     if slot_confidence(f)[0] >= SLOT_CONFIDENCE:
         return "requests wait for a slot"
     # If slots and blocks are free and requests still wait, only the token budget is left.
-    only_budget_left = isnan(f.beside_share) and f.waiting >= MIN_WAITING
+    only_budget_left = isnan(f.gaps.prompt_share) and f.server.waiting_mean >= MIN_WAITING
     much_for_prompts = f.compute_bound or f.prompt_part >= MIN_PROMPT_SHARE
     if only_budget_left or f.prompts_fill_steps or much_for_prompts:
         return ""
@@ -172,23 +182,23 @@ def gaps_not_longer_for_prompts(f: VerdictInputs) -> str:
     """Why it is not prompts that lengthen gaps; "" if it is."""
     if not f.broken:
         return "no SLO is broken"
-    if isnan(f.longest_beside_share) or isnan(f.no_prompt_ms):
+    if isnan(f.gaps.longest_prompt_share) or isnan(f.no_prompt_ms):
         return "too few gaps to compare those with and without prompts"
     if not _longer_beside_prompts(f):
         return (
-            f"gaps with a prompt beside them are hardly longer: {fmt_ms(f.gap_p95_ms)} at p95, "
+            f"gaps with a prompt beside them are hardly longer: {fmt_ms(f.gaps.p95_ms)} at p95, "
             f"{fmt_ms(f.no_prompt_ms)} without"
         )
     return _longer_for_another_reason(f)
 
 
 def _longer_beside_prompts(f: VerdictInputs) -> bool:
-    mostly = f.longest_beside_share >= MIN_LONGEST_SHARE
-    if mostly and f.prompt_cost_ms >= MIN_PROMPT_COST * f.gap_p95_ms:
+    mostly = f.gaps.longest_prompt_share >= MIN_LONGEST_SHARE
+    if mostly and f.prompt_cost_ms >= MIN_PROMPT_COST * f.gaps.p95_ms:
         return True
-    nearly_all_share = max(NEARLY_ALL_LONGEST, LONGEST_OVER_ALL * f.beside_share)
-    a_little_longer = f.prompt_cost_ms >= MIN_SMALL_PROMPT_COST * f.gap_p95_ms
-    return a_little_longer and f.longest_beside_share >= nearly_all_share
+    nearly_all_share = max(NEARLY_ALL_LONGEST, LONGEST_OVER_ALL * f.gaps.prompt_share)
+    a_little_longer = f.prompt_cost_ms >= MIN_SMALL_PROMPT_COST * f.gaps.p95_ms
+    return a_little_longer and f.gaps.longest_prompt_share >= nearly_all_share
 
 
 def _longer_for_another_reason(f: VerdictInputs) -> str:
