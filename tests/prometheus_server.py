@@ -28,6 +28,15 @@ def labels_of(metric: Mapping[str, str]) -> Labels:
     return tuple(sorted(metric.items()))
 
 
+def points_of(data: Any) -> dict[Labels, list[Point]]:
+    """Of each series of an answer."""
+    points = {}
+    for series in data["result"]:
+        values = [(at_s, float(value)) for at_s, value in series["values"]]
+        points[labels_of(series["metric"])] = values
+    return points
+
+
 @dataclass(frozen=True, slots=True)
 class Prometheus:
     """`url` of a running one."""
@@ -37,9 +46,12 @@ class Prometheus:
     def ask(self, path: str, **params: Any) -> Any:
         """GET or POST of the API; the answer's data. A refusal fails the test with its words."""
         body = urllib.parse.urlencode(params, doseq=True)
-        post = path.startswith("query")
-        where = f"{self.url}/api/v1/{path}" + ("" if post or not body else f"?{body}")
-        data = body.encode() if post else None
+        where = f"{self.url}/api/v1/{path}"
+        data = None
+        if path.startswith("query"):
+            data = body.encode()
+        elif body:
+            where += f"?{body}"
         try:
             with urllib.request.urlopen(where, data, 30) as answer:  # noqa: S310 - loopback
                 said = json.load(answer)
@@ -50,13 +62,11 @@ class Prometheus:
 
     def over(self, expr: str, start: float, end: float, step: float) -> dict[Labels, list[Point]]:
         """`query_range`."""
-        got = self.ask("query_range", query=expr, start=start, end=end, step=step)["result"]
-        return {labels_of(s["metric"]): [(t, float(v)) for t, v in s["values"]] for s in got}
+        return points_of(self.ask("query_range", query=expr, start=start, end=end, step=step))
 
     def raw(self, selector: str, at: float, back_s: int) -> dict[Labels, list[Point]]:
         """Every stored sample of the last `back_s` seconds before `at`."""
-        got = self.ask("query", query=f"{selector}[{back_s}s]", time=at)["result"]
-        return {labels_of(s["metric"]): [(t, float(v)) for t, v in s["values"]] for s in got}
+        return points_of(self.ask("query", query=f"{selector}[{back_s}s]", time=at))
 
     def up(self, instance: str) -> bool:
         """Whether its last scrape went well."""
@@ -69,17 +79,21 @@ class Prometheus:
         return int(self.ask("status/buildinfo")["version"].partition(".")[0])
 
 
+def configuration(jobs: Mapping[str, str], every: str) -> str:
+    """The text of prometheus.yml: JSON is YAML."""
+    scrapes = []
+    for job, target in jobs.items():
+        scrapes.append({"job_name": job, "static_configs": [{"targets": [target]}]})
+    return json.dumps({"global": {"scrape_interval": every}, "scrape_configs": scrapes})
+
+
 @contextlib.contextmanager
 def prometheus(folder: Path, jobs: Mapping[str, str], every: str = "1s") -> Iterator[Prometheus]:
     """Scrapes `jobs` (name -> HOST:PORT) into `folder`. Skips the test where there is none."""
     if shutil.which("prometheus") is None:
         pytest.skip("prometheus is not installed (Debian, Ubuntu: apt-get install prometheus)")
-    scrapes = [
-        {"job_name": job, "static_configs": [{"targets": [target]}]} for job, target in jobs.items()
-    ]
-    config = {"global": {"scrape_interval": every}, "scrape_configs": scrapes}
     folder.mkdir(exist_ok=True)
-    (folder / "prometheus.yml").write_text(json.dumps(config))  # JSON is YAML
+    (folder / "prometheus.yml").write_text(configuration(jobs, every))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [

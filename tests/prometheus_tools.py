@@ -13,20 +13,24 @@ from prometheus_client.parser import text_string_to_metric_families
 from harness.wire.prometheus_text import parse_metrics
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 
 Series = tuple[str, tuple[tuple[str, str], ...]]  # a line's name and labels
 
 
+def by_series(samples: Iterable[Any]) -> dict[Series, float]:
+    """The values of what a parser has read."""
+    return {(s.name, tuple(sorted(s.labels.items()))): s.value for s in samples}
+
+
 def lines_of(page: bytes) -> dict[Series, float]:
     """Each line once, by our own parser; prometheus_client's reads the same."""
-    ours = {(s.name, tuple(sorted(s.labels.items()))): s.value for s in parse_metrics(page)}
-    theirs = {
-        (s.name, tuple(sorted(s.labels.items()))): s.value
-        for family in text_string_to_metric_families(page.decode())
-        for s in family.samples
-    }
+    ours = by_series(parse_metrics(page))
+    theirs: dict[Series, float] = {}
+    for family in text_string_to_metric_families(page.decode()):
+        theirs |= by_series(family.samples)
     assert ours == theirs
     assert len(ours) == sum(line[:1] not in (b"#", b"") for line in page.split(b"\n"))
     return ours

@@ -15,6 +15,7 @@ import tokenize
 import tomllib
 from collections import defaultdict
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -70,12 +71,10 @@ def tokens_of(path: Path) -> list[tokenize.TokenInfo]:
 @cache
 def identifiers() -> frozenset[str]:
     """Every name of Python code."""
-    return frozenset(
-        token.string
-        for path in sources()
-        for token in tokens_of(path)
-        if token.type == tokenize.NAME
-    )
+    names: set[str] = set()
+    for path in sources():
+        names.update(token.string for token in tokens_of(path) if token.type == tokenize.NAME)
+    return frozenset(names)
 
 
 @cache
@@ -86,9 +85,10 @@ def words_of_other_files() -> frozenset[str]:
     for folder in FOLDERS:
         for pattern in OTHER_CODE:
             paths += (TOP / folder).rglob(pattern)
-    return frozenset(
-        word for path in paths for word in WORD.findall(path.read_text(errors="replace"))
-    )
+    words: set[str] = set()
+    for path in paths:
+        words.update(WORD.findall(path.read_text(errors="replace")))
+    return frozenset(words)
 
 
 @cache
@@ -141,12 +141,7 @@ def members() -> dict[str, set[str]]:
         found[path.parent.parent.name].add(path.parent.name)
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
-                found[node.name].update(bound_in(node.body))
-                found[node.name].update(
-                    inner.attr
-                    for inner in ast.walk(node)
-                    if isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store)
-                )
+                found[node.name].update(bound_in(node.body), attributes_set_in(node))
     found["run"] |= found["RunFrames"]  # pages call what `open_run` returns `run`, as the room is
     return found
 
@@ -161,22 +156,26 @@ def bound_in(body: list[ast.stmt]) -> Iterator[str]:
         elif isinstance(node, ast.If | ast.With | ast.Try):
             yield from bound_in(node.body)
         else:
-            yield from (
-                inner.id
-                for inner in ast.walk(node)
-                if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store)
-            )
+            for inner in ast.walk(node):
+                if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
+                    yield inner.id
+
+
+def attributes_set_in(node: ast.AST) -> Iterator[str]:
+    """As `self.name = ...` does."""
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store):
+            yield inner.attr
 
 
 def docstrings(text: str) -> Iterator[tuple[int, int, str]]:
     """(first line, last line, text) of each."""
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            first = node.body[0] if node.body else None
-            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-                value = first.value
-                if isinstance(value.value, str):
-                    yield value.lineno, value.end_lineno or value.lineno, value.value
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        match node.body[:1]:
+            case [ast.Expr(ast.Constant(str(text)) as constant)]:
+                yield constant.lineno, constant.end_lineno or constant.lineno, text
 
 
 def prose_of(path: Path) -> Iterator[tuple[int, str]]:
@@ -236,10 +235,10 @@ def is_found(name: str) -> bool:
         return True
     if not rest:
         return is_known(name) or name in files() or name in members()
-    for owner, member in zip([first, *rest], rest, strict=False):
+    for owner, member in pairwise([first, *rest]):
         if owner in members():
-            has = member in members()[owner] or f"{owner}.{member}" in files()
-            return has or name in files()
+            dotted = f"{owner}.{member}"
+            return member in members()[owner] or dotted in files() or name in files()
     return all(is_known(word) for word in (first, *rest))
 
 
