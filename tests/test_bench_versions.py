@@ -80,6 +80,7 @@ def test_a_server_is_asked(tmp_path: Path) -> None:
         got = versions.ask(engine.url, "0.32.0", tmp_path / "page.txt")
         old = versions.api_of(TargetAccess(Address.parse(engine.url)), "messages", "0.11.0")
     assert {api for api, how in got.apis.items() if how == "yes"} >= {"chat", "completions"}
-    assert (got.missing, old) == ((), "not yet")
+    assert got.missing == ()
+    assert old == "not yet"
     assert got.kv_tokens
     assert "vllm:num_requests_running" in (tmp_path / "page.txt").read_text()

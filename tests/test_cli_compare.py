@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import report_example
@@ -43,9 +43,19 @@ def folder(
 def change(path: Path, **parts: dict[str, object]) -> None:
     """Write something else into run.json."""
     info = read_json(path / names.RUN) or {}
-    RunFolder(path).write_json(
-        names.RUN, {k: v | parts.get(k, {}) if isinstance(v, dict) else v for k, v in info.items()}
-    )
+    for name, value in info.items():
+        if isinstance(value, dict):
+            info[name] = value | parts.get(name, {})
+    RunFolder(path).write_json(names.RUN, info)
+
+
+def to_rates(path: Path) -> None:
+    """Make of levels of users levels of hundredths of a request per second."""
+    info = read_json(path / names.RUN) or {}
+    change(path, config={"plan": info["config"]["plan"] | {"rate_step_per_s": 0.01}})
+    lines = path / names.LEVELS
+    as_rate = r'"users":\1,"rate_per_s":\1e-2'
+    lines.write_text(re.sub(r'"users":(\d+)', as_rate, lines.read_text()))
 
 
 @pytest.fixture(scope="module")
@@ -60,19 +70,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     change(folder(here / "held", 6, (48, 48)), config={"kind": "sweep"})
     steps = here / "held" / names.LEVELS  # as a run leaves them: audited when they are read
     steps.write_text(steps.read_text().replace("}", ',"audited":false}'))
-    for name, seed, slots in (("rates", 1, 40), ("lower", 3, 30)):
-        path = folder(here / name, seed, slots=slots)
-        change(
-            path,
-            config={
-                "plan": (read_json(path / names.RUN) or {})["config"]["plan"]
-                | {"rate_step_per_s": 0.01}
-            },
-        )
-        lines = path / names.LEVELS
-        lines.write_text(
-            re.sub(r'"users":(\d+)', r'"users":\1,"rate_per_s":\1e-2', lines.read_text())
-        )
+    to_rates(folder(here / "rates", 1, slots=40))
+    to_rates(folder(here / "lower", 3, slots=30))
     folder(here / "apart", 7, (3,))
     change(here / "apart", config={"kind": "run"})
     return here
@@ -157,9 +156,19 @@ def test_what_else_differs_is_said_first(
     assert first.startswith("> **CAUTION: A and B were measured differently: model")
 
 
+def check_worse_knee(knee: dict[str, Any]) -> None:
+    """By more than 5%, and its interval says so."""
+    assert knee["metric"] == "knee"
+    assert knee["verdict"] == "worse"
+    assert knee["beyond"] is True
+    lowest, highest = knee["ci95"]
+    assert lowest < knee["change"] < highest < -0.05
+
+
 def test_files(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """JSON to stdout, words to stderr; Markdown with the rest folded; one page without links."""
-    page, comment = tmp_path / "c.html", tmp_path / "c.md"
+    page = tmp_path / "c.html"
+    comment = tmp_path / "c.md"
     line = ["compare", str(runs / "a"), str(runs / "slots"), "--json", "-"]
     assert main([*line, "--html", str(page), "--markdown", str(comment)]) == 99
     out, err = capsys.readouterr()
@@ -174,11 +183,8 @@ def test_files(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         "unlike",
         "differences",
     ]
-    knee = result["differences"][0]
-    assert (knee["metric"], knee["verdict"], knee["beyond"]) == ("knee", "worse", True)
-    assert knee["ci95"][0] < knee["change"] < knee["ci95"][1] < -0.05
-    text = comment.read_text()
-    seen, folded = text.split("<details>")
+    check_worse_knee(result["differences"][0])
+    seen, folded = comment.read_text().split("<details>")
     assert seen.startswith("**B is worse than A by more than 5%: knee (users) 40, not 52: -23.1%")
     assert seen.count("\n| ") <= 2 + 12
     assert folded.count("\n| ") == 2 + len(result["differences"])
@@ -194,7 +200,8 @@ def test_rates_are_compared_by_rate(runs: Path) -> None:
     assert {d.unit for d in found.differences} == {"requests/s"}
     names = [row["Figure"] for row in map(difference_row, found.differences)]
     assert names[:2] == ["knee (requests/s)", "p50 TTFT (ms) at 0.16 requests/s"]
-    first, before = found.differences[0], compare_folders(runs / "a", runs / "slots", 0.05)
+    first = found.differences[0]
+    before = compare_folders(runs / "a", runs / "slots", 0.05)
     assert (first.a, first.b) == pytest.approx((0.52, 0.4), abs=0.01)
     assert first.change == pytest.approx(before.differences[0].change)
     assert headline(found).startswith(

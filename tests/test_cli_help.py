@@ -97,7 +97,8 @@ def test_help_and_version(words: list[str], title: str, capsys: pytest.CaptureFi
     """By the names that people try first."""
     with pytest.raises(SystemExit) as ended:
         main(words)
-    assert (ended.value.code, capsys.readouterr().out.startswith(title)) == (0, True)
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith(title)
 
 
 def test_help_shows_the_workloads_lengths(capsys: pytest.CaptureFixture[str]) -> None:

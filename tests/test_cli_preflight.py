@@ -197,7 +197,8 @@ def test_what_is_said_of_clipped_requests(
 @pytest.mark.parametrize("name", ["chat", "fixed"])
 def test_slos(line: str, tokens: int, said: str, name: str) -> None:
     """Two on one quantile, and one that no answer could show, are refused."""
-    slos, work = [Slo.parse(text) for text in line.split()], workload(name).sized(None, tokens)
+    slos = [Slo.parse(text) for text in line.split()]
+    work = workload(name).sized(None, tokens)
     with pytest.raises(ConfigError, match=said) if said else nullcontext():
         check_slos(slos, work.output.mean)
 
@@ -219,9 +220,11 @@ def test_what_was_not_compiled_is_said(name: str, monkeypatch: pytest.MonkeyPatc
     else:
         monkeypatch.setattr(codec, "WHY_PYTHON", why)
     found = CHECKS[name]()
-    assert (found.level, found.what) == (Severity.warn, f"in Python: {why}")
+    assert found.level == Severity.warn
+    assert found.what == f"in Python: {why}"
     said = reading.code_in_use()
-    assert (said[name], said[f"{name}_fallback"]) == ("python", why)
+    assert said[name] == "python"
+    assert said[f"{name}_fallback"] == why
     other = "codec" if name == "reader" else "reader"
     assert (f"{other}_fallback" in said) == (said[other] == "python")
 
@@ -230,4 +233,5 @@ def test_a_reader_in_python_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) 
     """The variable is the reason."""
     monkeypatch.setenv("HARNESS_READER", "python")
     said = reading.code_in_use()
-    assert (said["reader"], said["reader_fallback"]) == ("python", "HARNESS_READER is python")
+    assert said["reader"] == "python"
+    assert said["reader_fallback"] == "HARNESS_READER is python"

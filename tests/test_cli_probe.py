@@ -113,7 +113,8 @@ def test_the_kv_cache_that_the_server_shows(lines: bytes, want: dict[str, Any]) 
     text = b"vllm:num_requests_running 0\n" + lines
     with little_server(vllm_like(metrics=http(text, kind="text/plain"))) as server:
         got = ask(server)
-    assert (got.metrics, got.cache) == (True, want)
+    assert got.metrics is True
+    assert got.cache == want
 
 
 def test_good_server() -> None:
@@ -136,7 +137,8 @@ def test_good_server() -> None:
         cache=KV_CACHE,
     )
     assert server.paths == ["/v1/models", CHAT, "/version", "/metrics", "/tokenize", INFO]
-    assert (asked[1][1]["stream"], asked[1][1]["max_tokens"]) == (True, 2)
+    assert asked[1][1]["stream"] is True
+    assert asked[1][1]["max_tokens"] == 2
 
 
 @pytest.mark.parametrize(
@@ -162,8 +164,12 @@ def test_bare_server() -> None:
     with little_server(reply) as server:
         got = ask(server)
     assert server.paths[:5] == ["/v1/models", *[CHAT] * 4]
-    assert (got.fixed_length, got.continuous_usage, got.final_usage) == (False, False, False)
-    assert (got.version, got.tokenize, got.metrics) == ("", False, False)
+    assert got.fixed_length is False
+    assert got.continuous_usage is False
+    assert got.final_usage is False
+    assert got.version == ""
+    assert got.tokenize is False
+    assert got.metrics is False
 
 
 EACH = sse(ROLE, token(usage=1), token(usage=2), USAGE)
@@ -216,7 +222,8 @@ def test_an_end_without_its_empty_line(end: bytes, notes: tuple[str, ...]) -> No
 @pytest.mark.parametrize("refuses", [False, True])
 def test_tools_are_tried_before_any_load(refuses: bool) -> None:
     """A vLLM without --enable-auto-tool-choice refuses each request with tools."""
-    plain, needs = vllm_like(), '"auto" tool choice requires --enable-auto-tool-choice'
+    plain = vllm_like()
+    needs = '"auto" tool choice requires --enable-auto-tool-choice'
 
     def reply(path: str, body: dict[str, Any]) -> bytes:
         refused = refuses and path == CHAT and "tools" in body
@@ -583,9 +590,11 @@ def test_tls_good(authority: trustme.CA, tmp_path: Path, how: str) -> None:
     """A certificate that matches, or --insecure with one that does not, gets through."""
     ca_file = tmp_path / "ca.pem"
     authority.cert_pem.write_to_path(str(ca_file))
-    name, options = ("127.0.0.1", {"ca_file": ca_file})
+    name = "127.0.0.1"
+    options = {"ca_file": ca_file}
     if how == "insecure":
-        name, options = "other.example", {"insecure": True}
+        name = "other.example"
+        options = {"insecure": True}
     with little_server(vllm_like(), tls(authority, name)) as server:
         got = probe(access(f"https://127.0.0.1:{server.port}", **options), "chat")
     assert got.model == "m"

@@ -92,7 +92,8 @@ def test_refused_before_anything_heavy_is_imported(where: Any, tmp_path: Path) -
             text=True,
             check=False,
         )
-    assert (done.returncode, done.stdout.splitlines()) == (code, [li.format(url) for li in lines])
+    assert done.returncode == code
+    assert done.stdout.splitlines() == [li.format(url) for li in lines]
     refusal, imported = done.stderr.splitlines()
     assert said in refusal
     assert imported == "imported: "
@@ -118,7 +119,9 @@ def test_how_long_the_probe_waits(line: str, want: int) -> None:
 @contextlib.contextmanager
 def hanging(path_of_it: str, key: str) -> Iterator[tuple[str, threading.Event]]:
     """Answers until a request for a path has a key in its body, sets the event, then hangs."""
-    reached, over, usual = threading.Event(), threading.Event(), vllm_like()
+    reached = threading.Event()
+    over = threading.Event()
+    usual = vllm_like()
 
     def reply(path: str, body: dict[str, Any]) -> bytes:
         if path == path_of_it and key in {"", *body}:
@@ -155,7 +158,9 @@ def test_ctrl_c_before_the_load(path: str, key: str, to: str, tmp_path: Path) ->
             process.send_signal(signal.SIGINT)
             out, err = process.communicate(timeout=30)
     assert first == f"probing {url}\n"
-    assert (process.returncode, out, err) == (130, "", "vllm-harness: interrupted\n")
+    assert process.returncode == 130
+    assert out == ""
+    assert err == "vllm-harness: interrupted\n"
 
 
 PLANS = {
@@ -211,5 +216,7 @@ def test_the_plan_contacts_nobody(capsys: pytest.CaptureFixture[str]) -> None:
         code = main(["knee", f"http://127.0.0.1:{server.port}", "--dry-run", "--json", "-"])
         paths = server.paths
     out, err = capsys.readouterr()
-    assert (code, out, paths) == (0, "", [])
+    assert code == 0
+    assert out == ""
+    assert paths == []
     assert err.startswith("Plan (nothing was sent):\n")

@@ -33,7 +33,9 @@ def harness(*words: str) -> subprocess.CompletedProcess[str]:
 def refused(done: subprocess.CompletedProcess[str], code: int, *parts: str) -> None:
     """One line on stderr with these parts, at most what is probed on stdout, this exit code."""
     told = [line for line in done.stdout.splitlines() if not line.startswith("probing http")]
-    assert (done.returncode, told, done.stderr.count("\n")) == (code, [], 1), done.stderr
+    assert done.returncode == code, done.stderr
+    assert told == [], done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
     assert [part for part in parts if part not in done.stderr] == []
 
 
@@ -80,7 +82,8 @@ def test_no_server(tmp_path: Path) -> None:
 
 def test_tls_name_mismatch(tmp_path: Path) -> None:
     """A certificate for another name."""
-    authority, ca_file = trustme.CA(), tmp_path / "ca.pem"
+    authority = trustme.CA()
+    ca_file = tmp_path / "ca.pem"
     authority.cert_pem.write_to_path(str(ca_file))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("other.example").configure_cert(context)
@@ -146,4 +149,5 @@ def test_busy_ui_port(tmp_path: Path) -> None:
         url = f"http://127.0.0.1:{server.port}"
         done = knee(url, "--ui", "--ui-port", port, "--out", str(tmp_path / "out"))
     refused(done, 2, f"--ui-port is {port} (Address already in use)", "try --ui-port")
-    assert (server.asked, (tmp_path / "out").exists()) == ([], False)
+    assert server.asked == []
+    assert not (tmp_path / "out").exists()

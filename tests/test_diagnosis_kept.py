@@ -53,7 +53,8 @@ def test_a_kept_case_is_judged_as_its_result(tmp_path: Path) -> None:
         knee=Knee(estimate=case.knee),
         levels=tuple(case.levels),
     )
-    whole, kept = tmp_path / "result.json", tmp_path / "kept.json"
+    whole = tmp_path / "result.json"
+    kept = tmp_path / "kept.json"
     whole.write_text(json.dumps(to_json(result)))
     kept.write_text(json.dumps(kept_form(to_json(result))))
     assert Kept.read(whole).judge() == Kept.read(kept).judge() == case.judge()

@@ -213,51 +213,54 @@ def gpu(value: float) -> dict[str, float]:
     return {'gpu="0", instance="exporter"': value}
 
 
+# By panel and legend
+USER_SEARCH_ANSWERS: Final[dict[tuple[str, str], Answer]] = {
+    ("Users", "Users"): 8,
+    ("Level", "Level"): 3,
+    ("Output tokens/s", "Output tokens/s"): 50,
+    ("Goodput", "Goodput"): 7,
+    ("Bracket", "passed"): 4,
+    ("Bracket", "failed"): 16,
+    ("Knee", "from"): 5,
+    ("Knee", "knee"): 6,
+    ("Knee", "to"): 7,
+    ("Throughput against users", "users"): 8,
+    ("Throughput against users", "output tokens/s"): 50,
+    ("Search progress", "target"): 9,
+    ("Search progress", "users"): 8,
+    ("Search progress", "passed up to"): 4,
+    ("Search progress", "failed from"): 16,
+    ("Search progress", "knee"): 6,
+    ("Requests by outcome", "met every SLO"): 7,
+    ("Requests by outcome", "{{outcome}}"):
+        {'outcome="ok"': 12, 'outcome="status"': 1, 'outcome="timeout"': 3},
+    ("Latencies over their SLO limit", "{{slo}}"):
+        {'slo="itl_p95"': 20 / 80, 'slo="ttft_p95"': 1 / 10},
+    ("measured", ""): {'instance="run", job="run", purpose="up"': 1},
+    ("level ended", ""): {'decision="pass", instance="run", job="run"': 0.5 * 10},
+    ("drill", ""): {'event="kill 1", instance="run", job="run"': 0.5 * 10},
+    ("Expectations of a drill", "{{expectation}}"): {'expectation="lost"': 1},
+    ("knee found", ""): {'instance="run", job="run"': 6},
+}  # fmt: skip
+RATE_SEARCH_ANSWERS: Final[dict[tuple[str, str], Answer]] = {
+    ("Rate search", "target"): 20,
+    ("Rate search", "sent and ended"): 12 + 3 + 1,
+    ("Rate search", "passed up to"): 15.5,
+    ("Rate search", "failed from"): 24.5,
+    ("Rate search", "knee"): 19.5,
+    ("Rate search", "from"): 18.5,
+    ("Rate search", "to"): 21.5,
+    ("Requests in flight and rate", "in flight"): 11,
+    ("Requests in flight and rate", "rate"): 20,
+    ("TTFT p95 against rate", "requests/s"): 20,
+    ("TTFT p95 against rate", "p95 TTFT"): quantiles(*LATENCIES["ttft"][1:3])[0.95],
+    ("TTFT p95 against rate", "limit"): LATENCIES["ttft"][4],
+}
+
+
 def knee_answers() -> dict[tuple[str, str], Answer]:
-    """By panel and legend."""
-    users, tokens, good = 8, 50, 7
-    answers: dict[tuple[str, str], Answer] = {
-        ("Users", "Users"): users,
-        ("Level", "Level"): 3,
-        ("Output tokens/s", "Output tokens/s"): tokens,
-        ("Goodput", "Goodput"): good,
-        ("Bracket", "passed"): 4,
-        ("Bracket", "failed"): 16,
-        ("Knee", "from"): 5,
-        ("Knee", "knee"): 6,
-        ("Knee", "to"): 7,
-        ("Throughput against users", "users"): users,
-        ("Throughput against users", "output tokens/s"): tokens,
-        ("Search progress", "target"): 9,
-        ("Search progress", "users"): users,
-        ("Search progress", "passed up to"): 4,
-        ("Search progress", "failed from"): 16,
-        ("Search progress", "knee"): 6,
-        ("Requests by outcome", "met every SLO"): good,
-        ("Requests by outcome", "{{outcome}}"):
-            {'outcome="ok"': 12, 'outcome="status"': 1, 'outcome="timeout"': 3},
-        ("Latencies over their SLO limit", "{{slo}}"):
-            {'slo="itl_p95"': 20 / 80, 'slo="ttft_p95"': 1 / 10},
-        ("measured", ""): {'instance="run", job="run", purpose="up"': 1},
-        ("level ended", ""): {'decision="pass", instance="run", job="run"': 0.5 * 10},
-        ("drill", ""): {'event="kill 1", instance="run", job="run"': 0.5 * 10},
-        ("Expectations of a drill", "{{expectation}}"): {'expectation="lost"': 1},
-        ("knee found", ""): {'instance="run", job="run"': 6},
-    }  # fmt: skip
-    answers |= {
-        ("Rate search", "target"): 20,
-        ("Rate search", "sent and ended"): 12 + 3 + 1,
-        ("Rate search", "passed up to"): 15.5,
-        ("Rate search", "failed from"): 24.5,
-        ("Rate search", "knee"): 19.5,
-        ("Rate search", "from"): 18.5,
-        ("Rate search", "to"): 21.5,
-        ("Requests in flight and rate", "in flight"): 11,
-        ("Requests in flight and rate", "rate"): 20,
-        ("TTFT p95 against rate", "requests/s"): 20,
-        ("TTFT p95 against rate", "p95 TTFT"): quantiles(*LATENCIES["ttft"][1:3])[0.95],
-        ("TTFT p95 against rate", "limit"): LATENCIES["ttft"][4],
-    }
+    """Those of both searches, and of the latencies that limit them."""
+    answers = USER_SEARCH_ANSWERS | RATE_SEARCH_ANSWERS
     for key in ("ttft", "itl"):
         name, b, last, _, limit = LATENCIES[key]
         p95 = quantiles(b, last)[0.95]
@@ -265,8 +268,8 @@ def knee_answers() -> dict[tuple[str, str], Answer]:
             (f"p95 {name} / limit", f"p95 {name} / limit"): p95 / limit,
             (f"{name} p95 and users", f"p95 {name}"): p95,
             (f"{name} p95 and users", "limit of {{slo}}"): {f'slo="{key}_p95"': limit},
-            (f"{name} p95 and users", "users"): users,
-            (f"{name} p95 against users", "users"): users,
+            (f"{name} p95 and users", "users"): 8,
+            (f"{name} p95 against users", "users"): 8,
             (f"{name} p95 against users", f"p95 {name}"): p95,
             (f"{name} p95 against users", "limit"): limit,
         }
@@ -295,7 +298,8 @@ def latency_answers() -> dict[tuple[str, str], Answer]:
         ("itl", "inter_token_latency_seconds"),
         ("e2e", "e2e_request_latency_seconds"),
     ):
-        title, (b, mean) = f"{LATENCIES[key][0]}: client against server", SERVER_BOUNDS[theirs]
+        title = f"{LATENCIES[key][0]}: client against server"
+        b, mean = SERVER_BOUNDS[theirs]
         answers[title, "client p95"] = quantiles(*BOUNDS[key])[0.95]
         answers[title, "server p95"] = b + b * 28 / 30  # the 38th of 40
         answers[title, "client mean"] = 1.5 * BOUNDS[key][0]  # of 39: the failed one is not in it
@@ -401,7 +405,8 @@ def test_every_expression(tmp_path: Path) -> None:
 
 
 ALL: Final = {"run": ".*", "model": ".*", "target": ".*"}
-USERS, TOKENS = ("knee", "Users", "Users"), ("knee", "Output tokens/s", "Output tokens/s")
+USERS = ("knee", "Users", "Users")
+TOKENS = ("knee", "Output tokens/s", "Output tokens/s")
 RUNNING, SEATS = (("server", "Running and waiting", name) for name in ("running", "max_num_seqs"))
 CPU: Final = ("server", "Server CPU, cores", "API server")
 FULLEST: Final = ("server", "KV cache usage", "fullest engine")

@@ -236,4 +236,5 @@ def test_the_colon_is_put_back_for_vllm_only():
     assert {name for name, rules in relabelled.items() if rules} == {"vllm"}
     (rule,) = relabelled["vllm"]
     renamed = re.sub(rf"^(?:{rule['regex']})$", r"vllm:\1", "vllm_num_requests_running")
-    assert (renamed, rule["replacement"]) == ("vllm:num_requests_running", "vllm:$1")
+    assert renamed == "vllm:num_requests_running"
+    assert rule["replacement"] == "vllm:$1"

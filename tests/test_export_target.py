@@ -39,9 +39,10 @@ NONE = GpuReadings("none", why="not asked")
 
 def sample(at_s: float, *, running: float = 3, kv: float = 0.25, n: int = 0) -> ServerSample:
     """After `n` requests of 100 ms TTFT, 40 ms of it in the queue and 25 ms in prefill."""
+    each_s = {"ttft": 0.1, "queue": 0.04, "prefill": 0.025}
     histograms = {
-        key: Histogram((1.0, inf), (float(n), float(n)), n * each)
-        for key, each in (("ttft", 0.1), ("queue", 0.04), ("prefill", 0.025))
+        key: Histogram((1.0, inf), (float(n), float(n)), n * seconds)
+        for key, seconds in each_s.items()
     }
     return ServerSample(
         int(at_s * S),
@@ -55,11 +56,12 @@ def sample(at_s: float, *, running: float = 3, kv: float = 0.25, n: int = 0) -> 
 
 def values_of(seen: TargetState, now_s: float = 100.0) -> dict[str, float]:
     """As a page has them: name and labels in one string."""
-    found = lines_of(render_metrics(TARGET, target_values(seen, int(now_s * S))))
-    return {
-        name.removeprefix("harness_") + "".join(f" {k}={v}" for k, v in labels): value
-        for (name, labels), value in found.items()
-    }
+    found = {}
+    page = render_metrics(TARGET, target_values(seen, int(now_s * S)))
+    for (name, labels), value in lines_of(page).items():
+        words = [name.removeprefix("harness_"), *(f"{key}={text}" for key, text in labels)]
+        found[" ".join(words)] = value
+    return found
 
 
 CACHE = {"engines": 2, "kv_tokens": 64_000}
@@ -117,18 +119,17 @@ def test_seats_are_inferred():
     assert found["server_slots_free"] == 0
 
 
+def with_ttft(scraped: ServerSample, n: int, total_s: float) -> ServerSample:
+    """The same, with `n` first tokens that took so long together."""
+    ttft = Histogram((1.0, inf), (float(n), float(n)), total_s)
+    return replace(scraped, histograms={**scraped.histograms, "ttft": ttft})
+
+
 def test_ttft_is_split_over_the_last_minute():
     """Of the requests since 40 s; those before are left out."""
-    old, first, last = sample(10, n=5), sample(40, n=5), sample(99, n=25)
-    slow = Histogram((1.0, inf), (5.0, 5.0), 50.0)  # 10 s each, long ago
-    old, first, last = (
-        replace(s, histograms={**s.histograms, "ttft": replace(slow, counts=c, sum=total)})
-        for s, c, total in (
-            (old, (0.0, 0.0), 0.0),
-            (first, (5.0, 5.0), 50.0),
-            (last, (25.0, 25.0), 52.0),
-        )
-    )
+    old = with_ttft(sample(10, n=5), 0, 0.0)
+    first = with_ttft(sample(40, n=5), 5, 50.0)  # 10 s each, long ago
+    last = with_ttft(sample(99, n=25), 25, 52.0)
     found = values_of(replace(UP, samples=(old, first, last)))
     parts = {k: v for k, v in found.items() if "ttft" in k}
     assert parts == {
@@ -147,12 +148,14 @@ def test_an_h200s_recorded_readings():
     source.read(nvml.go_to(2))
     at_ns = nvml.go_to(3)
     text = render_metrics(GPU, gpu_values(gpus, source.read(at_ns), at_ns + S // 2))
-    found = {
-        name.removeprefix("harness_gpu_"): value
-        for (name, labels), value in lines_of(text).items()
-        if "throttled" not in name and "info" not in name
-    }
-    assert found == {
+    figures = {}
+    throttled = {}
+    for (name, labels), value in lines_of(text).items():
+        if "throttled" in name:
+            throttled[dict(labels)["reason"]] = value
+        elif "info" not in name:
+            figures[name.removeprefix("harness_gpu_")] = value
+    assert figures == {
         "sample_age_seconds": 0.5,
         "utilization_ratio": 0.99,
         "memory_utilization_ratio": 0.23,
@@ -167,20 +170,15 @@ def test_an_h200s_recorded_readings():
         "pcie_receive_bytes_per_second": pytest.approx(16_232_516 / 1.045749862),
         "pcie_transmit_bytes_per_second": pytest.approx(245_743_808 / 1.045749862),
     }
-    lines = lines_of(text)
-    held = {
-        dict(labels)["reason"]: value
-        for (name, labels), value in lines.items()
-        if "throttled" in name
-    }
-    assert held == {reason: float(reason == "power_cap") for reason in REASON_LABELS.values()}
+    off = dict.fromkeys(REASON_LABELS.values(), 0.0)
+    assert throttled == off | {"power_cap": 1.0}
     info = (
         ("driver", "580.159.04"),
         ("gpu", "0"),
         ("name", "NVIDIA H200"),
         ("uuid", "GPU-12345678"),
     )
-    assert lines["harness_gpu_info", info] == 1
+    assert lines_of(text)["harness_gpu_info", info] == 1
 
 
 def test_another_machines_gpus_and_engine_through_our_exporter():
@@ -201,8 +199,10 @@ def test_another_machines_gpus_and_engine_through_our_exporter():
         told = [found.with_engine_cpu(sample).engine_cpu_s for sample in samples]
         found.source.close()
     assert found.found == tuple(gpus)
-    got, want = asdict(here), asdict(there)
-    assert (got.pop("throttled"), got) == (want.pop("throttled"), pytest.approx(want, nan_ok=True))
+    got = asdict(here)
+    want = asdict(there)
+    assert got.pop("throttled") == want.pop("throttled")
+    assert got == pytest.approx(want, nan_ok=True)
     assert told == [7.5, 1.0]
 
 
@@ -258,6 +258,11 @@ def test_a_target_is_read_lost_and_found_again():
     assert lines["harness_server_slots_free", ()] == 2
     assert again == 1
     assert b"s3cret" not in text
+    check_lost(target)
+
+
+def check_lost(target: TargetReader) -> None:
+    """Its server has ended: it is down, and nothing else is said of it."""
     target.read()
     assert target.why.startswith("nothing listens at http://127.0.0.1:")
     info = ("harness_target_info", (("target", target.seen.target),))
@@ -321,9 +326,8 @@ def test_promtool_likes_the_page():
     source.read(nvml.go_to(2))
     at_ns = nvml.go_to(3)
     seen = replace(UP, samples=(sample(40, n=5), sample(99, n=25)), given={"max_num_seqs": 8})
-    text = render_metrics(TARGET, target_values(seen, 100 * S)) + render_metrics(
-        GPU, gpu_values(gpus, source.read(at_ns), at_ns)
-    )
+    text = render_metrics(TARGET, target_values(seen, 100 * S))
+    text += render_metrics(GPU, gpu_values(gpus, source.read(at_ns), at_ns))
     assert promtool("check", "metrics", stdin=text) == ""
 
 

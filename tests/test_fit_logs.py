@@ -163,7 +163,8 @@ def test_verdicts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     From the model's shape and the card alone the KV cache is within 6% in the median (3.2%).
     """
     codes = {0: True, 99: False, 6: None}
-    found, errors = {}, []
+    found = {}
+    errors = []
     for log in [*LOGS, OWN[1]]:
         if log["id"] in REFUSED:
             continue

@@ -21,7 +21,8 @@ def test_true_knee(slo: str, code: int, want: str, capsys: pytest.CaptureFixture
     line = f"--max-num-seqs 2 --workload fixed --prompt-tokens 32 --slo {slo}"
     got = main([*line.split(), "--output-tokens", "32", "--max-users", "8"])
     lines = capsys.readouterr().out.splitlines()
-    assert (got, lines[0]) == (code, want)
+    assert got == code
+    assert lines[0] == want
     assert lines[1].split() == ["users", "worst", "quantile", "/", "limit"]
 
 

@@ -132,7 +132,8 @@ def test_on_the_embedded_engine(tmp_path: Path) -> None:
     with start_engine(EngineConfig(max_num_seqs=4)) as engine:
         done = harness("idle-cost", engine.url, *asked)
         again = harness("idle-cost", engine.url, "--history-tokens", "9000")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
+    assert done.stderr == ""
     found = load(out / "idle_cost.json")
     cached = [found[name]["cached_tokens"] for name in ("first", "kept", "cleared")]
     assert cached == [0, 3 * 512, 0]
@@ -140,7 +141,8 @@ def test_on_the_embedded_engine(tmp_path: Path) -> None:
     assert "\nSimulated: llama-3.1-8b, no real server.\n" in done.stdout
     assert len(found["newcomer_after"]["ttft_s"]) == NEWCOMERS
     assert (out / "idle_cost.md").read_text() in done.stdout
-    assert (again.returncode, again.stdout) == (2, "")
+    assert again.returncode == 2
+    assert again.stdout == ""
     assert "8,192 tokens, and a return needs 9,040: expected at most that" in again.stderr
 
 

@@ -31,6 +31,8 @@ from harness.wire.vllm_metrics import server_sample
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from harness.records.record_table import RecordTable
+
 HERE = Path(__file__).parent
 TOP = HERE.parent
 pytestmark = pytest.mark.process
@@ -133,12 +135,39 @@ MANY = 100  # requests of a first test: they would show in the counts of the sec
 HELLO = {"role": "user", "content": "one two three"}
 
 
+def check_replies(replies: list[list[Any]], events: list[list[Any]], run: Run) -> None:
+    """Each reply (outcome, TTFT, e2e, tokens, text) is that of a record and of Locust's event."""
+    ok = np.flatnonzero(run.table.outcome == OUTCOMES.index(Outcome.ok))
+    first_ns = run.table.at_ns[run.table.offsets[:-1][ok]]
+    ttft_ms = (first_ns - run.table.sent_ns[ok]) / 1e6
+    e2e_ms = (run.table.done_ns[ok] - run.table.sent_ns[ok]) / 1e6
+    recorded = zip(ttft_ms.tolist(), e2e_ms.tolist(), strict=True)
+    assert sorted((row[1], row[2]) for row in replies) == sorted(recorded)
+    # Locust's event has the name that was given, and the TTFT of the reply.
+    assert {name for name, _ in events} == {"hello", "/v1/chat/completions"}
+    assert {row[1] for row in replies} <= {ttft_ms for _, ttft_ms in events}
+    hello, second = replies[:2]
+    assert hello[3:] == [3, " a" * 3]
+    assert second[3:] == [second[3], " a" * second[3]]
+    assert run.table.prompt_tokens[ok][:1].tolist() == [8]  # of hello, with the chat template
+
+
+def check_refusals(sentences: list[str]) -> None:
+    """Each request has its own, whichever user's came first, and there is no other."""
+    parts = ["body has 'n': expected", "given with a prompt", "not JSON serializable"]
+    counts = {part: sum(part in sentence for sentence in sentences) for part in parts}
+    assert min(counts.values()) >= 1
+    assert sum(counts.values()) == len(sentences)
+
+
 def test_what_own_requests_get_back(url: str, tmp_path: Path) -> None:
     """Text and counts of the answer, TTFT and e2e of the record; what is refused is not sent.
 
     The file's own shape asks for one user, then for three: each is a level, or is said to be none.
     """
-    folder, said, file = tmp_path / "run", tmp_path / "said", tmp_path / "own.py"
+    folder = tmp_path / "run"
+    said = tmp_path / "said"
+    file = tmp_path / "own.py"
     asked = (
         '[dict(messages=[HELLO], body={"top_p": 0.9}, output_tokens=3, name="hello"), '
         'dict(body={"n": 2}),'
@@ -151,21 +180,8 @@ def test_what_own_requests_get_back(url: str, tmp_path: Path) -> None:
     fired = [json.loads(line) for line in Path(f"{said}.events").read_text().splitlines()]
     run = read_run(folder)
     assert run.damage.sentences() == []
-    got = [row for row in rows if row[0] == "ok"]
-    ok = np.flatnonzero(run.table.outcome == OUTCOMES.index(Outcome.ok))
-    first = run.table.at_ns[run.table.offsets[:-1][ok]] - run.table.sent_ns[ok]
-    lasted = run.table.done_ns[ok] - run.table.sent_ns[ok]
-    times = zip((first / 1e6).tolist(), (lasted / 1e6).tolist(), strict=True)
-    assert sorted((row[1], row[2]) for row in got) == sorted(times)
-    # Locust's event has the name that was given, and the TTFT of the reply.
-    assert {name for name, _ in fired} == {"hello", "/v1/chat/completions"}
-    assert {row[1] for row in got} <= {ttft_ms for _, ttft_ms in fired}
-    prompts = {3: 8, 9: 9}  # tokens with the chat template, by those of the answer
-    assert [row[3:] for row in got[:2]] == [[3, " a" * 3], [got[1][3], " a" * got[1][3]]]
-    assert run.table.prompt_tokens[ok][:1].tolist() == [prompts[3]]
-    refused = [row[1] for row in rows if row[0] == "refused"][:3]
-    parts = "body has 'n': expected", "given with a prompt", "not JSON serializable"
-    assert [part in sentence for part, sentence in zip(parts, refused, strict=True)] == [True] * 3
+    check_replies([row for row in rows if row[0] == "ok"], fired, run)
+    check_refusals([row[1] for row in rows if row[0] == "refused"])
     frames = open_run(folder)
     levels = frames.levels.users.tolist()
     assert frames.result is not None
@@ -215,7 +231,8 @@ def test_users_with_sessions(url: str, tmp_path: Path) -> None:
 )
 def test_requests_at_a_rate(url: str, flags: tuple[str, ...], code: int, tmp_path: Path) -> None:
     """rate.py: each request of the schedule once, from two processes; a bad rate sends none."""
-    folder, port = tmp_path / "run", free_port()
+    folder = tmp_path / "run"
+    port = free_port()
     level = ("--rate", "20/s", "--arrivals", "constant", "--duration", "3s", "--output-tokens", 8)
     two = ("--processes", 2, "--master-bind-port", port, "--master-port", port)
     headless = ("--headless", *level, *(two if not code else ()), "--run-folder", folder)
@@ -234,7 +251,8 @@ def test_requests_at_a_rate(url: str, flags: tuple[str, ...], code: int, tmp_pat
 @pytest.mark.parametrize("how", ["processes", "master and worker"])
 def test_distributed_runs_lose_nothing(url: str, how: str, tmp_path: Path) -> None:
     """Every record of every worker is there once, and Locust's sum agrees."""
-    folder, port = tmp_path / "run", free_port()
+    folder = tmp_path / "run"
+    port = free_port()
     end = ("--headless", "-u", 4, "-r", 4, "-t", "14s", "--host", url, "--run-folder", folder)
     bind = ("--master-bind-port", port, "--master-port", port)
     if how == "processes":
@@ -260,7 +278,8 @@ def test_a_worker_that_joins_a_running_test(url: str, tmp_path: Path) -> None:
         "events.init.add_listener(lambda **_: gevent.sleep(2))\n"
         "from locustfiles.chat import Chat\n"
     )
-    folder, port = tmp_path / "run", free_port()
+    folder = tmp_path / "run"
+    port = free_port()
     early = locust("chat", "--worker", "--master-port", port)
     end = ("--headless", "-u", 4, "-r", 4, "-t", "25s", "--host", url, "--run-folder", folder)
     bind = ("--master-bind-port", port, "--expect-workers", 1)
@@ -318,7 +337,8 @@ def test_ctrl_c_leaves_every_record(
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_dead_decoder_ends_the_run(url: str, processes: int, tmp_path: Path) -> None:
     """Exit 5 with a sentence, long before the run's time is over; the folder can be read."""
-    folder, port = tmp_path / "run", free_port()
+    folder = tmp_path / "run"
+    port = free_port()
     more = ("--processes", 2, "--master-bind-port", port, "--master-port", port)
     process = locust(
         "chat",
@@ -359,7 +379,9 @@ runners.HEARTBEAT_LIVENESS = 2  # s, in place of 10
 
 def test_a_killed_worker_is_named(url: str, tmp_path: Path) -> None:
     """Without an SLO, too, and found only at the end: 5 from the process and in the result."""
-    folder, port, file = tmp_path / "run", free_port(), tmp_path / "killed.py"
+    folder = tmp_path / "run"
+    port = free_port()
+    file = tmp_path / "killed.py"
     file.write_text(KILLED)
     bind = ("--processes", 2, "--master-bind-port", port, "--master-port", port)
     process = locust(
@@ -386,7 +408,9 @@ def test_a_killed_worker_is_named(url: str, tmp_path: Path) -> None:
     os.kill(worker, signal.SIGKILL)
     out, _ = process.communicate(timeout=120)
     result = json.loads((folder / "result.json").read_text())
-    assert (process.returncode, result["exit_code"], result["status"]) == (5, 5, "invalid"), out
+    assert process.returncode == 5, out
+    assert result["exit_code"] == 5, out
+    assert result["status"] == "invalid", out
     named = [text for text in result["damage"] if re.match(r"worker [01] \(", text)]
     assert len(named) >= 1
     assert named[0] in result["invalid_reason"]
@@ -419,7 +443,9 @@ def test_a_missed_slo_sets_the_exit_code(url: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("processes", [1, 2])
 def test_the_web_ui_shows_true_percentiles(url: str, processes: int, tmp_path: Path) -> None:
     """The page's tables, the CSV and the metrics over HTTP hold the records of the run folder."""
-    folder, web, port = tmp_path / "run", free_port(), free_port()
+    folder = tmp_path / "run"
+    web = free_port()
+    port = free_port()
     more = ("--processes", 2, "--master-bind-port", port, "--master-port", port)
     process = locust(
         "chat",
@@ -434,14 +460,15 @@ def test_the_web_ui_shows_true_percentiles(url: str, processes: int, tmp_path: P
         "-r",
         6,
         "--autostart",
-        "-t",
-        "5s",
         "--run-folder",
         folder,
         "--output-tokens",
         15,
         *(more if processes > 1 else ()),
     )
+    reached(web)
+    page_at(web, 1, ended=20)
+    get(web, "/stop", b"")
     report = stopped_report(web, folder)
     page = get(web, "/").decode()
     tables = json.loads(get(web, "/harness/live.json"))["tables"]
@@ -451,31 +478,37 @@ def test_the_web_ui_shows_true_percentiles(url: str, processes: int, tmp_path: P
     ended(process)
     run = read_run(folder)
     whole = concat_tables(list(run.chunks()))
-    header, *lines = csv.splitlines()
-    assert header == "key,metric,n,p50,p90,p95,p99,p999,max"
-    rows = zip(LATENCIES.items(), tables["latencies"], lines, strict=True)
-    for (key, latency), (name, n, p50, *_, largest), line in rows:
-        values = latency.observe(whole).ns / 1e6
-        assert (name, n) == (latency.name, len(values))
-        median = float(np.percentile(values, 50, method="higher"))
-        assert p50 == pytest.approx(median, rel=1e-3, abs=0.01), key
-        assert largest == round(float(values.max()), 2), key
-        assert line.startswith(f"{key},{latency.title},{n},{p50:.2f},"), key
-        assert line.endswith(f",{values.max():.2f}"), key
+    check_latencies(whole, tables["latencies"], csv)
     assert report["stats"][-1]["num_requests"] == len(run.table)
     assert "./harness/link.js" in page
     want = exposed(expected(whole, ()), ())
     assert {series: metrics[series] for series in want} == want
     assert metrics["harness_users_target", ()] == 0  # the test is over
     [info] = [dict(labels) for name, labels in metrics if name == "harness_run_info"]
-    told = {key: info[key] for key in ("kind", "workload", "run", "model", "target")}
-    assert told == {
+    shown = {key: info[key] for key in ("kind", "workload", "run", "model", "target")}
+    assert shown == {
         "kind": "locust",
         "workload": "chat",
         "run": run.path.name,
         "model": run.info["server"]["model"],
         "target": run.info["server"]["url"].removeprefix("http://"),
     }
+
+
+def check_latencies(whole: RecordTable, shown: list[list[Any]], csv: str) -> None:
+    """The page's rows and the CSV's lines are those of the records; p50 to a thousandth."""
+    header, *lines = csv.splitlines()
+    assert header == "key,metric,n,p50,p90,p95,p99,p999,max"
+    rows = zip(LATENCIES.items(), shown, lines, strict=True)
+    for (key, latency), (name, n, p50, *_, largest), line in rows:
+        values = latency.observe(whole).ns / 1e6
+        assert name == latency.name
+        assert n == len(values)
+        median = float(np.percentile(values, 50, method="higher"))
+        assert p50 == pytest.approx(median, rel=1e-3, abs=0.01), key
+        assert largest == round(float(values.max()), 2), key
+        assert line.startswith(f"{key},{latency.title},{n},{p50:.2f},"), key
+        assert line.endswith(f",{values.max():.2f}"), key
 
 
 def test_the_live_page_of_a_second_test(url: str) -> None:
@@ -537,7 +570,8 @@ def stopped_report(web: int, folder: Path) -> dict[str, Any]:
     Locust keeps an answer for 2 s, and workers report every 3 s: until it says what the records do,
     twice, as the last of these may be on their way.
     """
-    until, before = time.monotonic() + 45, -1
+    until = time.monotonic() + 45
+    before = -1
     while time.monotonic() < until:
         time.sleep(0.5)
         try:

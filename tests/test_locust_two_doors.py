@@ -92,7 +92,9 @@ def doors(url: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """By door (folder, exit code, facts of the page)."""
     found = {}
     for door, more in (("run", []), ("locust", []), ("workers", ["--processes", "2"])):
-        folder, web, bind = tmp_path_factory.mktemp(door) / "run", free_port(), free_port()
+        folder = tmp_path_factory.mktemp(door) / "run"
+        web = free_port()
+        bind = free_port()
         if door == "run":
             own = [*RUN, url, "--users", "4", "--duration", "5s", "--quiet", "--ui"]
             own += ["--ui-port", str(web), "--out", str(folder)]

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from heapq import heapreplace
 from math import inf, isnan
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pytest
@@ -44,7 +44,9 @@ if TYPE_CHECKING:
     from harness.load.plan import RequestSpec
 
 T0 = 1_790_000_000 * SECOND
-SLOTS, PROMPT, OUTPUT = 8, 100, 32
+SLOTS = 8
+PROMPT = 100
+OUTPUT = 32
 BATCH = 24
 
 
@@ -56,15 +58,21 @@ class Slots:
 
     def __init__(self, *, counts: bool = True, fails: int = -1, most: float = inf) -> None:
         """`counts`: it reports prompt tokens; request `fails` fails, and from `most` users all."""
-        self.ledger, self.all = Ledger(), list[RequestRecord]()
-        self.counts, self.fails, self.most = counts, fails, most
+        self.ledger = Ledger()
+        self.all = list[RequestRecord]()
+        self.counts = counts
+        self.fails = fails
+        self.most = most
         self.told = self.users = 0
 
     def begin(self, now_ns: int, users: int, took_ns: int) -> None:
         """So many users share a batch, as fast as slots and answers allow."""
-        self.users, slots, free = users, [now_ns] * SLOTS, [now_ns] * users
+        self.users = users
+        slots = [now_ns] * SLOTS
+        free = [now_ns] * users
         for _ in range(BATCH if users else 0):
-            sent, number = free[0], len(self.all)
+            sent = free[0]
+            number = len(self.all)
             done = max(sent, slots[0]) + took_ns
             heapreplace(slots, done)
             heapreplace(free, done)
@@ -97,28 +105,26 @@ class Slots:
         return min(self.users, len(self.all) - self.told)
 
 
-def sweep(
-    path: Path, server: Slots, users: tuple[int, ...], took_ns: tuple[int, ...], slo: str = ""
+def batch_plan(users: tuple[int, ...], repeats: int) -> list[Hold]:
+    """Per repeat a batch one at a time, then one at each number of users."""
+    one_at_a_time = Hold(1, Purpose.sequential, StopRule.batch, 0, BATCH)
+    at_once = [Hold(n, Purpose.batch, StopRule.batch, 0, BATCH) for n in users]
+    return [one_at_a_time, *at_once] * repeats
+
+
+def write_folder(
+    path: Path, server: Slots, controller: KneeController, plan: SearchPlan, slos: list[str]
 ) -> str:
-    """A sweep of batches to its run folder and reports; how it ended. A repeat for each time."""
-    slos = [slo] if slo else []
-    once = [(Purpose.sequential, 1), *((Purpose.batch, n) for n in users)]
-    holds = [Hold(n, why, StopRule.batch, 0, BATCH) for why, n in once] * len(took_ns)
-    plan = SearchPlan(tuple(map(Slo.parse, slos)), max_users=max(users))
-    controller = KneeController(plan, server.ledger, choose=in_turn(holds))
-    now_ns, target = T0, 0
-    while True:
-        now_ns += SECOND
-        answer = controller.tick(now_ns, server.put(now_ns - 1), None, now_ns - 1)
-        if answer.done:
-            break
-        if answer.users != target:
-            target = answer.users
-            server.begin(now_ns, target, took_ns[len(controller.levels) // len(once)])
+    """The run folder of a sweep that has ended, and its reports; the status that they say."""
     assert controller.result is not None
     folder = RunFolder.create(path)
-    config = {"kind": "sweep", "plan": {**asdict(plan), "slos": slos}, "drive": {"batch": BATCH}}
-    folder.write_json(names.RUN, run_info(config, seeds={}, server={"model": "m"}))
+    config = {
+        "kind": "sweep",
+        "plan": {**asdict(plan), "slos": slos},
+        "drive": {"batch": BATCH},
+    }
+    info = run_info(config, seeds={}, server={"model": "m"})
+    folder.write_json(names.RUN, info)
     writer = RecordWriter(folder, 0)
     writer.put(server.all)
     writer.close()
@@ -133,6 +139,30 @@ def sweep(
     return result.status
 
 
+def sweep(
+    path: Path, server: Slots, users: tuple[int, ...], took_ns: tuple[int, ...], slo: str = ""
+) -> str:
+    """A sweep of batches to its run folder and reports; how it ended. A repeat for each time."""
+    slos = [slo] if slo else []
+    slos_read = tuple(map(Slo.parse, slos))
+    plan = SearchPlan(slos_read, max_users=max(users))
+    holds = batch_plan(users, repeats=len(took_ns))
+    batches_a_repeat = len(holds) // len(took_ns)
+    controller = KneeController(plan, server.ledger, choose=in_turn(holds))
+    now_ns = T0
+    target = 0
+    while True:
+        now_ns += SECOND
+        answer = controller.tick(now_ns, server.put(now_ns - 1), None, now_ns - 1)
+        if answer.done:
+            break
+        if answer.users != target:
+            target = answer.users
+            repeat = len(controller.levels) // batches_a_repeat
+            server.begin(now_ns, target, took_ns[repeat])
+    return write_folder(path, server, controller, plan, slos)
+
+
 def test_known_batches(tmp_path: Path) -> None:
     """24 requests of 1 s, then of 1.5 s, on eight slots.
 
@@ -140,7 +170,9 @@ def test_known_batches(tmp_path: Path) -> None:
     first, give or take t(1) = 12.706 times 0.25 times. With sixteen the second eight wait, so 16 of
     24 requests take twice as long, and 16, 16 and 8 are in flight.
     """
-    assert sweep(tmp_path / "run", Slots(), (1, 4, 8, 16), (SECOND, SECOND * 3 // 2)) == "measured"
+    users = (1, 4, 8, 16)
+    took_ns = (SECOND, SECOND * 3 // 2)
+    assert sweep(tmp_path / "run", Slots(), users, took_ns) == "measured"
     rows = json.loads((tmp_path / "run" / names.BATCHING).read_text())
     assert list(rows[0])[:8] == [
         "n",
@@ -153,26 +185,39 @@ def test_known_batches(tmp_path: Path) -> None:
         "concurrent_tok_s",
     ]
     assert list(rows[0])[8:10] == ["sequential_output_tok_s", "concurrent_output_tok_s"]
-    qps = {users: fmean([BATCH / first, BATCH / first / 1.5]) for users, first in LENGTHS.items()}
+    qps = {}
+    for users, first in LENGTHS.items():
+        qps[users] = fmean([BATCH / first, BATCH / first / 1.5])
     for row, (users, first) in zip(rows, LENGTHS.items(), strict=True):
-        side = {"sequential": (24, qps[1]), "concurrent": (first, qps[users])}
-        assert (row["n"], row["concurrency"], row["repeats"]) == (BATCH, users, 2)
-        for name, (seconds, rate) in side.items():
-            assert row[f"{name}_s"] == pytest.approx(1.25 * seconds)
-            half = 12.706 * 0.25 * seconds
-            assert row[f"{name}_s_ci95"] == pytest.approx(
-                [1.25 * seconds - half, 1.25 * seconds + half]
-            )
-            assert row[f"{name}_qps"] == pytest.approx(rate, abs=1e-3)
-            assert row[f"{name}_output_tok_s"] == pytest.approx(rate * OUTPUT, rel=1e-4)
-            assert row[f"{name}_tok_s"] == pytest.approx(rate * (PROMPT + OUTPUT), rel=1e-4)
+        assert row["n"] == BATCH
+        assert row["concurrency"] == users
+        assert row["repeats"] == 2
+        check_side(row, "sequential", 24, qps[1])
+        check_side(row, "concurrent", first, qps[users])
         assert row["speedup"] == 24 / first
         slow = 2 if users == 16 else 1
         assert row["concurrent_p95_e2e_s"] == pytest.approx(1.25 * slow)
-        assert row["concurrent_in_flight"] == pytest.approx(
-            40 / 3 if users == 16 else users, rel=1e-3
-        )
-    csv = pd.read_csv(tmp_path / "run" / names.SWEEP_CSV)
+        in_flight = 40 / 3 if users == 16 else users
+        assert row["concurrent_in_flight"] == pytest.approx(in_flight, rel=1e-3)
+    check_csv(tmp_path / "run" / names.SWEEP_CSV, qps)
+    check_words(tmp_path / "run" / names.BATCHING_MD)
+    assert "Send 8 at once" in (tmp_path / "run" / names.REPORT_HTML).read_text()
+
+
+def check_side(row: dict[str, Any], name: str, seconds: float, rate: float) -> None:
+    """The figures of one side of a comparison, whose first repeat took so many seconds."""
+    mean = 1.25 * seconds
+    half = 12.706 * 0.25 * seconds
+    assert row[f"{name}_s"] == pytest.approx(mean)
+    assert row[f"{name}_s_ci95"] == pytest.approx([mean - half, mean + half])
+    assert row[f"{name}_qps"] == pytest.approx(rate, abs=1e-3)
+    assert row[f"{name}_output_tok_s"] == pytest.approx(rate * OUTPUT, rel=1e-4)
+    assert row[f"{name}_tok_s"] == pytest.approx(rate * (PROMPT + OUTPUT), rel=1e-4)
+
+
+def check_csv(path: Path, qps: dict[int, float]) -> None:
+    """The table of a sweep of known batches."""
+    csv = pd.read_csv(path)
     assert csv.columns[:6].tolist() == [
         "concurrency",
         "mean_e2e_s",
@@ -184,11 +229,14 @@ def test_known_batches(tmp_path: Path) -> None:
     assert csv.concurrency.tolist() == [1, 4, 8, 16]
     assert csv.measurements.tolist() == [4, 2, 2, 2]  # one at a time, and 1 at once
     assert csv.mean_e2e_s.tolist() == pytest.approx([1.25, 1.25, 1.25, 1.25 * 40 / 24])
-    assert csv.tok_s.tolist() == pytest.approx(
-        [x * (PROMPT + OUTPUT) for x in qps.values()], rel=1e-4
-    )
+    tok_s = [rate * (PROMPT + OUTPUT) for rate in qps.values()]
+    assert csv.tok_s.tolist() == pytest.approx(tok_s, rel=1e-4)
     assert csv.gpu_util_pct.isna().all()
-    said = (tmp_path / "run" / names.BATCHING_MD).read_text()
+
+
+def check_words(path: Path) -> None:
+    """What the report of known batches says."""
+    said = path.read_text()
     for sentence in (
         "# 24 requests as one batch\n",
         "Send 8 at once: 24 requests take 3.75 s in place of 30.0 s one at a time (8.00 times as",
@@ -202,7 +250,6 @@ def test_known_batches(tmp_path: Path) -> None:
         "Student's t over the repeats",
     ):
         assert sentence in said
-    assert "Send 8 at once" in (tmp_path / "run" / names.REPORT_HTML).read_text()
 
 
 LENGTHS = {1: 24, 4: 6, 8: 3, 16: 3}  # s of the first repeat
@@ -212,10 +259,12 @@ def test_a_request_that_fails(tmp_path: Path) -> None:
     """It ends its batch as any other, is counted, and its p95 is infinite only if it is in it."""
     assert sweep(tmp_path / "run", Slots(fails=BATCH + 3), (4,), (SECOND,)) == "measured"
     (row,) = json.loads((tmp_path / "run" / names.BATCHING).read_text())
-    assert (row["sequential_failed"], row["concurrent_failed"]) == (0, 1)
+    assert row["sequential_failed"] == 0
+    assert row["concurrent_failed"] == 1
     assert row["concurrent_qps"] == pytest.approx(23 / 6, abs=1e-4)
     assert row["concurrent_output_tok_s"] == pytest.approx(23 * OUTPUT / 6, abs=1e-3)
-    assert (row["concurrent_s_ci95"], row["repeats"]) == ([None, None], 1)
+    assert row["concurrent_s_ci95"] == [None, None]
+    assert row["repeats"] == 1
 
 
 def test_most_requests_fail(tmp_path: Path) -> None:
@@ -223,7 +272,9 @@ def test_most_requests_fail(tmp_path: Path) -> None:
     server = Slots(most=8)
     assert sweep(tmp_path / "run", server, (4, 8, 16), (SECOND,)) == "target_failed"
     rows = json.loads((tmp_path / "run" / names.BATCHING).read_text())
-    assert [(row["concurrency"], row["concurrent_s"]) for row in rows] == [(4, 6)]
+    (row,) = rows
+    assert row["concurrency"] == 4
+    assert row["concurrent_s"] == 6
     assert len(server.all) == 3 * BATCH
 
 
@@ -232,11 +283,9 @@ def test_an_slo_on_batches(tmp_path: Path) -> None:
     path = tmp_path / "run"
     assert sweep(path, Slots(), (4, 16), (SECOND,), "e2e_p95=900ms") == "missed"
     judged = [level["slos"][0] for level in load(path / names.RESULT)["levels"]]
-    assert [(one["users"], one["n_over"], one["n"]) for one in judged] == [
-        (1, 24, 24),
-        (4, 24, 24),
-        (16, 24, 24),
-    ]
+    assert [one["users"] for one in judged] == [1, 4, 16]
+    assert [one["n_over"] for one in judged] == [24, 24, 24]
+    assert [one["n"] for one in judged] == [24, 24, 24]
     assert judged[0]["verdict"] == "missed"
     assert "e2e_p95=900ms missed at 1 concurrent request" in (path / "report.md").read_text()
     assert [row["concurrency"] for row in load_list(path / names.BATCHING)] == [4, 16]
@@ -246,7 +295,8 @@ def test_a_server_that_counts_no_tokens(tmp_path: Path) -> None:
     """tok_s is empty and says why; output tokens are there."""
     assert sweep(tmp_path / "run", Slots(counts=False), (4,), (SECOND,)) == "measured"
     (row,) = json.loads((tmp_path / "run" / names.BATCHING).read_text())
-    assert (row["concurrent_tok_s"], row["concurrent_output_tok_s"]) == (None, 4 * OUTPUT)
+    assert row["concurrent_tok_s"] is None
+    assert row["concurrent_output_tok_s"] == 4 * OUTPUT
     csv = pd.read_csv(tmp_path / "run" / names.SWEEP_CSV)
     assert csv.tok_s.isna().all()
     assert set(csv.notes) == {
@@ -269,7 +319,10 @@ def test_the_interval_of_repeats(
 ) -> None:
     """Student's t with one degree of freedom less than there are repeats."""
     got = tuple(None if isnan(x) else round(x, 3) for x in mean_interval(values))
-    assert got == pytest.approx(want, abs=0.02) if want[0] else got == want
+    if want[0]:
+        assert got == pytest.approx(want, abs=0.02)
+    else:
+        assert got == want
 
 
 @pytest.mark.parametrize(("purpose", "accused"), [(Purpose.hold, True), (Purpose.batch, False)])
@@ -288,7 +341,8 @@ def test_users_of_a_batch_share_its_requests() -> None:
 
     def batch(users: int) -> list[RequestSpec]:
         sent = []
-        assert [driver.stagger_s(driver.new_user()) < 0.1 for _ in range(users)] == [True] * users
+        for _ in range(users):
+            assert driver.stagger_s(driver.new_user()) < 0.1
         for turn in range(5 + users):  # each user asks in turn until it is sent home
             spec = driver.next_spec(0)
             assert (spec is None) == (turn >= 5)
@@ -297,14 +351,41 @@ def test_users_of_a_batch_share_its_requests() -> None:
                 driver.issued += 1
         return sent
 
-    one, three = batch(1), batch(3)
-    lengths = [[(s.prompt_tokens, s.output_tokens) for s in sent] for sent in (one, three)]
-    assert lengths[0] == lengths[1]
-    assert len(set(lengths[0])) > 1
+    one = batch(1)
+    three = batch(3)
+    lengths_of_one = [(spec.prompt_tokens, spec.output_tokens) for spec in one]
+    lengths_of_three = [(spec.prompt_tokens, spec.output_tokens) for spec in three]
+    assert lengths_of_one == lengths_of_three
+    assert len(set(lengths_of_one)) > 1
     assert len({s.text for s in one + three}) == 10
 
 
 ARGUMENTS = ("--embedded", "--max-num-seqs", "4", "--prompt-tokens", "64", "--quiet")
+
+
+def most_in_flight(batch: pd.DataFrame) -> int:
+    """How many requests of a batch were in flight at once at most."""
+    begun = [(at, 1) for at in batch.sent_at]
+    ended = [(at, -1) for at in batch.done_at]
+    in_flight = 0
+    most = 0
+    for _, change in sorted(begun + ended):
+        in_flight += change
+        most = max(most, in_flight)
+    return most
+
+
+def batch_figures(batch: pd.DataFrame) -> dict[str, float]:
+    """The figures of a batch of 16 requests from its requests alone."""
+    seconds = (batch.done_at.max() - batch.sent_at.min()).total_seconds()
+    output = batch.output_tokens.sum()
+    return {
+        "s": seconds,
+        "qps": 16 / seconds,
+        "output_tok_s": output / seconds,
+        "tok_s": (batch.prompt_tokens.sum() + output) / seconds,
+        "mean_e2e_s": batch.e2e_ms.mean() / 1e3,
+    }
 
 
 @pytest.mark.long
@@ -334,33 +415,20 @@ def test_a_command_and_its_records(tmp_path: Path) -> None:
     lengths = [one.output_tokens.tolist() for _, one in requests.groupby("level")]
     assert lengths == [lengths[0]] * 6
     figures = []
-    for users, (_, one) in zip([1, 2, 8] * 2, requests.groupby("level"), strict=True):
-        sent, ended = one.sent_at, one.done_at
-        seconds = (ended.max() - sent.min()).total_seconds()
-        instants = sorted([(at, 1) for at in sent] + [(at, -1) for at in ended])
-        in_flight, most = 0, 0
-        for _, change in instants:
-            in_flight += change
-            most = max(most, in_flight)
-        assert most == users
-        output = one.output_tokens.sum()
-        figures.append(
-            {
-                "s": seconds,
-                "qps": 16 / seconds,
-                "output_tok_s": output / seconds,
-                "tok_s": (one.prompt_tokens.sum() + output) / seconds,
-                "mean_e2e_s": one.e2e_ms.mean() / 1e3,
-            }
-        )
+    for users, (_, batch) in zip([1, 2, 8] * 2, requests.groupby("level"), strict=True):
+        assert most_in_flight(batch) == users
+        figures.append(batch_figures(batch))
     rows = load_list(out / names.BATCHING)
     for row, place in zip(rows, (1, 2), strict=True):
         for side, at in (("sequential", 0), ("concurrent", place)):
             for name in figures[0]:
                 want = fmean([figures[at][name], figures[3 + at][name]])
                 assert row[f"{side}_{name}"] == pytest.approx(want, rel=1e-4), name
-        assert row["speedup"] == pytest.approx(row["sequential_s"] / row["concurrent_s"], abs=1e-4)
-    kept = {name: (out / name).read_bytes() for name in (names.BATCHING, names.SWEEP_CSV)}
+        speedup = row["sequential_s"] / row["concurrent_s"]
+        assert row["speedup"] == pytest.approx(speedup, abs=1e-4)
+    kept = {}
+    for name in (names.BATCHING, names.SWEEP_CSV):
+        kept[name] = (out / name).read_bytes()
     assert harness("report", str(out)).returncode == 0
     assert {name: (out / name).read_bytes() for name in kept} == kept
 
@@ -386,7 +454,8 @@ def test_ctrl_c_in_a_batch(tmp_path: Path) -> None:
     assert process.returncode == 130, err
     assert "Interrupted" in said
     levels = load(out / names.RESULT)["levels"]
-    assert {tuple(level["outcomes"].items()) for level in levels} == {(("ok", 8),)}
+    for level in levels:
+        assert level["outcomes"] == {"ok": 8}
     assert [level["purpose"] for level in levels[:2]] == ["sequential", "batch"]
     (row,) = load_list(out / names.BATCHING)
     assert row["repeats"] == len(levels) // 2  # a last one at a time may be alone

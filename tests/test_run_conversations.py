@@ -17,6 +17,10 @@ from harness.load.workloads import workload
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import pandas as pd
+
+    from harness.load.workloads import Workload
+
 pytestmark = pytest.mark.process
 LOAD = (
     "--embedded",
@@ -70,14 +74,21 @@ def test_sessions_from_two_processes(tmp_path: Path) -> None:
     context = load(out / "run.json")["config"]["drive"]["workload"]["max_model_len"]
     planned = replace(workload("agent").sized(48, 12), max_model_len=context)
     for (_, user), of_user in requests.groupby(["worker", "user"]):
-        places = list(zip(of_user.session.astype(int), of_user.turn.astype(int), strict=True))
-        assert places == sorted(set(places))
-        turns = {n: session_turns(planned, 1, int(user), n) for n, _ in places}
-        for session, turn in places[:-1]:
-            following = (session, turn + 1) if turn + 1 < len(turns[session]) else (session + 1, 0)
-            assert following in places
-        wanted = [turns[session][turn].output for session, turn in places]
-        assert of_user.planned_tokens.astype(int).tolist() == wanted
+        check_user(of_user, int(user), planned)
+
+
+def check_user(requests: pd.DataFrame, user: int, planned: Workload) -> None:
+    """Turn after turn, session after session, each with as many tokens as were planned."""
+    sessions = requests.session.astype(int)
+    places = list(zip(sessions, requests.turn.astype(int), strict=True))
+    assert places == sorted(set(places))
+    turns = {n: session_turns(planned, 1, user, n) for n in sessions}
+    for session, turn in places[:-1]:
+        is_last = turn + 1 == len(turns[session])
+        following = (session + 1, 0) if is_last else (session, turn + 1)
+        assert following in places
+    wanted = [turns[session][turn].output for session, turn in places]
+    assert requests.planned_tokens.astype(int).tolist() == wanted
 
 
 @pytest.mark.parametrize("flags", [(), ("--history", "last:2")])

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from harness.metrics.result import Result
 
 KINDS = ("run", "sweep", "locust")
-LIFE, GAP, TOKENS = 60 * MS, 10 * MS, 3
+LIFE = 60 * MS
+GAP = 10 * MS
+TOKENS = 3
 GOOD, SLOW = 20 * MS, 120 * MS  # TTFT
 
 
@@ -106,7 +108,8 @@ def evenly(n: int, k: int) -> list[int]:
     return [round((i + 0.5) * n / k) for i in range(k)]
 
 
-TTFT, ITL = "ttft_p95=50ms", "itl_p95=50ms"
+TTFT = "ttft_p95=50ms"
+ITL = "itl_p95=50ms"
 UNKNOWN = "inconclusive"
 NEVER = [("missed", 12, 12), ("missed", 16, 16)]  # with the gaps of those sent before
 TIMED_OUT = requests(4, 12, bad=range(12), outcome=Outcome.timeout)
@@ -192,14 +195,15 @@ def test_the_same_records(name: str, tmp_path: Path) -> None:
 
 def test_how_many_good_requests_are_enough(tmp_path: Path, figure: Callable[[str], None]) -> None:
     """`needs_more` says it: about as many more are met, and half of them not yet."""
-    few = write_results(folder(tmp_path / "few", "run", requests(1, 20), (TTFT,), 0.01))[1]
+    of_twenty = folder(tmp_path / "few", "run", requests(1, 20), (TTFT,), 0.01)
+    few = write_results(of_twenty)[1]
     more = few.slos[0].needs_more
     assert more is not None
     figure(f"a p95 with independent requests that are all good is met with {20 + more}")
-    got = {
-        n: write_results(folder(tmp_path / str(n), "run", requests(1, n), (TTFT,), 0.01))[1].status
-        for n in (20 + more // 2, 20 + more + 5)
-    }
+    got = {}
+    for n in (20 + more // 2, 20 + more + 5):
+        of_n = folder(tmp_path / str(n), "run", requests(1, n), (TTFT,), 0.01)
+        got[n] = write_results(of_n)[1].status
     assert list(got.values()) == [UNKNOWN, "met"]
 
 
@@ -218,7 +222,8 @@ def test_the_report_command(name: str, tmp_path: Path, capsys: pytest.CaptureFix
     for kind in KINDS:
         path = folder(tmp_path / kind, kind, made, slos, max_errors)
         code = main(["report", str(path)])
-        assert (code, capsys.readouterr().out.splitlines()[0]) == (want[1], HEADLINES[name])
+        assert code == want[1]
+        assert capsys.readouterr().out.splitlines()[0] == HEADLINES[name]
         assert (path / names.REPORT_HTML).exists()
 
 

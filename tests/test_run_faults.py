@@ -59,7 +59,8 @@ class Ended:
     @property
     def readable(self) -> bool:
         """The reports are there, and nothing but sentences was printed."""
-        there = [(self.folder / name).exists() for name in (names.REPORT_HTML, names.REPORT_MD)]
+        reports = (names.REPORT_HTML, names.REPORT_MD)
+        there = [(self.folder / name).exists() for name in reports]
         return all(there) and "Traceback" not in self.out + self.err and "Warning" not in self.err
 
 
@@ -88,26 +89,17 @@ def test_faults(servers: FaultServers, tmp_path: Path) -> None:
     Without them the same records are looked at again: a run of the same faults would end the same.
     """
     with ThreadPoolExecutor(TOGETHER) as pool:
-        runs = dict(
-            zip(
-                SAID,
-                pool.map(
-                    lambda fault: ended(
-                        servers(fault, after(24)),
-                        tmp_path / fault,
-                        "run",
-                        *(STALLED if fault == "stalls" else RUN),
-                        *SLOS,
-                    ),
-                    SAID,
-                ),
-                strict=True,
-            )
-        )
+
+        def run_of(fault: str) -> Ended:
+            flags = STALLED if fault == "stalls" else RUN
+            return ended(servers(fault, after(24)), tmp_path / fault, "run", *flags, *SLOS)
+
+        runs = dict(zip(SAID, pool.map(run_of, SAID), strict=True))
     got = {fault: (r.result["status"], r.code, r.readable) for fault, r in runs.items()}
     assert got == dict.fromkeys(SAID, ("missed", 99, True))
     heads = {fault: r.out.splitlines()[2] for fault, r in runs.items()}
-    assert {fault: head for fault, head in heads.items() if SAID[fault] not in head} == {}
+    unsaid = [fault for fault, head in heads.items() if SAID[fault] not in head]
+    assert unsaid == []
     assert {head[:12] for head in heads.values()} == {"SLO missed: "}
     again = {}
     for fault, run in runs.items():
@@ -133,8 +125,11 @@ def test_a_minority_of_failures(servers: FaultServers, tmp_path: Path) -> None:
     """
     some = ("--users", "4", "--requests", "60", "--max-errors", "1%", "--slo", "ttft_p95=500ms")
     run = ended(servers("breaks", each(10)), tmp_path / "run", "run", *some)
-    [level], errors = run.result["levels"], run.result["errors"]
-    assert (run.code, run.result["status"], run.readable) == (99, "missed", True)
+    [level] = run.result["levels"]
+    errors = run.result["errors"]
+    assert run.code == 99
+    assert run.result["status"] == "missed"
+    assert run.readable is True
     assert level["ttft_ms"]["n"] == errors["n"] == 60
     assert 5 <= level["n_failed"] == errors["n_over"] <= 7
     assert f"SLO missed: {level['n_failed']} of 60 requests failed" in run.out
@@ -145,7 +140,8 @@ def test_requests_bound_what_is_sent(servers: FaultServers, tmp_path: Path) -> N
     server = servers("429", after(1))
     some = ("--users", "16", "--requests", "12", "--slo", "ttft_p95=5s")
     run = ended(server, tmp_path / "run", "run", *some)
-    assert (run.code, run.result["damage"]) == (99, [])
+    assert run.code == 99
+    assert run.result["damage"] == []
     assert 12 <= server.streams < 100
 
 
@@ -154,7 +150,9 @@ def test_a_knee_of_a_server_that_dies(servers: FaultServers, tmp_path: Path) -> 
     """It dies with the sixth request at once: that is the finding, and what was seen is kept."""
     options = ("--min-users", "4", "--max-users", "8", "--budget", "60s", "--slo", "ttft_p95=500ms")
     run = ended(servers("dies", above(5)), tmp_path / "run", "knee", *options)
-    assert (run.code, run.result["status"], run.readable) == (99, "target_failed", True)
+    assert run.code == 99
+    assert run.result["status"] == "target_failed"
+    assert run.readable is True
     said, why = run.out.splitlines()[2:4]
     last = [level["users"] for level in run.result["levels"]][-2:]
     assert said == (
@@ -233,7 +231,8 @@ def test_locust_is_judged(servers: FaultServers, tmp_path: Path) -> None:
         told = LOCUSTS[name][1][2] in done.stdout and "Traceback" not in done.stdout
         there = bool(made) and (made[0] / names.REPORT_HTML).exists()
         assert told, done.stdout
-        assert (len(made), bool(server.streams > 1)) == (there, there)
+        assert len(made) == there
+        assert bool(server.streams > 1) == there
         return done.returncode, status, there
 
     with ThreadPoolExecutor(TOGETHER) as pool:

@@ -142,9 +142,8 @@ def test_what_another_command_has_is_left_out(
     """One file serves three commands; that something does not count is said."""
     file = tmp_path / "mine.toml"
     file.write_text('embedded = true\nbudget = "1m"\nmax_users = 9')
-    assert options(["run", "--users", "2", "--scenario", str(file)]) == options(
-        ["run", "--users", "2", "--embedded"]
-    )
+    from_file = options(["run", "--users", "2", "--scenario", str(file)])
+    assert from_file == options(["run", "--users", "2", "--embedded"])
     assert capsys.readouterr().err == f"{file}: `run` leaves out budget, max_users\n"
 
 
@@ -172,7 +171,8 @@ def test_what_a_run_writes_repeats_it(line: str, tmp_path: Path) -> None:
     file = tmp_path / "scenario.toml"
     file.write_text(to_toml(asked[0].output.scenario, words[0]))
     assert options([words[0], "--scenario", str(file), *elsewhere]) == asked
-    assert {"out", "json", "quiet", "scenario"} & tomllib.loads(file.read_text()).keys() == set()
+    keys = tomllib.loads(file.read_text()).keys()
+    assert {"out", "json", "quiet", "scenario"} & keys == set()
     # defaults are written down: a later version may have others
     assert tomllib.loads(file.read_text()).keys() >= {"workload", "seed", "max-errors"}
 
@@ -226,14 +226,17 @@ def test_a_form_is_a_scenario_too(tmp_path: Path) -> None:
     file.write_text(to_toml(forms.scenario_of(form, values), "knee"))
     got, *_ = options(["knee", "--scenario", str(file)])
     want, *_ = options(["knee", URL, "--slo", "ttft_p95=1s", "--max-users", "40", "--budget", "2m"])
-    assert (got.target, got.load, got.plan) == (want.target, want.load, want.plan)
+    assert got.target == want.target
+    assert got.load == want.load
+    assert got.plan == want.plan
 
 
 @pytest.mark.long
 @pytest.mark.process
 def test_a_run_is_repeated_from_its_folder(tmp_path: Path) -> None:
     """The second run sends what the first sent, and writes the same scenario."""
-    first, second = tmp_path / "1", tmp_path / "2"
+    first = tmp_path / "1"
+    second = tmp_path / "2"
     done = harness(
         "run",
         "--embedded",

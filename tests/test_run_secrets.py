@@ -61,11 +61,8 @@ def found_in(what: dict[str, bytes]) -> list[str]:
 
 def files(folder: Path) -> dict[str, bytes]:
     """All below it."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 def pages(*urls: str) -> dict[str, bytes]:
@@ -83,7 +80,8 @@ def pages(*urls: str) -> dict[str, bytes]:
 @pytest.mark.long
 def test_nothing_that_a_run_leaves_holds_a_secret(tmp_path: Path) -> None:
     """Files, what was printed, the pages that it served, and every process's arguments."""
-    port, ui = free_port(), free_port()
+    port = free_port()
+    ui = free_port()
     paths = "", "harness/live.json", "stats/requests", "exceptions"
     urls = [f"http://127.0.0.1:{port}/metrics", *(f"http://127.0.0.1:{ui}/{one}" for one in paths)]
     serving = ServingOptions(api_key=KEY)
@@ -132,7 +130,8 @@ def test_nothing_that_a_run_leaves_holds_a_secret(tmp_path: Path) -> None:
     assert served.keys() == {*urls}
     left = files(tmp_path)
     assert left.keys() >= {"run/run.json", "run/report.html", "result.json", "junit.xml"}
-    said = {"stdout": out, "stderr": err, "report": (again.stdout + again.stderr).encode()}
+    report = (again.stdout + again.stderr).encode()
+    said = {"stdout": out, "stderr": err, "report": report}
     said |= {f"arguments of {pid}": line.encode() for pid, line in arguments.items()}
     assert sum("harness" in line for line in arguments.values()) > 4
     assert found_in({**left, **served, **said}) == []

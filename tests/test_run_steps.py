@@ -80,10 +80,12 @@ def windows(table: RecordTable, of: list[AskedUsers]) -> list[tuple[int, float, 
     """(users, settled, end) of each level; in seconds, to a tenth."""
     found = [level.window for level in locust_levels(table, of)]
     assert [one.index for one in found] == [*range(len(found))]
-    return [
-        (one.users, round(one.settled_ns / SECOND, 1), round(one.end_ns / SECOND, 1))
-        for one in found
-    ]
+    rows = []
+    for level in found:
+        begin_s = round(level.settled_ns / SECOND, 1)
+        end_s = round(level.end_ns / SECOND, 1)
+        rows.append((level.users, begin_s, end_s))
+    return rows
 
 
 @pytest.mark.parametrize(
@@ -144,19 +146,19 @@ def test_users_who_pause_are_no_concurrency(pause_ms: float, want: bool) -> None
 def test_what_ended_json_says() -> None:
     """Read back; without users, or with rows of another version, there is nothing."""
     rows = [asdict(one) for one in OF_SHAPE]
-    assert asked_users({ASKED: [asdict(AskedUsers(0, 0, 1)), *rows]}) == OF_SHAPE
-    assert asked_users({}) == asked_users({ASKED: [{"asked": "x"}]}) == []
+    before = asdict(AskedUsers(0, 0, 1))
+    assert asked_users({ASKED: [before, *rows]}) == OF_SHAPE
+    assert asked_users({}) == []
+    assert asked_users({ASKED: [{"asked": "x"}]}) == []
 
 
 def test_the_line_of_a_level() -> None:
     """As `run` writes it."""
     line = level_line(locust_levels(SHAPE, OF_SHAPE)[1])
-    assert {name: line[name] for name in ("index", "users", "decision", "audited")} == {
-        "index": 1,
-        "users": 6,
-        "decision": "held",
-        "audited": False,
-    }
+    assert line["index"] == 1
+    assert line["users"] == 6
+    assert line["decision"] == "held"
+    assert line["audited"] is False
 
 
 class Known:
@@ -197,20 +199,19 @@ def test_data_that_ends_early(
         controller.tick(second * SECOND, users, known_ns=second * SECOND)
     controller.close(3 * SECOND, data_ended=True)
     windows = [level.window for level in controller.levels]
-    assert [
-        (
-            one.users,
-            round(one.settled_ns / SECOND, 1),
-            int(((table.sent_ns >= one.settled_ns) & (table.sent_ns <= one.end_ns)).sum()),
-        )
-        for one in windows
-    ] == want
+    got = []
+    for one in windows:
+        inside = (table.sent_ns >= one.settled_ns) & (table.sent_ns <= one.end_ns)
+        begin_s = round(one.settled_ns / SECOND, 1)
+        got.append((one.users, begin_s, int(inside.sum())))
+    assert got == want
 
 
 def locust_folder(path: Path, made: list[RequestRecord], of: list[AskedUsers]) -> Path:
     """As a live run leaves it."""
     folder = RunFolder.create(path)
-    config = {"kind": "locust", "plan": {**asdict(SearchPlan(())), "slos": []}, "slos": []}
+    plan = {**asdict(SearchPlan(())), "slos": []}
+    config = {"kind": "locust", "plan": plan, "slos": []}
     folder.write_json(names.RUN, run_info(config, seeds={}, server={"model": "m"}))
     folder.lines(names.LEVELS).close()
     writer = RecordWriter(folder, 0)
@@ -228,7 +229,9 @@ def test_the_folder_of_a_locust_test(tmp_path: Path) -> None:
     folders = [locust_folder(tmp_path / name, made, of) for name in "ab"]
     for folder in folders:
         result = write_results(folder).result
-        assert (result.status, result.exit_code, result.unit) == ("measured", 0, "user")
+        assert result.status == "measured"
+        assert result.exit_code == 0
+        assert result.unit == "user"
         assert [level.users for level in result.levels] == [2, 6]
         assert "asked for 2, 6, 9 users, and only 2 of these 3 numbers" in result.unheld
     frames = open_run(folders[0])
@@ -248,7 +251,8 @@ def test_a_report_amid_a_locust_test(tmp_path: Path) -> None:
     writer = RecordWriter(RunFolder(path), 0)
     writer.put(made[len(made) // 4 :])
     writer.close()
-    rows = [asdict(one) for one in asked((2, 0, 20, 1), (6, 20, 40, 21))]
+    steps = asked((2, 0, 20, 1), (6, 20, 40, 21))
+    rows = [asdict(step) for step in steps]
     RunFolder(path).write_json(names.ENDED, {"interrupted": False, "invalid": "", ASKED: rows})
     assert [level.users for level in write_results(path).result.levels] == [2, 6]
     assert open_run(path).levels.users.tolist() == [2, 6]

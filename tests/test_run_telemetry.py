@@ -49,12 +49,17 @@ def test_both_sides_of_a_run(tmp_path: Path) -> None:
         where = ("--gpu-metrics", f"http://127.0.0.1:{gpus.port}/metrics")
         done = harness("run", engine.url, *LOAD, *where, "--quiet", "--out", str(out))
     check_code(done.returncode, done.stdout + done.stderr, 0)
-    info, result, run = load(out / "run.json"), load(out / "result.json"), read_run(out)
-    server, step = info["server"], result["levels"][0]
-    assert (server["flags"]["max_num_seqs"], "max_num_seqs" in server["read"]) == (SEATS, True)
+    info = load(out / "run.json")
+    result = load(out / "result.json")
+    run = read_run(out)
+    server = info["server"]
+    step = result["levels"][0]
+    assert server["flags"]["max_num_seqs"] == SEATS
+    assert "max_num_seqs" in server["read"]
     assert server["kv_blocks"] == ENGINE.blocks
     slots = {"value": SEATS, "source": "read", "engines": 1}
-    assert (result["target"]["max_num_seqs"], result["lacking"]) == (slots, [])
+    assert result["target"]["max_num_seqs"] == slots
+    assert result["lacking"] == []
     gpu = {
         "index": 0,
         "name": "NVIDIA H100",
@@ -64,13 +69,15 @@ def test_both_sides_of_a_run(tmp_path: Path) -> None:
     }
     assert info["gpu"] == {"where": f"http://127.0.0.1:{gpus.port}", "gpus": [gpu], "why": ""}
     told = step["server"]
-    assert (told["running_max"], told["samples"] >= 2) == (SEATS, True)
+    assert told["running_max"] == SEATS
+    assert told["samples"] >= 2
     assert told["waiting_mean"] > 1
     assert told["queue_mean_s"] > 0
     assert told["generation_tokens_per_s"] > 0
     assert len(run.server) >= 5
     assert all(set(s.histograms) >= {"ttft", "itl", "queue"} for s in run.server)
-    assert (step["gpu"]["gpus"], step["gpu"]["util_pct_mean"]) == (1, 90.0)
+    assert step["gpu"]["gpus"] == 1
+    assert step["gpu"]["util_pct_mean"] == 90.0
     assert 300 < step["gpu"]["power_w"] < 800  # a reading about each second
     assert step["gpu"]["j_per_output_token"] > 0
     assert len(run.gpu) >= 4
@@ -87,7 +94,8 @@ def test_a_run_without_a_gpu(tmp_path: Path) -> None:
         "run", "--embedded", *LOAD[:2], "--requests", "20", *LOAD[4:], "--quiet", "--out", str(out)
     )
     check_code(done.returncode, done.stdout + done.stderr, 0)
-    info, result = load(out / "run.json"), load(out / "result.json")
+    info = load(out / "run.json")
+    result = load(out / "result.json")
     assert info["gpu"] == {
         "where": "none",
         "gpus": [],

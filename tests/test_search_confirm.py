@@ -24,9 +24,11 @@ from lab.engine_configurations import Configuration
 from lab.simulated_records import SimulatedRecords
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from harness.search.level_state import HeldLevel
+
+    Choice = Callable[[SearchPlan, Sequence[HeldLevel], int], Hold | Done]
 
 SEATS = Configuration(
     "slots", EngineConfig(max_num_seqs=24), Traffic(128, 64, 0.3), (Slo.parse("ttft_p95=300ms"),)
@@ -39,6 +41,34 @@ class Slowed(ClosedLoop):
 
     def slow(self, more_ns: int) -> None:
         self._front_ns += more_ns
+
+
+def slower_after(held: int, loop: Slowed) -> Choice:
+    """A search that confirms; once so many confirming levels are over, the server slows down."""
+    choose = confirming(CONFIRM_NS)
+
+    def watched(plan: SearchPlan, levels: Sequence[HeldLevel], spent_ns: int) -> Hold | Done:
+        action = choose(plan, levels, spent_ns)
+        confirms = isinstance(action, Hold) and action.purpose == Purpose.hold
+        if confirms and len(levels) - len(searched(levels)) == held:
+            loop.slow(300 * MS)
+        return action
+
+    return watched
+
+
+def check_turns(plan: SearchPlan, ended: KneeController) -> None:
+    """After the search: half as many users, the promise, what failed, and the promise again."""
+    assert ended.result is not None
+    search = searched(ended.levels)
+    found = estimate_knee(plan, search, ended.result)
+    assert found.fails_by is not None
+    turns = []
+    for level in ended.levels[len(search) :]:
+        window = level.window
+        quarter_minutes = (window.end_ns - window.settled_ns) // (15 * SECOND)
+        turns.append((window.users, quarter_minutes))
+    assert turns == [(found.holds // 2, 1), (found.holds, 4), (found.fails_by, 1), (found.holds, 4)]
 
 
 @pytest.mark.parametrize(
@@ -56,37 +86,28 @@ def test_the_promise_is_held_twice(
     monkeypatch.setattr(SimulatedRecords, "forget", lambda _self, before_ns: before_ns)
     plan = SearchPlan(SEATS.slos, seed=3)
     loop = Slowed(SEATS.engine, SEATS.traffic, 3)
-    choose = confirming(CONFIRM_NS)
-
-    def watched(plan: SearchPlan, levels: Sequence[HeldLevel], spent_ns: int) -> Hold | Done:
-        action = choose(plan, levels, spent_ns)
-        confirms = isinstance(action, Hold) and action.purpose == Purpose.hold
-        if confirms and len(levels) - len(searched(levels)) == after:
-            loop.slow(300 * MS)
-        return action
-
-    ended = drive(KneeController(plan, loop, choose=watched), loop)
+    ended = drive(KneeController(plan, loop, choose=slower_after(after, loop)), loop)
     assert ended.result is not None
     assert ended.result.status == Status.found
-    search = searched(ended.levels)
-    found = estimate_knee(plan, search, ended.result)
-    assert found.fails_by is not None
-    after_it = [level.window for level in ended.levels[len(search) :]]
-    turns = [(one.users, (one.end_ns - one.settled_ns) // (15 * SECOND)) for one in after_it]
-    assert turns == [(found.holds // 2, 1), (found.holds, 4), (found.fails_by, 1), (found.holds, 4)]
+    check_turns(plan, ended)
     table = loop.table(0, loop.now_ns)
-    counted = RunTokenStats(table, [level.window for level in ended.levels], plan.slos)
+    windows = [level.window for level in ended.levels]
+    counted = RunTokenStats(table, windows, plan.slos)
     logged = [LoggedLevel(x.window, x.invalid, x.judgement.decision) for x in ended.levels]
     again = replay(plan, logged, counted)
     (gate,) = confirmed(plan, counted, again.levels)
-    assert (gate.verdict, gate.sentence.endswith(f"{said}.")) == (want, True)
-    unused = [replace(x, invalid="late") if x is again.levels[-1] else x for x in again.levels]
-    (gate,) = confirmed(plan, counted, unused)
-    assert gate.verdict == (Verdict.missed if after == 0 else Verdict.inconclusive)
+    assert gate.verdict == want
+    assert gate.sentence.endswith(f"{said}.")
+    last = replace(again.levels[-1], invalid="late")
+    (gate,) = confirmed(plan, counted, [*again.levels[:-1], last])
+    without_the_last = Verdict.missed if after == 0 else Verdict.inconclusive
+    assert gate.verdict == without_the_last
     assert "no hysteresis is shown" in gate.sentence
-    assert (again.differences, again.done) == ([], ended.result)
-    assert {x.judgement.decision for x in again.levels[len(search) :]} == {Decision.held}
-    assert {x.window.purpose for x in again.levels[len(search) :]} == {Purpose.hold}
+    assert again.differences == []
+    assert again.done == ended.result
+    confirmation = again.levels[len(searched(ended.levels)) :]
+    assert {level.judgement.decision for level in confirmation} == {Decision.held}
+    assert {level.window.purpose for level in confirmation} == {Purpose.hold}
 
 
 @pytest.mark.parametrize(
@@ -108,7 +129,8 @@ def test_only_what_is_promised(
     assert ended.result is not None
     own = searched(ended.levels)
     assert estimate_knee(plan, own, ended.result).status == status
-    assert [level.window.users for level in ended.levels[len(own) :]] == turns
+    after = [level.window.users for level in ended.levels[len(own) :]]
+    assert after == turns
 
 
 def test_the_spread_of_searches() -> None:
@@ -117,8 +139,11 @@ def test_the_spread_of_searches() -> None:
     found = [Result(status=Status.found, knee=Knee(holds=n), levels=levels) for n in (34, 36, 35)]
     lost = Result(status=Status.inconclusive, knee=Knee(), levels=levels)
     of = spread([*found, lost])
-    assert (of["promises"], of["searches"], of["load_s"]) == ([34, 36, 35], 4, 120)
-    assert (of["mean"], of["deviation"]) == (35, 1)
+    assert of["promises"] == [34, 36, 35]
+    assert of["searches"] == 4
+    assert of["load_s"] == 120
+    assert of["mean"] == 35
+    assert of["deviation"] == 1
     assert of["headline"].startswith(
         "3 of 4 searches found a knee and promise 34 to 36 users: mean 35,"
     )

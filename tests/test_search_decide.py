@@ -42,14 +42,17 @@ from harness.search.decide import (
 
 WRONG = 15  # of 200: what a true 5% gives in 95% of such tests
 TTFT, ITL, TPOT = (Slo.parse(t) for t in ("ttft_p95=60ms", "itl_p95=30ms", "tpot_p95=30ms"))
-MET, MISSED, OPEN = Verdict.met, Verdict.missed, Verdict.inconclusive
+MET = Verdict.met
+MISSED = Verdict.missed
+OPEN = Verdict.inconclusive
 
 
 @pytest.mark.parametrize(("kind", "users"), KINDS)
 def test_wrong_verdicts(kind, users):
     """Wrongly met and wrongly missed in at most 15 of 200 seeds, in every cell."""
     wrong = stored("decisions")[kind, users]
-    assert {cell: count for cell, count in wrong.items() if count > WRONG} == {}
+    too_often = {cell: count for cell, count in wrong.items() if count > WRONG}
+    assert too_often == {}
     assert max(wrong.values()) > 0
 
 
@@ -89,7 +92,8 @@ def test_gaps_of_whole_batches(memory, allowed):
         steps = levels("independent", 100, 100 * lifetimes, 4).took
         for i in range(1, steps.shape[1]):
             steps[:, i] = memory * steps[:, i - 1] + (1 - memory**2) ** 0.5 * steps[:, i]
-        sizes, over = np.full(steps.shape[1], 8.0), steps > NormalDist().inv_cdf(1 - allowed)
+        sizes = np.full(steps.shape[1], 8.0)
+        over = steps > NormalDist().inv_cdf(1 - allowed)
         blocks = min(max(lifetimes, 4), MAX_BLOCKS)  # as Judged has them, and as Gaps
         wide = max(int(block_count(lifetimes, MAX_LIFETIMES_PER_BLOCK)), 4)
         above = design_effects(
@@ -135,7 +139,8 @@ def test_a_run_is_wrong_as_seldom_as_a_level(kind, users):
 )
 def test_holm(p, weights, want):
     """The least first, at its part of what is left of alpha."""
-    assert holm(np.array(p, float), np.array(weights, float))[0].tolist() == want
+    rejected, *_ = holm(np.array(p, float), np.array(weights, float))
+    assert rejected.tolist() == want
 
 
 def row(n, over, users, allowed=0.05, slo="x"):
@@ -169,7 +174,8 @@ def test_decisions(one, want, more):
     fine = row(max(one.requests, 1), [], 4, 0.01, ERROR_RATE)
     (level,) = decide([[one, fine]])
     (told,) = level.slos
-    assert (told.verdict, told.needs_more) == (want, more)
+    assert told.verdict == want
+    assert told.needs_more == more
 
 
 @pytest.mark.parametrize(
@@ -184,16 +190,22 @@ def test_decisions(one, want, more):
 )
 def test_how_many_may_fail(allowed, failed, want):
     """Of 200 requests at 4 users, all within the limit of an SLO that does not ask for more."""
-    (level,) = decide([[row(200, [], 4), row(200, failed, 4, allowed, ERROR_RATE)]])
-    assert (level.errors.verdict, level.errors.needs_more) == (want, None)
+    latency = row(200, [], 4)
+    errors = row(200, failed, 4, allowed, ERROR_RATE)
+    (level,) = decide([[latency, errors]])
+    assert level.errors.verdict == want
+    assert level.errors.needs_more is None
     assert level.slos[0].verdict is MET
 
 
 def test_what_is_asked_for_more_decides():
     """The same share over a p95, of as many more; of two thirds of them it does not."""
     for n, k in ((60, 6), (100, 9), (120, 2), (400, 12), (50, 0)):
-        (level,) = decide([[row(n, evenly(n, k), 4), row(n, [], 4, 0.01, ERROR_RATE)]])
-        more, few = level.slos[0].needs_more, k < 0.05 * n
+        latency = row(n, evenly(n, k), 4)
+        errors = row(n, [], 4, 0.01, ERROR_RATE)
+        (level,) = decide([[latency, errors]])
+        more = level.slos[0].needs_more
+        few = k < 0.05 * n
         for whole, want in (n + more, MET if few else MISSED), (n + more * 2 // 3, OPEN):
             over = (ceil if few == (want is OPEN) else int)(k * whole / n)
             large = row(whole, evenly(whole, over), 4)
@@ -209,12 +221,14 @@ def request(number, ttft=50.0, gap=20.0, outcome=Outcome.ok, sent=None):
     sent = 100.0 * number if sent is None else sent
     if outcome is not Outcome.ok:
         return record(number, sent, [], sent + 10, outcome, planned=3)
-    return record(number, sent, [sent + ttft, sent + ttft + gap, sent + ttft + 2 * gap])
+    first = sent + ttft
+    return record(number, sent, [first, first + gap, first + 2 * gap])
 
 
 def of(records, slos, users=1, end_s=60, max_errors=0.01):
     """(verdict, over, n) of each SLO and of the failures, sent in 0 to `end_s`."""
-    whole, span = table(*records), window(users, 0, end_s)
+    whole = table(*records)
+    span = window(users, 0, end_s)
     judged = EvidenceCounter(whole, span, slos)
     scan(whole, [judged])
     gaps = WindowTokens.of(whole, (0, end_s * SECOND)).gaps
@@ -236,10 +250,14 @@ def of(records, slos, users=1, end_s=60, max_errors=0.01):
 def test_failures_in_a_hundred_requests(failures, p95, verdict):
     """The p95 that is shown, and the verdict by the share that failed."""
     bad = set(evenly(100, failures))
-    rows = [request(i, outcome=Outcome.status if i in bad else Outcome.ok) for i in range(100)]
+    rows = []
+    for i in range(100):
+        outcome = Outcome.status if i in bad else Outcome.ok
+        rows.append(request(i, outcome=outcome))
     shown = window_summary(table(*rows), 0, 60 * SECOND)["ttft_ms"]["p95"]
     got, errors = of(rows, (TTFT,))
-    assert (shown, got) == (p95, (verdict, failures, 100))
+    assert shown == p95
+    assert got == (verdict, failures, 100)
     assert errors[1:] == (failures, 100)
 
 
@@ -267,7 +285,8 @@ def test_gaps_of_a_level():
     """500 requests one after another: gaps of 20 ms are met, of 31 missed."""
     for gap, want in ((20, MET), (31, MISSED)):
         rows = [request(i, gap=gap) for i in range(500)]
-        assert of(rows, (ITL,))[0] == (want, 1000 if want is MISSED else 0, 1000)
+        over = 1000 if want is MISSED else 0
+        assert of(rows, (ITL,))[0] == (want, over, 1000)
 
 
 # what it is made of
@@ -329,14 +348,16 @@ def test_output_speed(slow, failed, silent, want):
     assert got == want
     level = window_summary(table(*requests), 0, 60 * SECOND, slos)
     speeds = level["tps"]
-    assert (speeds["n"], speeds["n_failed"]) == (200, failed + silent)
+    assert speeds["n"] == 200
+    assert speeds["n_failed"] == failed + silent
     # rank floor(0.05 x 199) = 9 from 0, of them in ascending order
     bad = [0.0] * (failed + silent) + [25.0] * slow
-    assert speeds["p5"] == pytest.approx([*bad, *[30.0] * 10][9], abs=1e-3)
+    slowest_first = [*bad, *[30.0] * 10]
+    assert speeds["p5"] == pytest.approx(slowest_first[9], abs=1e-3)
     assert speeds["p50"] == pytest.approx(30, abs=1e-3)
     # a silent one has no TPOT and counts as over; goodput is of those that keep the SLO
-    assert level["goodput_per_s"] == pytest.approx((200 - len(bad)) / 60, abs=1e-4)
-    share = sum(
-        found.sum() for found in gather_evidence(table(*requests), window(1), slos).over(0)[1:]
-    )
+    good_per_s = (200 - len(bad)) / 60
+    assert level["goodput_per_s"] == pytest.approx(good_per_s, abs=1e-4)
+    evidence = gather_evidence(table(*requests), window(1), slos)
+    share = sum(over.sum() for over in evidence.over(0)[1:])
     assert share == len(bad)

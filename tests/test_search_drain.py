@@ -33,7 +33,9 @@ def searched(monkeypatch: pytest.MonkeyPatch, others: int = 0) -> list[Level]:
     monkeypatch.setattr(simulate, "KEEP_ENDED_NS", 10**18)  # the table of the whole run is wanted
     plan = SearchPlan(SLOS, max_users=32, budget_ns=700 * SECOND)
     loop = ClosedLoop(EngineConfig(max_num_seqs=8), Traffic(128, 48, 0.3), 3, observe=True)
-    controller, samples, done = KneeController(plan, loop), [loop.sample()], False
+    controller = KneeController(plan, loop)
+    samples = [loop.sample()]
+    done = False
     while not done:
         loop.advance(loop.now_ns + SECOND)
         samples.append(replace(loop.sample(), running=loop.sample().running + others))
@@ -53,17 +55,17 @@ def searched(monkeypatch: pytest.MonkeyPatch, others: int = 0) -> list[Level]:
 
 def test_the_first_repeat_of_each_level_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two empty scrapes, client and server have counted the same requests."""
-    levels, seen = searched(monkeypatch), set()
+    levels = searched(monkeypatch)
+    seen = set()
     for step in levels:
         split = step.ttft_split
         if step.purpose == "repeat" and step.users not in seen:
             seen.add(step.users)
-            assert (split.exact, split.n) == (True, split.queue_n)
+            assert split.exact is True
+            assert split.n == split.queue_n
             assert split.n > step.ttft_ms.n  # those of ramp and warm-up too
-            assert (split.from_ns < step.settled_ns, split.to_ns > step.end_ns) == (
-                True,
-                True,
-            )
+            assert split.from_ns < step.settled_ns
+            assert split.to_ns > step.end_ns
     assert len(seen) > 1
 
 
@@ -112,4 +114,5 @@ def test_when_it_is_over() -> None:
     for second, users, at_s, running, want in ticks:
         server = replace(IDLE, at_ns=int(at_s * SECOND), running=float(running))
         assert drain.over(second * SECOND, users, server) is want
-    assert [drain.late(s * SECOND) for s in (11, 12)] == [False, True]
+    assert drain.late(11 * SECOND) is False
+    assert drain.late(12 * SECOND) is True

@@ -18,8 +18,10 @@ from harness.search.fit import (
 from harness.search.logit_margin import logit_margin
 from harness.search.next_level import Done, SearchPlan, next_action
 
-TTFT, ITL = Slo.parse("ttft_p95=500ms"), Slo.parse("itl_p95=50ms")
-ONE, BOTH = (TTFT,), (TTFT, ITL)
+TTFT = Slo.parse("ttft_p95=500ms")
+ITL = Slo.parse("itl_p95=50ms")
+ONE = (TTFT,)
+BOTH = (TTFT, ITL)
 LIMIT = log(0.05 / 0.95)  # log-odds of the share allowed
 
 
@@ -49,19 +51,18 @@ def odds(p: float) -> float:
 )
 def test_the_criterion_of_a_level(counts, failed, max_errors, want):
     """Log-odds of the worst share less those allowed; what was not observed has no say."""
-    got = logit_margin(evidence(8, *counts, failed=failed), (TTFT, ITL)[: len(counts)], max_errors)[
-        0
-    ]
+    seen = evidence(8, *counts, failed=failed)
+    slos = (TTFT, ITL)[: len(counts)]
+    got = logit_margin(seen, slos, max_errors)[0]
     assert got.tolist() == pytest.approx([want], abs=1e-12, nan_ok=True)
 
 
 def test_a_level_whose_failures_are_too_many_is_beyond_the_knee():
     """16 users keep the p95 (3 % over), but 3 % of their requests fail: the knee is below them."""
-    held = [
-        evidence(8, (400, 4)),
-        evidence(16, (800, 24), failed=24, ended=800),
-        evidence(32, (400, 200), failed=200),
-    ]
+    met = evidence(8, (400, 4))
+    failing = evidence(16, (800, 24), failed=24, ended=800)
+    broken = evidence(32, (400, 200), failed=200)
+    held = [met, failing, broken]
     plan = SearchPlan(ONE)
     assert next_action(plan, held, plan.budget_ns) == Done("found", (8, 16))
     found = fit_crossing(fit_levels(held, ONE, 0.01), ONE, 0.01)
@@ -70,7 +71,9 @@ def test_a_level_whose_failures_are_too_many_is_beyond_the_knee():
 
 def test_a_level_without_gaps_counts_by_its_other_slo():
     """One-token answers have no gaps: the search goes by TTFT and leaves no level out."""
-    held = [evidence(8, (400, 4), (0, 0)), evidence(16, (400, 80), (0, 0))]
+    met = evidence(8, (400, 4), (0, 0))
+    missed = evidence(16, (400, 80), (0, 0))
+    held = [met, missed]
     assert [x.users for x in fit_levels(held, BOTH, 0.01)] == [8, 16]
     found = fit_crossing(fit_levels(held, BOTH, 0.01), BOTH, 0.01)
     assert 8 < found.users < 16
@@ -101,7 +104,8 @@ def test_a_replicate_that_misses_a_criterion_takes_the_datas():
 )
 def test_isotonic(values, weights, want):
     """Neighbours that violate the order share their weighted mean."""
-    assert isotonic(np.array(values, float), np.array(weights, float)).tolist() == want
+    fitted = isotonic(np.array(values, float), np.array(weights, float))
+    assert fitted.tolist() == want
 
 
 @pytest.mark.parametrize(
@@ -116,7 +120,8 @@ def test_isotonic(values, weights, want):
 )
 def test_inversion(fitted, want):
     """Straight lines between the levels, read where they cross 0."""
-    assert zero_crossing(np.array([8.0, 16, 32]), np.array(fitted, float)) == want
+    levels = np.array([8.0, 16, 32])
+    assert zero_crossing(levels, np.array(fitted, float)) == want
 
 
 @pytest.mark.parametrize(
@@ -139,17 +144,17 @@ def test_a_line_through_the_levels_near_the_limit(users, slope, want):
 
 def test_the_crossing_covers_a_planted_knee():
     """Log-odds that rise by 2 a doubling and cross at 20 users: of 100 intervals 90 hold 20."""
-    rng, levels, covered = np.random.default_rng(5), [14, 17, 20, 24, 28], 0
+    rng = np.random.default_rng(5)
+    levels = [14, 17, 20, 24, 28]
+    covered = 0
     for seed in range(100):
         held = []
         for users in levels:
             share = 1 / (1 + np.exp(-(LIMIT + 2 * np.log2(users / 20))))
             level = evidence(users, (1600, 0), blocks=16)
             hits = rng.binomial(100, share, 16)
-            level.grids[0][:, BINS_PER_SIDE], level.grids[0][:, BINS_PER_SIDE + 1] = (
-                100 - hits,
-                hits,
-            )
+            level.grids[0][:, BINS_PER_SIDE] = 100 - hits
+            level.grids[0][:, BINS_PER_SIDE + 1] = hits
             held.append(level)
         found = fit_crossing(fit_levels(held, ONE, 0.01), ONE, 0.01, seed)
         assert found.lo <= found.users <= found.hi

@@ -26,5 +26,6 @@ ALPHA = 0.05 / 8
 )
 def test_how_many_may_fail(max_errors, failed, over, want):
     """`--max-errors` from 0 % to 100 %, of 400 requests, with a p95 on 400."""
-    got = judge(evidence(8, (400, over), failed=failed), (TTFT,), ALPHA, max_errors)
+    measured = evidence(8, (400, over), failed=failed)
+    got = judge(measured, (TTFT,), ALPHA, max_errors)
     assert got.decision == want

@@ -26,7 +26,8 @@ from lab.engine_configurations import configuration
 if TYPE_CHECKING:
     from pathlib import Path
 
-TTFT, ITL = Slo.parse("ttft_p95=500ms"), Slo.parse("itl_p95=50ms")
+TTFT = Slo.parse("ttft_p95=500ms")
+ITL = Slo.parse("itl_p95=50ms")
 
 
 @pytest.fixture(scope="module")
@@ -41,15 +42,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("steps", [-150, -56, -1, 0, 1, 56, 150])
 def test_evidence_at_another_limit(slo: Slo, steps: int) -> None:
     """The counts are those of an SLO with that limit, of open and failed requests too."""
-    rows = [record(s, 100 * s, [100 * s + 7 * s, 100 * s + 11 * s]) for s in range(90)]
-    rows += [record(90 + s, 9000, [], done=9000 + 5 * s, outcome=Outcome.open) for s in range(90)]
-    rows += [record(200, 500, [], done=600, outcome=Outcome.connect, planned=3)]
-    seen, hold = table(*rows), window(1, 0, 10)
+    rows = []
+    for s in range(90):
+        sent = 100 * s
+        rows.append(record(s, sent, [sent + 7 * s, sent + 11 * s]))
+    for s in range(90):
+        done = 9000 + 5 * s
+        rows.append(record(90 + s, 9000, [], done=done, outcome=Outcome.open))
+    rows.append(record(200, 500, [], done=600, outcome=Outcome.connect, planned=3))
+    seen = table(*rows)
+    hold = window(1, 0, 10)
     counted = EvidenceCounter(seen, hold, (slo,))
     scan(seen, [counted])
     got = evidence_at(seen, hold, counted, slo, steps)
     want = gather_evidence(seen, hold, (at_limit(slo, steps),))
-    assert [x.tolist() for x in got.over(0)] == [x.tolist() for x in want.over(0)]
+    for got_over, want_over in zip(got.over(0), want.over(0), strict=True):
+        assert got_over.tolist() == want_over.tolist()
 
 
 @pytest.mark.parametrize(
@@ -84,10 +92,14 @@ def test_the_curves_of_a_result(folder: Path) -> None:
     assert result is not None
     assert result.knee is not None
     curves = {curve.slo: curve for curve in result.knee.curves}
-    assert {name: curve.limit for name, curve in curves.items()} == {"ttft_p95": 500, "itl_p95": 50}
+    assert set(curves) == {"ttft_p95", "itl_p95"}
+    assert curves["ttft_p95"].limit == 500
+    assert curves["itl_p95"].limit == 50
     for curve in curves.values():
-        assert all(a[0] < b[0] for a, b in pairwise(curve.points))
-        assert all(0 <= lo <= knee <= hi < max(LEVELS) for _, knee, lo, hi in curve.points)
+        for left, right in pairwise(curve.points):
+            assert left[0] < right[0]
+        for _, knee, low, high in curve.points:
+            assert 0 <= low <= knee <= high < max(LEVELS)
     own = [point[1:3] for point in curves["ttft_p95"].points if point[0] == 500]
     assert own == [(result.knee.estimate, result.knee.holds)]
 

@@ -21,17 +21,21 @@ PLAN = SearchPlan((Slo.parse("ttft_p95=500ms"),))
 
 def step(users: int, over: float, start_s: float, end_s: float) -> HeldLevel:
     """400 requests at `users`, of which `over` are over the limit."""
-    held = replace(
-        evidence(users, (400, over), seconds=end_s - start_s), window=window(users, start_s, end_s)
-    )
+    measured = evidence(users, (400, over), seconds=end_s - start_s)
+    held = replace(measured, window=window(users, start_s, end_s))
     return HeldLevel(held.window, held, PLAN.judge(held))
 
 
 def test_the_verdict_looks_at_the_longest_step_above_the_knee() -> None:
     """Nine users for 2 s, seen once between two batches, then for 20 s: all seats are taken."""
-    steps = [step(8, 4, 0, 10), step(9, 80, 20, 22), step(9, 80, 30, 50)]
+    passed = step(8, 4, 0, 10)
+    failed = step(9, 80, 20, 22)
+    failed_again = step(9, 80, 30, 50)
+    steps = [passed, failed, failed_again]
     running = {20: 0, 21: 8, **dict.fromkeys(range(30, 50), 8)}
-    samples = [ServerSample(at * SECOND, n, 1, kv_usage=0.1) for at, n in running.items()]
+    samples = []
+    for at_s, running_now in running.items():
+        samples.append(ServerSample(at_s * SECOND, running_now, 1, kv_usage=0.1))
     windows = [step.window for step in steps]
     counted = RunTokenStats(table(), windows, PLAN.slos, samples)
     levels = result_levels(steps, counted, run_with(samples), PLAN)
@@ -40,14 +44,13 @@ def test_the_verdict_looks_at_the_longest_step_above_the_knee() -> None:
 
 def test_each_workload_of_a_mix_has_its_own_latencies() -> None:
     """TTFT 10 and 100 ms, gaps of 20 and 50; the last of the long ones breaks off after a token."""
-    requests = [
-        replace(record(n, 1000 * n, [1000 * n + first + gap * k for k in range(4)]), mix_row=row)
-        for n in range(40)
-        for row, first, gap in [((0, 10, 20), (1, 100, 50))[n % 2]]
-    ]
-    requests[39] = replace(
-        record(39, 39_000, [39_100], 39_200, Outcome.truncated, planned=4), mix_row=1
-    )
+    requests = []
+    for n in range(40):
+        row, first_ms, gap_ms = (0, 10, 20) if n % 2 == 0 else (1, 100, 50)
+        times = [1000 * n + first_ms + gap_ms * k for k in range(4)]
+        requests.append(replace(record(n, 1000 * n, times), mix_row=row))
+    cut_off = record(39, 39_000, [39_100], 39_200, Outcome.truncated, planned=4)
+    requests[39] = replace(cut_off, mix_row=1)
     held = step(8, 4, 0, 60)
     counted = RunTokenStats(table(*requests), [held.window], PLAN.slos, [])
     (level,) = result_levels([held], counted, run_with([]), PLAN, mix=("chat", "rag"))

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 def test_both_error_rates(kind: str, figure: Callable[[str], None]) -> None:
     """At most 5% are shown to be on the side on which the window's mean share is not."""
     _, share = levels(np.random.default_rng(17), kind)
-    told = [one for (which, _), some in stored("sides").items() if which == kind for one in some]
+    told = []
+    for (which, _), answers in stored("sides").items():
+        if which == kind:
+            told.extend(answers)
     wrong = dict.fromkeys((Decision.failed, Decision.passed), 0)
     for (said, n), expected in zip(told, share, strict=True):
         more = float(expected[:n].mean()) - ALLOWED
@@ -49,11 +52,11 @@ def test_gross_violations_are_seen_at_once(
     hits = rng.binomial(waves, 12 * ALLOWED, (RUNS, blocks)) * (USERS / waves)
     least = -np.log(judge.BETS_ALPHA * ALPHA)
     sizes = np.full(blocks, float(USERS))
-    seen = [
-        judge.log_bets(sizes[:n], run[:n], ALLOWED) >= least
-        for run in hits
-        for n in range(1, blocks + 1)
-    ]
+    seen = []
+    for run in hits:
+        for n in range(1, blocks + 1):
+            bets = judge.log_bets(sizes[:n], run[:n], ALLOWED)
+            seen.append(bets >= least)
     share = np.reshape(seen, (RUNS, blocks)).any(axis=1).mean()
     figure(
         f"12 times the share allowed, {waves} waves a block: shown in {blocks} blocks in "
@@ -74,9 +77,10 @@ def test_the_trend_of_a_window(blocks: int, alike: float, figure: Callable[[str]
         z[:, i] = alike * z[:, i - 1] + (1 - alike**2) ** 0.5 * z[:, i]
     z = z[:, 20:]
     line = np.linspace(0, 1, blocks)
-    shown = [
-        np.mean([drift(run)[1] <= TREND_ALPHA for run in z + slope * line]) for slope in (0, 3, 6)
-    ]
+    shown = []
+    for slope in (0, 3, 6):
+        runs = z + slope * line
+        shown.append(np.mean([drift(run)[1] <= TREND_ALPHA for run in runs]))
     near = np.mean([dependence(run)[1] <= TREND_ALPHA for run in z])
     figure(
         f"trend over {blocks} blocks, neighbors correlated by {alike}: false alarms "

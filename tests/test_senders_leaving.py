@@ -22,4 +22,6 @@ def test_leaving(last: str, want: str) -> None:
     """What was printed is there, the code is 0, and whatever runs at exit is left out."""
     command = [sys.executable, "-c", LEAVE.format(last)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (0, want, "")
+    assert done.returncode == 0
+    assert done.stdout == want
+    assert done.stderr == ""

@@ -65,7 +65,8 @@ def test_targets_reach_locust(
 
 def test_it_is_asked_until_the_answer_is_another_one() -> None:
     """Locust is not given what it has; asked by anybody else, or after `start`, it answers."""
-    script = Script([LoadTarget(users, 2.0) for users in (1, 1, 1, 4, 4)])
+    targets = [LoadTarget(users, 2.0) for users in (1, 1, 1, 4, 4)]
+    script = Script(targets)
     shape = ControllerShape(
         script, lambda: 7, lambda: 5, lambda: None, lambda: None, asks_per_s=1000
     )
@@ -73,7 +74,8 @@ def test_it_is_asked_until_the_answer_is_another_one() -> None:
     got = []
     for runner.shape_last_tick in (None, (1, 2.0), None):
         got.append(shape.tick())
-    assert (got, len(script.seen)) == ([(1, 2.0), (4, 2.0), (4, 2.0)], 5)
+    assert got == [(1, 2.0), (4, 2.0), (4, 2.0)]
+    assert len(script.seen) == 5
 
 
 def test_a_rate_is_told_once_everybody_is_there() -> None:
@@ -96,7 +98,8 @@ def test_a_rate_is_told_once_everybody_is_there() -> None:
     got = []
     for runner.user_count in (0, 3, 3):
         got.append(shape.tick())
-    assert (got, told) == ([(3, 3.0)] * 3, [(0, 0.4), (1, 0.8)])
+    assert got == [(3, 3.0)] * 3
+    assert told == [(0, 0.4), (1, 0.8)]
 
 
 def test_done_is_said_once_and_holds_the_level() -> None:
@@ -106,7 +109,8 @@ def test_done_is_said_once_and_holds_the_level() -> None:
     shape = ControllerShape(script, lambda: 7, lambda: 5, lambda: None, lambda: said.append(True))
     shape.runner = Users()  # type: ignore[assignment]
     assert [shape.tick() for _ in range(4)] == [(3, 2.0)] * 4
-    assert (said, len(script.seen)) == ([True], 2)
+    assert said == [True]
+    assert len(script.seen) == 2
 
 
 def test_an_error_of_the_controller_ends_the_run() -> None:

@@ -93,7 +93,8 @@ def test_agreed(name: str) -> None:
     """One read for each event: a failure is one for Locust's statistics as for the record."""
     events, outcome, error = BODIES[name]
     _, got, why = told(events, None)
-    assert (got, why[: len(error)]) == (outcome, error)
+    assert got == outcome
+    assert why[: len(error)] == error
     assert (got, why) == recorded(events, None)
 
 
@@ -119,7 +120,9 @@ def test_the_words_of_what_is_no_stream(kind: str, body: bytes, want: str) -> No
     """A server that answers 200 with an error is quoted; an answer in one piece is not."""
     error = f"the server answered {kind}, not text/event-stream{want}"
     head = HEAD.replace(b"text/event-stream", kind.encode())
-    assert told([body], None, head)[1:] == recorded([body], None, kind) == ("protocol", error)
+    want = ("protocol", error)
+    assert told([body], None, head)[1:] == want
+    assert recorded([body], None, kind) == want
 
 
 @pytest.mark.parametrize("events", [[TOKEN], [TOKEN, FAILED], [TOKEN, DONE]])
@@ -138,7 +141,8 @@ def test_ends_of_events_cut_anywhere_are_seen(end: bytes) -> None:
         cut = n % len(end)
         for piece in (b"x" * 60_000 + end[:cut], end[cut:]):
             stream.keep(piece, 1)
-        assert (stream.open_bytes <= 60_000 + len(end), stream.problem) == (True, "")
+        assert stream.open_bytes <= 60_000 + len(end)
+        assert stream.problem == ""
     for _ in range(20):
         stream.keep(b"x" * 60_000, 1)
     assert stream.problem == TOO_LONG

@@ -49,7 +49,9 @@ def test_an_h200_under_load() -> None:
     nvml = Recorded()
     source = NvmlGpus.open(nvml)
     assert [GpuInfo.of(said) for said in source.gpus()] == [H200]
-    first, second, third = (source.read(nvml.go_to(i))[0] for i in (0, 2, 3))
+    first = source.read(nvml.go_to(0))[0]
+    second = source.read(nvml.go_to(2))[0]
+    third = source.read(nvml.go_to(3))[0]
     assert (isnan(first.pcie_rx_mb_per_s), first.throttled) == (True, ())  # idle is no throttling
     # from 2 to 3: 1.045,749,862 s, 16,232,516 bytes received and 245,743,808 sent
     assert asdict(third) == {
@@ -161,7 +163,9 @@ def test_power_without_an_energy_counter() -> None:
 def test_throttle_reasons_by_either_name(lacks: tuple[str, ...], want: object) -> None:
     """The newer call, else the older, else it is not known."""
     nvml = Recorded(lacks=lacks)
-    assert NvmlGpus.open(nvml).read(nvml.go_to(1))[0].throttled == want
+    source = NvmlGpus.open(nvml)
+    sample = source.read(nvml.go_to(1))[0]
+    assert sample.throttled == want
 
 
 def test_no_gpu_here() -> None:
@@ -257,10 +261,10 @@ DCGM_FI_DEV_FB_FREE{gpu="0",UUID="GPU-a",Hostname="h1",container="other",pod="p2
 def test_the_gpus_of_a_page(page: str, want: dict[int, tuple[float, float, float | None]]) -> None:
     """What belongs to one GPU is one; memory is the whole GPU's, used and free together."""
     memory = {gpu["index"]: gpu["memory_mib"] for gpu in gpu_labels(page)}
-    got = {
-        one.gpu: (memory[one.gpu], one.memory_used_mib, None if isnan(one.power_w) else one.power_w)
-        for one in gpu_samples(page, 7)
-    }
+    got = {}
+    for one in gpu_samples(page, 7):
+        power_w = None if isnan(one.power_w) else one.power_w
+        got[one.gpu] = (memory[one.gpu], one.memory_used_mib, power_w)
     assert got == want
     assert all(isnan(one.util_pct) for one in gpu_samples(page, 7))  # blank in MIG mode
 
@@ -271,7 +275,9 @@ def test_a_host_that_is_gone_for_a_page() -> None:
     both = two_hosts(MIG)
     assert [one.gpu for one in gpu_samples(both, 1, numbers)] == [0, 1]
     second = "".join(line for line in both.splitlines(keepends=True) if '"h2"' in line)
-    assert [(one.gpu, one.power_w) for one in gpu_samples(second, 2, numbers)] == [(1, 300)]
+    (left,) = gpu_samples(second, 2, numbers)
+    assert left.gpu == 1
+    assert left.power_w == 300
 
 
 def test_memory_that_is_not_supported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,10 +298,9 @@ def test_a_dcgm_exporter(path: str) -> None:
         samples = found.source.read(7)
         asked = server.paths
         found.source.close()
-    assert found.found == (
-        GpuInfo(0, "NVIDIA L4", 22500.0, "580.65", "GPU-aaaaaaaa"),
-        GpuInfo(1, "NVIDIA L4", 0.0, "", "GPU-b"),
-    )
+    first = GpuInfo(0, "NVIDIA L4", 22500.0, "580.65", "GPU-aaaaaaaa")
+    second = GpuInfo(1, "NVIDIA L4", 0.0, "", "GPU-b")
+    assert found.found == (first, second)
     assert repr(samples) == repr(
         [
             GpuSample(
@@ -367,10 +372,13 @@ def test_two_gpus_in_one_window() -> None:
         for gpu in (0, 1)
     ]
     got = gpu_figures(samples, 150.0)
-    assert (got.gpus, got.samples, got.util_pct_mean) == (2, 6, 75.0)
+    assert got.gpus == 2
+    assert got.samples == 6
+    assert got.util_pct_mean == 75.0
     assert got.memory_used_mib_max == 5000.0  # 2000 and 3000
     assert (got.power_w, got.j_per_output_token) == (300.0, 2.0)  # 100 and 200 W
-    assert (got.sm_clock_mhz_min, got.temperature_c_max) == (997.0, 51.0)
+    assert got.sm_clock_mhz_min == 997.0
+    assert got.temperature_c_max == 51.0
     assert got.throttled == "power cap 33%"
     assert isnan(got.pcie_rx_mb_per_s)
     assert gpu_figures([]) == GpuFigures()

@@ -122,10 +122,10 @@ def test_all_that_we_read_is_there() -> None:
 def test_buckets(played: Played) -> None:
     """Buckets never fall, and the last one is the count."""
     figures = played[0]
-    buckets = {
-        name: [n for key, n in figures.items() if key.startswith(f"{SERIES[name]}_bucket{{")]
-        for name in TIMES
-    }
+    buckets = {}
+    for name in TIMES:
+        prefix = f"{SERIES[name]}_bucket{{"
+        buckets[name] = [n for key, n in figures.items() if key.startswith(prefix)]
     assert buckets == {name: sorted(found) for name, found in buckets.items()}
     last = {name: found[-1] for name, found in buckets.items()}
     assert last == {name: figures[f"{SERIES[name]}_count"] for name in TIMES}
@@ -148,8 +148,10 @@ def test_the_oracle_agrees(played: Played) -> None:
     """Tokens sent are tokens counted; nothing was sent before the engine had it."""
     figures, sends, _ = played
     assert sum(sum(one["tokens"]) for one in sends) == figures["vllm:generation_tokens_total"]
-    assert sorted(sum(one["tokens"]) for one in sends) == sorted(out for _, out, _ in ASKED)
-    e2e_s = sum(one["before_ns"][-1] - one["arrived_ns"] for one in sends) / 1e9
+    sent = sorted(sum(one["tokens"]) for one in sends)
+    assert sent == sorted(out for _, out, _ in ASKED)
+    lives_ns = [one["before_ns"][-1] - one["arrived_ns"] for one in sends]
+    e2e_s = sum(lives_ns) / 1e9
     slew_s = 0.001 * N  # the engine's times are monotonic, the oracle's are not
     assert e2e_s > figures[f"{SERIES['e2e']}_sum"] - slew_s
 
@@ -169,7 +171,8 @@ def test_the_oracle_agrees(played: Played) -> None:
 def test_prefix_cache(caching: bool, steps: list[int], want: list[tuple[int, int]]) -> None:
     """Queries and hits in tokens, so far; the answer says what was cached of its own prompt."""
     config = EngineConfig(model=MODEL, gpu="h200", enable_prefix_caching=caching)
-    got, said = [], []
+    got = []
+    said = []
     with start_engine(config) as engine, Connection(engine.url) as connection:
         for words in steps:
             if words < 0:

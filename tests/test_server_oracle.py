@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 COMPLETIONS = "/v1/completions"
 ASKED = {"model": MODEL, "prompt": "a b", "stream": True}
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close with RST, not FIN
-FIRST_NS, PACE_NS = 30 * MS, 10 * MS
+FIRST_NS = 30 * MS
+PACE_NS = 10 * MS
 INTERVALS = EngineConfig(model=MODEL, gpu="h200", jitter=0.0, time_scale=0.5, stream_interval=4)
 ENGINES = {
     "engine": (QUICK, ServingOptions()),
@@ -60,16 +61,19 @@ def test_pairing(engine: EngineProcess) -> None:
     assert ask(engine.url, "/oracle/reset").status == 200
     answers = {}
     connections = {f"mine-{n}": Connection(engine.url) for n in range(4)}
-    for (name, connection), tokens in zip(connections.items(), (1, 2, 9, 17), strict=True):
+    planned = (1, 2, 9, 17)
+    for (name, connection), tokens in zip(connections.items(), planned, strict=True):
         body = ASKED | {"max_tokens": tokens}
         connection.sock.sendall(request(COMPLETIONS, body, headers={"X-Request-Id": name}))
     for name, connection in connections.items():
         events = connection.answer().events
         answers[name] = (events[0]["id"], texts(events))
         connection.sock.close()
-    got = {one["client_id"]: (one["id"], one["tokens"]) for one in oracle(engine.url)}
+    entries = oracle(engine.url)
+    got = {one["client_id"]: (one["id"], one["tokens"]) for one in entries}
     assert got == answers
-    assert [sum(got[name][1]) for name in connections] == [1, 2, 9, 17]
+    tokens_of = [sum(got[name][1]) for name in connections]
+    assert tokens_of == [1, 2, 9, 17]
 
 
 def test_order(engine: EngineProcess) -> None:
@@ -100,7 +104,8 @@ def test_what_is_kept(body: dict[str, Any], sends: list[int] | None, engine: Eng
     ask(engine.url, "/oracle/reset")
     assert oracle(engine.url) == []
     ask(engine.url, COMPLETIONS, ASKED | body)
-    assert [one["tokens"] for one in oracle(engine.url)] == ([] if sends is None else [sends])
+    want = [] if sends is None else [sends]
+    assert [one["tokens"] for one in oracle(engine.url)] == want
 
 
 def test_merged_by_the_interval() -> None:
@@ -122,7 +127,8 @@ def test_pace() -> None:
         with Connection(engine.url) as one, Connection(engine.url) as two:
             for connection in (one, two):
                 connection.sock.sendall(request(COMPLETIONS, ASKED | {"max_tokens": 8}))
-            assert [sum(texts(c.answer().events)) for c in (one, two)] == [8, 8]
+            assert sum(texts(one.answer().events)) == 8
+            assert sum(texts(two.answer().events)) == 8
         for sent in oracle(engine.url):
             token = 0
             for before, new in zip(sent["before_ns"], sent["tokens"], strict=True):

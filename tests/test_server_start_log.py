@@ -15,10 +15,13 @@ FIRST_S = 8.0  # from the start of the process to its first line, here
 
 def seen(name: str) -> list[SeenLine]:
     """The lines of a recorded log, at their own times; GPU memory grows by 1 MiB per second."""
-    lines, at_s, begin = [], FIRST_S, None
+    lines = []
+    at_s = FIRST_S
+    begin = None
     for text in (DATA / name).read_text().splitlines():
         if found := re.search(r"-\d\d (\d\d):(\d\d):(\d\d) \[", text):
-            now = sum(int(n) * unit for n, unit in zip(found.groups(), (3600, 60, 1), strict=True))
+            parts = zip(found.groups(), (3600, 60, 1), strict=True)
+            now = sum(int(n) * unit for n, unit in parts)
             begin = now if begin is None else begin
             at_s = FIRST_S + now - begin
         lines.append(SeenLine(at_s, text, 100 + at_s))
@@ -87,7 +90,8 @@ def test_a_log_without_a_known_line() -> None:
 def test_flags_without_secrets() -> None:
     """A log of an older vLLM has the API key."""
     line = "INFO [x.py:1] non-default args: {'api_key': 'sesame', 'port': 1}"
-    assert read_start_log([SeenLine(1.0, line)]).flags == {"api_key": "[redacted]", "port": 1}
+    log = read_start_log([SeenLine(1.0, line)])
+    assert log.flags == {"api_key": "[redacted]", "port": 1}
 
 
 COLORED = "\x1b[1;36m(EngineCore_DP0 pid=272)\x1b[0;0m "  # as vLLM 0.11 to 0.15 write

@@ -23,7 +23,8 @@ from harness.metrics.metrics import ttft
 from harness.records.record_table import OUTCOME_CODE
 from harness.units import SECOND
 
-JUDGED, COUNTED = stored("drills"), stored("drill_truths")
+JUDGED = stored("drills")
+COUNTED = stored("drill_truths")
 OTHER = {Verdict.met: Verdict.missed, Verdict.missed: Verdict.met}
 
 
@@ -40,7 +41,8 @@ def expectations(name: str, times: float) -> list[tuple[str, Verdict, list[Verdi
 
 def test_no_expectation_is_judged_wrong() -> None:
     """Neither of the drills as they ship, nor of two that fail; at most one is inconclusive."""
-    wrong, open_ones = [], []
+    wrong = []
+    open_ones = []
     for name, times in loads():
         for expected, true, said in expectations(name, times):
             wrong += [(name, expected)] * said.count(OTHER[true])
@@ -53,26 +55,30 @@ def test_no_expectation_is_judged_wrong() -> None:
 
 def test_drills_that_fail_are_seen_to() -> None:
     """Where one replica cannot hold the load, every seed says so."""
-    (said,) = (said for name, _, said in expectations("replica-death", 4) if "after kill" in name)
+    judged = expectations("replica-death", 4)
+    (said,) = (said for name, _, said in judged if "after kill" in name)
     assert said == [Verdict.missed] * len(SEEDS)
 
 
 def faulty(*faults: Fault, **client: float) -> dict[str, Any]:
     """One minute of 20 requests a second, with faults at second 20 to 30."""
-    drill = SimulatedDrill((Phase("all", 60, (Stream(20),)),), faults, Client(**client), drain_s=60)
+    phase = Phase("all", 60, (Stream(20),))
+    drill = SimulatedDrill((phase,), faults, Client(**client), drain_s=60)
     seen = simulate(drill, 1)
     table = seen.table
     ms = ttft(table).ns / 1e6
     meanwhile = (table.sent_ns >= 20 * SECOND) & (table.sent_ns < 30 * SECOND)
-    failed = {
-        name: int((table.outcome == code).sum())
-        for name, code in OUTCOME_CODE.items()
-        if name != "ok" and (table.outcome == code).any()
-    }
+    failed = {}
+    for name, code in OUTCOME_CODE.items():
+        count = int((table.outcome == code).sum())
+        if name != "ok" and count:
+            failed[name] = count
+    slowest_ms = float(ms[meanwhile].max())
+    others_ms = float(ms[~meanwhile].max())
     return {
         "failed": failed,
-        "slowest": round(float(ms[meanwhile].max()) / 1000, 1),
-        "others": round(float(ms[~meanwhile].max()) / 1000, 1),
+        "slowest": round(slowest_ms / 1000, 1),
+        "others": round(others_ms / 1000, 1),
     }
 
 
@@ -105,12 +111,12 @@ def test_faults(faults: tuple[Fault, ...], client: dict[str, float], want: dict[
 
 def test_a_drill_in_simulated_time_has_the_load_of_its_plan() -> None:
     """Bursts, and the prompts of others."""
-    loads = {
-        path.stem: [
-            (phase.seconds, [round(stream.rate_per_s, 2) for stream in phase.streams])
-            for phase in in_simulated_time(drill_of(path.stem)).phases
-        ]
-        for path in DRILLS
-    }
+    loads = {}
+    for path in DRILLS:
+        phases = in_simulated_time(drill_of(path.stem)).phases
+        loads[path.stem] = []
+        for phase in phases:
+            rates = [round(stream.rate_per_s, 2) for stream in phase.streams]
+            loads[path.stem].append((phase.seconds, rates))
     assert loads["retry-storm"] == [(30, [6]), (8, [42]), (7, [6]), (35, [6])]
     assert loads["long-prompts"][1] == (18, [10, round(60 / 18, 2)])

@@ -65,7 +65,8 @@ def hash_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], str
 
 def test_what_changes_the_hash(hash_of: Callable[[], str], tmp_path: Path) -> None:
     """What the function does, wherever it is written; not how it is explained."""
-    before, got = hash_of(), {}
+    before = hash_of()
+    got = {}
     for what, (name, old, new, _) in CHANGES.items():
         path = tmp_path / f"{name}.py"
         text = path.read_text()
@@ -73,7 +74,8 @@ def test_what_changes_the_hash(hash_of: Callable[[], str], tmp_path: Path) -> No
         path.write_text(text.replace(old, new))
         got[what] = hash_of() != before
         path.write_text(text)
-    assert got == {what: change for what, (*_, change) in CHANGES.items()}
+    want = {what: change for what, (*_, change) in CHANGES.items()}
+    assert got == want
     source_hash.read.cache_clear()
 
 

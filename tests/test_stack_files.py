@@ -25,15 +25,17 @@ def test_every_variable_is_described() -> None:
 def test_defaults_are_the_examples() -> None:
     """Where both give a value, they give the same one."""
     given = dict(re.findall(r"\$\{([A-Z_]+):-([^}]+)\}", COMPOSE))
-    differs = {
-        name: (value, EXAMPLE[name]) for name, value in given.items() if EXAMPLE[name] != value
-    }
+    differs = {}
+    for name, value in given.items():
+        if EXAMPLE[name] != value:
+            differs[name] = (value, EXAMPLE[name])
     assert differs == {}
 
 
 def test_images_are_pinned_by_version() -> None:
     """No `latest`, and no tag that moves with it."""
-    images = [s["image"] for s in SERVICES.values() if not s["image"].startswith("vllm-harness")]
+    images = [service["image"] for service in SERVICES.values()]
+    images = [image for image in images if not image.startswith("vllm-harness")]
     for name in ("Dockerfile", "Dockerfile.vllm"):
         text = (TOP / name).read_text()
         for variable, value in re.findall(r"^ARG (\w+)=(\S+)", text, re.MULTILINE):
@@ -57,16 +59,16 @@ def test_only_two_ports_are_published() -> None:
     """Locust's page and Grafana, on the loopback unless somebody says otherwise."""
     published = {name: s["ports"] for name, s in SERVICES.items() if "ports" in s}
     assert set(published) == {"locust-master", "grafana"}
-    assert [
-        p for (p,) in published.values() if not p.startswith("${HARNESS_BIND:-127.0.0.1}:")
-    ] == []
+    addresses = [address for (address,) in published.values()]
+    assert all(address.startswith("${HARNESS_BIND:-127.0.0.1}:") for address in addresses)
     assert EXAMPLE["HARNESS_BIND"] == "127.0.0.1"
 
 
 def test_gpus_are_reserved_in_profile_gpu_only() -> None:
     """So that the rest starts on a host without any."""
     reserve = {n for n, s in SERVICES.items() if "reservations" in s["deploy"]["resources"]}
-    assert reserve == {n for n, s in SERVICES.items() if s.get("profiles") == ["gpu"]}
+    on_gpu = {name for name, s in SERVICES.items() if s.get("profiles") == ["gpu"]}
+    assert reserve == on_gpu
 
 
 def test_services_of_each_profile() -> None:

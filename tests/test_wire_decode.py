@@ -71,7 +71,9 @@ def test_choices_without_a_token_are_counted(
 ) -> None:
     """Other tools take them for tokens: how many there were, and when the last one came."""
     got = decode([*pieces, EVENTS[-1]])
-    assert (got.events_before, got.silent_events, got.last_silent_ns) == (before, after, last_ns)
+    assert got.events_before == before
+    assert got.silent_events == after
+    assert got.last_silent_ns == last_ns
 
 
 @pytest.mark.parametrize(
@@ -89,14 +91,17 @@ def test_only_the_event_that_ends_a_drained_read_is_exact(
 ) -> None:
     """All others lie between the read's bound and its stamp."""
     got = decode(pieces, exact=exact)
-    assert (got.at_ns.tolist(), got.not_before_ns.tolist()) == (at, low)
+    assert got.at_ns.tolist() == at
+    assert got.not_before_ns.tolist() == low
 
 
 def test_tokens_at_every_cut() -> None:
     """The same tokens, counts and outcome wherever the body is cut."""
     for pieces in cuts(BODY):
         got = decode(pieces)
-        assert (got.outcome, got.tokens.tolist(), got.answer_index) == (Outcome.ok, [1, 1, 2], 1)
+        assert got.outcome == Outcome.ok
+        assert got.tokens.tolist() == [1, 1, 2]
+        assert got.answer_index == 1
 
 
 @pytest.mark.parametrize(
@@ -139,7 +144,9 @@ def test_outcomes(
 ) -> None:
     """How a response ended, by its content; what came before counts."""
     got = decode(pieces, status, kind)
-    assert (got.outcome.value, got.error[: len(error)], len(got.at_ns)) == (outcome, error, tokens)
+    assert got.outcome.value == outcome
+    assert got.error[: len(error)] == error
+    assert len(got.at_ns) == tokens
 
 
 def test_parts_join_to_the_whole() -> None:
@@ -154,11 +161,10 @@ def test_parts_join_to_the_whole() -> None:
         for k in range(i, len(EVENTS)):
             decoder.feed(EVENTS[k], 10 * k + 10, 10 * k + 5, 1)
         new = decoder.new_events
-        assert (part.outcome, decoder.end(None, "", 99)) == (Outcome.open, want)
-        assert (len(part.at_ns) + new, decoder.part(60).at_ns) == (
-            len(want.at_ns),
-            want.at_ns[len(part.at_ns) :],
-        )
+        assert part.outcome == Outcome.open
+        assert decoder.end(None, "", 99) == want
+        assert len(part.at_ns) + new == len(want.at_ns)
+        assert decoder.part(60).at_ns == want.at_ns[len(part.at_ns) :]
 
 
 def test_token_counts_by_ids_and_else_one() -> None:
@@ -209,7 +215,8 @@ def test_a_final_count_is_spread_over_the_events(pieces: list[bytes], want: list
 
 def test_tokens_that_the_reader_matched_are_counted_by_the_end() -> None:
     """They come as rows, without a running count."""
-    decoder, times = StreamDecoder(ASKED), memoryview(ns_array([10, 20])).cast("B")
+    decoder = StreamDecoder(ASKED)
+    times = memoryview(ns_array([10, 20])).cast("B")
     decoder.head(200, 9, EVENT_STREAM)
     decoder.tokens(times, times, [-1, -1], True, 2)
     decoder.feed(used(6) + LAST, 30, 30, 1)
@@ -219,11 +226,16 @@ def test_tokens_that_the_reader_matched_are_counted_by_the_end() -> None:
 def test_a_heartbeat_is_no_event() -> None:
     """Empty data are neither the stream's first event nor a token."""
     got = decode([b"data:\n\n", TOKEN, b"data:\n\n", TOKEN, LAST])
-    assert (got.outcome, got.first_event_ns, got.at_ns.tolist()) == (Outcome.ok, 20, [20, 40])
+    assert got.outcome == Outcome.ok
+    assert got.first_event_ns == 20
+    assert got.at_ns.tolist() == [20, 40]
 
 
 def test_the_last_event_without_its_empty_line() -> None:
     """It counts, and may have come any time after the one before it."""
-    got = decode([TOKEN, event(delta(content="a", finish="length")).rstrip(), b""])
-    assert (got.outcome, got.finish_reason) == (Outcome.truncated, "length")
-    assert (got.at_ns.tolist(), got.not_before_ns.tolist()) == ([10, 99], [10, 10])
+    last = event(delta(content="a", finish="length")).rstrip()
+    got = decode([TOKEN, last, b""])
+    assert got.outcome == Outcome.truncated
+    assert got.finish_reason == "length"
+    assert got.at_ns.tolist() == [10, 99]
+    assert got.not_before_ns.tolist() == [10, 10]

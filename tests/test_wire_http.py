@@ -27,15 +27,18 @@ def test_responses_at_every_cut(data: bytes, body: bytes, status: int, keep_aliv
     for pieces in cuts(data):
         response = Response()
         got = b"".join(response.feed(piece) for piece in pieces)
-        assert (got, response.status) == (body, status)
-        assert (response.complete, response.keep_alive) == (True, keep_alive)
+        assert got == body
+        assert response.status == status
+        assert response.complete is True
+        assert response.keep_alive == keep_alive
 
 
 def test_a_response_without_a_length_ends_with_the_connection() -> None:
     """It is not complete by itself."""
     response = Response()
     assert response.feed(OK + b"Content-Type: text/plain\r\n\r\nabc") == b"abc"
-    assert (response.complete, response.keep_alive) == (False, False)
+    assert response.complete is False
+    assert response.keep_alive is False
     assert response.content_type == "text/plain"
 
 
@@ -60,7 +63,8 @@ def test_what_follows_a_whole_response_does_not_spoil_it() -> None:
     """A server that sends more than it should."""
     response = Response()
     assert response.feed(OK + b"Content-Length: 1\r\n\r\nxgarbage\r\n\r\n") == b"x"
-    assert (response.complete, response.problem) == (True, "")
+    assert response.complete is True
+    assert response.problem == ""
 
 
 EVENT = b'data: {"a":1}\n\n'

@@ -56,17 +56,12 @@ class Read(NamedTuple):
 def test_arrivals(reads: list[Read], want: list[Arrival]) -> None:
     """(at_ns, bound_ns, exact) of each read."""
     stamps = SocketStamps(500, 0)
-    got = [
-        stamps.arrival(
-            read.stamp,
-            1000 * read.round,
-            1000 * read.round + 100,
-            read.drained,
-            read.round,
-            1000 * (read.round - 1),
-        )
-        for read in reads
-    ]
+    got = []
+    for read in reads:
+        began = 1000 * read.round
+        before = 1000 * (read.round - 1)
+        arrival = stamps.arrival(read.stamp, began, began + 100, read.drained, read.round, before)
+        got.append(arrival)
     assert got == want
 
 

@@ -18,7 +18,8 @@ class Server:
         """With a certificate for `name`."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         authority.issue_cert(name).configure_cert(context)
-        self.inward, self.outward = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.inward = ssl.MemoryBIO()
+        self.outward = ssl.MemoryBIO()
         self.tls = context.wrap_bio(self.inward, self.outward, server_side=True)
 
     def handshake(self, data: bytes) -> bytes:
@@ -39,7 +40,8 @@ def connect(name: str) -> tuple[TlsClient, Server]:
     authority = trustme.CA()
     context = ssl.create_default_context()
     authority.configure_trust(context)
-    client, server = TlsClient(context, "localhost"), Server(name, authority)
+    client = TlsClient(context, "localhost")
+    server = Server(name, authority)
     answer = b""
     while not client.handshake(answer):
         answer = server.handshake(client.outgoing())
@@ -50,7 +52,8 @@ def connect(name: str) -> tuple[TlsClient, Server]:
 def test_records_cut_anywhere() -> None:
     """Plaintext comes out once per record; `whole` says whether the bytes ended with one."""
     client, server = connect("localhost")
-    first, second = server.say(b"a" * 20), server.say(b"b" * 20)
+    first = server.say(b"a" * 20)
+    second = server.say(b"b" * 20)
     both = first + second
     got = []
     for i, j in ((0, 7), (7, len(first)), (len(first), len(both) - 1), (len(both) - 1, len(both))):
@@ -62,8 +65,10 @@ def test_two_records_and_a_piece_in_one_read() -> None:
     """Both are there, and the read did not end with them."""
     client, server = connect("localhost")
     data = server.say(b"a") + server.say(b"b") + server.say(b"c")
-    assert (client.decrypt(data[:-1]), client.whole) == (b"ab", False)
-    assert (client.decrypt(data[-1:]), client.whole) == (b"c", True)
+    assert client.decrypt(data[:-1]) == b"ab"
+    assert client.whole is False
+    assert client.decrypt(data[-1:]) == b"c"
+    assert client.whole is True
 
 
 def test_what_the_client_says_arrives() -> None:

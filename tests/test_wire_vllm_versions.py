@@ -61,7 +61,8 @@ def test_a_page_under_load(
 ) -> None:
     """TTFT's parts and the tokens of the audit; nothing that a verdict needs is missing."""
     page = PAGES[version]
-    before, after = server_sample(at_the_start(page), 0), server_sample(page, SECOND)
+    before = server_sample(at_the_start(page), 0)
+    after = server_sample(page, SECOND)
     assert before is not None
     assert after is not None
     got = server_figures([before, after])
@@ -69,7 +70,8 @@ def test_a_page_under_load(
     assert [round(part, 3) for part in parts_ms] == list(split_ms)
     assert after.requests_total == after.ttft_count == requests
     prompts, computed, generated = tokens
-    assert (after.prompt_tokens_total, after.generation_tokens_total) == (prompts, generated)
+    assert after.prompt_tokens_total == prompts
+    assert after.generation_tokens_total == generated
     # counted a second way by vLLM itself
     assert sums(page, "vllm:request_prompt_tokens_sum") == prompts
     assert sums(page, "vllm:request_generation_tokens_sum") == generated
@@ -89,7 +91,9 @@ def test_the_kv_cache_of_a_version(version: str) -> None:
         assert len(said) == 1
         assert "the size of its KV cache (no vllm:cache_config_info), when it started" in said[0]
     else:
-        assert (cache["kv_tokens"], cache["kv_blocks"], said) == (2_097_152, 16_384, ())
+        assert cache["kv_tokens"] == 2_097_152
+        assert cache["kv_blocks"] == 16_384
+        assert said == ()
 
 
 @pytest.mark.parametrize(
@@ -109,7 +113,9 @@ def test_several_api_servers() -> None:
     """0.11 to 0.18 do not know the blocks then: the tokens are unknown, and that is said."""
     page = PAGES["0.15.1"].replace('num_gpu_blocks="16384"', 'num_gpu_blocks="None"')
     cache = cache_summary(cache_config(page))
-    assert (cache["block_size"], cache["kv_blocks"], cache["kv_tokens"]) == (128, None, None)
+    assert cache["block_size"] == 128
+    assert cache["kv_blocks"] is None
+    assert cache["kv_tokens"] is None
     assert lacking(page, cache) == (NO_BLOCKS,)
 
 
@@ -137,7 +143,8 @@ def test_several_api_servers() -> None:
 def test_kv_tokens_of_several(replicas: list[str], blocks: int | None, tokens: int | None) -> None:
     """Engines of a page, and replicas with a page each."""
     cache = cache_summary(*map(cache_config, replicas))
-    assert (cache["kv_blocks"], cache["kv_tokens"]) == (blocks, tokens)
+    assert cache["kv_blocks"] == blocks
+    assert cache["kv_tokens"] == tokens
 
 
 def doubled(page: str) -> str:
@@ -203,6 +210,9 @@ def test_the_page_of_ray_serve() -> None:
     """By a public recording of it: `ray_vllm:`, with the older name of the KV usage beside it."""
     got = server_sample(RAY, 9, model="org/m")
     assert got is not None
-    assert (got.running, got.waiting, got.kv_usage, got.requests_total) == (3, 2, 0.25, 1)
+    assert got.running == 3
+    assert got.waiting == 2
+    assert got.kv_usage == 0.25
+    assert got.requests_total == 1
     assert round(got.ttft_sum_s, 4) == 0.3133
     assert cache_summary(cache_config(RAY))["kv_tokens"] == 116_496
