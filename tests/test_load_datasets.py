@@ -432,9 +432,27 @@ NAMES = (
     "input_length", "output_length", "hash_ids", "output_tokens", "instruction",
 )  # fmt: skip
 VALUES = (
-    "human", "gpt", "user", "assistant", "system", "", "\ud83d", "2024-05-10", "1", "nan", "-5",
-    None, True, 0, 5, 1.5, -1, 1e300, 2**63, 1711842000,
-)  # fmt: skip
+    "human",
+    "gpt",
+    "user",
+    "assistant",
+    "system",
+    "",
+    "\ud83d",
+    "2024-05-10",
+    "1",
+    "nan",
+    "-5",
+    None,
+    True,
+    0,
+    5,
+    1.5,
+    -1,
+    1e300,
+    2**63,
+    1711842000,
+)
 STARTS: tuple[dict[str, Any], ...] = (
     TALK,
     MESSAGE,
