@@ -87,7 +87,6 @@ def ours(url: str, out: Path, api: str) -> Figures:
     assert "Beside vllm bench serve" in said
     level: dict[str, Any] = load(out / "result.json")["compat"]["vllm-bench"]["levels"][0]
     assert level["approximate"] == ""
-    assert level["requests"] + level["left_out"] == REQUESTS
     if not level["requests"]:
         return {}
     found = {(row["metric"], row["statistic"]): row["theirs"] for row in level["rows"]}
