@@ -31,9 +31,10 @@ class RunSeries:
         slos: Sequence[Slo] = (),
         tap: Callable[[str, NDArray[Any]], None] | None = None,
     ) -> None:
-        """`kind`: knee, run, sweep, locust. Of two limits for one quantile the stricter counts.
+        """`kind`: knee, run, sweep, drill or locust.
 
-        `tap` is called with each latency's new values in ns, for the live page.
+        Of two limits for one quantile the stricter counts. `tap` is called with each latency's new
+        values in ns, for the live page.
         """
         strictest: dict[str, Slo] = {}
         for slo in slos:

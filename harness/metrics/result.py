@@ -399,7 +399,7 @@ class Proof:
 class Result:
     """What a run found. Each figure is of one level: nothing is pooled over levels."""
 
-    command: str = "knee"  # knee, run, sweep or locust
+    command: str = "knee"  # knee, run, sweep, drill or locust
     unit: str = CONCURRENT  # what a level counts: also user (who thinks) or session
     status: Status = Status.inconclusive  # how it ended
     exit_code: int = 0  # of the command
