@@ -379,8 +379,9 @@ def searches() -> str:
 
 
 def told_of_searches() -> duel.Published:
-    answers = (stored(name) for name in ("knees", "duel", "duel_continuous"))
-    return duel.published(*answers, known_truths())
+    return duel.published(
+        stored("knees"), stored("duel"), stored("duel_continuous"), known_truths()
+    )
 
 
 def front_page() -> str:

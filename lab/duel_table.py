@@ -172,9 +172,10 @@ class Promises(NamedTuple):
     right: int
     settled: int  # answers that their search calls settled
     settled_kept: int  # the promised users do meet the SLO
+    settled_share: float | None  # of the true knee: the median promise
     first: int  # searches that would have promised something before their end
     first_kept: int
-    first_share: float  # of the true knee: the median first promise
+    first_share: float | None
     first_s: list[float]  # until then: median, 90th percentile
     seconds: list[float]  # until the end, the same
 
@@ -188,12 +189,20 @@ def promises(rows: Mapping[int, ContinuousRow], truths: Mapping[int, int]) -> Pr
         right=sum(is_right(row, truths[seed]) for seed, row in rows.items()),
         settled=len(settled),
         settled_kept=sum(users <= truths[seed] for seed, users in settled.items()),
+        settled_share=_median_share(settled, truths),
         first=len(first),
         first_kept=sum(users <= truths[seed] for seed, users in first.items()),
-        first_share=median(users / truths[s] for s, users in first.items()) if first else 0.0,
+        first_share=_median_share(first, truths),
         first_s=_middle_and_most(first_s),
         seconds=_middle_and_most([row.seconds for row in rows.values()]),
     )
+
+
+def _median_share(promised: Mapping[int, int], truths: Mapping[int, int]) -> float | None:
+    """Of the true knee; None: nothing was promised."""
+    if not promised:
+        return None
+    return median(users / truths[seed] for seed, users in promised.items())
 
 
 def _middle_and_most(values: Sequence[float]) -> list[float]:
@@ -206,10 +215,10 @@ def in_one_load(engines: Engines) -> list[str]:
     lines = [
         (
             "| Search | SLO on | Engines | Within 5% or one user | Promise holds | "
-            "First promise holds | Its share of the true knee | After, seconds of load | "
-            "End, seconds of load |"
+            "Of the true knee | First promise holds | Of the true knee | "
+            "After, seconds of load | End, seconds of load |"
         ),
-        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for name, rows in engines.rows.items():
         for metric in ("", *sorted(set(engines.metrics.values()))):
@@ -219,22 +228,27 @@ def in_one_load(engines: Engines) -> list[str]:
 
 
 def _promises_line(name: str, metric: str, found: Promises) -> str:
-    first_s, seconds = (
-        ", ".join(f"{value:,.0f}" for value in values) for values in (found.first_s, found.seconds)
-    )
-    share = f"{found.first_share:.0%}" if found.first else ""
     cells = [
         name,
         metric.upper() or "any",
         str(found.engines),
         f"{found.right / found.engines:.1%}",
         f"{found.settled_kept} of {found.settled}",
+        _percent(found.settled_share),
         f"{found.first_kept} of {found.first}",
-        share,
-        first_s,
-        seconds,
+        _percent(found.first_share),
+        _whole(found.first_s),
+        _whole(found.seconds),
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{share:.0%}"
+
+
+def _whole(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:,.0f}" for value in values)
 
 
 def headline(table: Mapping[str, Summary], engines: Engines, ours: str, nearest: str) -> str:
@@ -256,20 +270,26 @@ def headline(table: Mapping[str, Summary], engines: Engines, ours: str, nearest:
         "MLPerf's LoadGen on the same engines: how often each is right, and at what cost "
         f"([lab/results/duel.md](lab/results/duel.md)). Ours takes {mine.seconds[0]:,.0f} s of "
         f"load (median); {among}. Its nearest rival is aiperf's `adaptive_scale`, which is one "
-        f"continuous load, too. With its defaults it {_told(other)}. Ours {_told(mine)}."
+        f"continuous load, too. With its defaults it {_told(other)}. Ours {_told(mine)} "
+        "(medians)."
     )
 
 
 def _told(found: Promises) -> str:
+    """Of one search."""
     told = (
-        f"is within 5% or one user in {found.right / found.engines:.1%}, keeps "
-        f"{found.settled_kept} of {found.settled} settled promises, and ends after "
-        f"{found.seconds[0]:,.0f} s"
+        f"is within 5% or one user in {found.right / found.engines:.1%} of {found.engines} engines "
+        f"and ends after {found.seconds[0]:,.0f} s"
     )
-    if found.first:
+    if found.settled_share is not None:
+        told += (
+            f"; {found.settled_kept} of its {found.settled} settled promises hold, and they are "
+            f"{found.settled_share:.0%} of the true knee"
+        )
+    if found.first_share is not None:
         told += (
             f"; its first promise comes after {found.first_s[0]:,.0f} s, is "
-            f"{found.first_share:.0%} of the true knee (medians) and holds in "
+            f"{found.first_share:.0%} of the true knee and holds in "
             f"{found.first_kept} of {found.first}"
         )
     return told
