@@ -28,6 +28,7 @@ from lab.duel_table import (
     Row,
     aim,
     headline,
+    page,
     promise,
     promises,
     summary,
@@ -235,6 +236,26 @@ def test_the_table_of_searches_in_one_load() -> None:
         "| theirs | ITL | 1 | 0.0% | 0 of 0 |  | 0 of 0 |  |  | 30, 30 |",
         "| theirs | TTFT | 1 | 100.0% | 0 of 1 | 101% | 0 of 1 | 120% | 20, 20 | 600, 600 |",
     ]
+
+
+def test_sets_of_engines_have_a_table_each(line) -> None:
+    """Below the one of all searches, in the order given."""
+    two = two_searches_in_one_load()
+    told = page({"ours": line, "theirs": line}, [], [two, two._replace(name="more")])
+    lines = told.splitlines()
+    begins = [lines.index(f"## In one load: {name}") for name in ("two", "more")]
+    table = in_one_load_table(two)
+    assert [lines[begin + 2 : begin + 2 + len(table)] for begin in begins] == [table, table]
+
+
+def test_a_set_of_engines_by_its_configurations() -> None:
+    """A seed is another engine in another set; every fourth one has an SLO on ITL."""
+    row = in_one_load(1, 1, settled=True, first=1, first_s=1.0, seconds=1.0)
+    rows = {duel.OURS: {244: row, 247: row}}
+    engines = duel.engine_set("steady", rows, {244: 131, 247: 10})
+    assert engines.metrics == {244: "ttft", 247: "itl"}
+    others = duel.engine_set("other", rows, {}, lambda seed: configuration(seed + 3))
+    assert others.metrics == {244: "itl", 247: "ttft"}
 
 
 @pytest.mark.parametrize(
