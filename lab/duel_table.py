@@ -51,7 +51,7 @@ def is_right(row: Row, true: int) -> bool:
 
 
 def promise(row: Row) -> int | None:
-    """The users that a search says do hold; None where it calls its own answer not settled."""
+    """The users that a search says do hold; None where it says that nothing is conclusive."""
     if not row.conclusive:
         return None
     return row.users if row.lo is None else row.lo
@@ -170,10 +170,10 @@ class Promises(NamedTuple):
 
     engines: int
     right: int
-    settled: int  # answers that their search calls settled
-    settled_kept: int  # the promised users do meet the SLO
-    settled_share: float | None  # of the true knee: the median promise
-    first: int  # searches that would have promised something before their end
+    promised: int  # by answers that their search calls conclusive
+    kept: int  # the promised users do meet the SLO
+    share: float | None  # of the true knee: the median promise
+    first: int  # searches that had something to promise, at their end or before it
     first_kept: int
     first_share: float | None
     first_s: list[float]  # until then: median, 90th percentile
@@ -181,15 +181,15 @@ class Promises(NamedTuple):
 
 
 def promises(rows: Mapping[int, ContinuousRow], truths: Mapping[int, int]) -> Promises:
-    settled = {seed: users for seed, row in rows.items() if (users := promise(row)) is not None}
+    promised = {s: users for s, row in rows.items() if (users := promise(row)) is not None}
     first = {s: row.first_promise for s, row in rows.items() if row.first_promise is not None}
     first_s = [row.first_promise_s for row in rows.values() if row.first_promise_s is not None]
     return Promises(
         engines=len(rows),
         right=sum(is_right(row, truths[seed]) for seed, row in rows.items()),
-        settled=len(settled),
-        settled_kept=sum(users <= truths[seed] for seed, users in settled.items()),
-        settled_share=_median_share(settled, truths),
+        promised=len(promised),
+        kept=sum(users <= truths[seed] for seed, users in promised.items()),
+        share=_median_share(promised, truths),
         first=len(first),
         first_kept=sum(users <= truths[seed] for seed, users in first.items()),
         first_share=_median_share(first, truths),
@@ -233,8 +233,8 @@ def _promises_line(name: str, metric: str, found: Promises) -> str:
         metric.upper() or "any",
         str(found.engines),
         f"{found.right / found.engines:.1%}",
-        f"{found.settled_kept} of {found.settled}",
-        _percent(found.settled_share),
+        f"{found.kept} of {found.promised}",
+        _percent(found.share),
         f"{found.first_kept} of {found.first}",
         _percent(found.first_share),
         _whole(found.first_s),
@@ -281,10 +281,10 @@ def _told(found: Promises) -> str:
         f"is within 5% or one user in {found.right / found.engines:.1%} of {found.engines} engines "
         f"and ends after {found.seconds[0]:,.0f} s"
     )
-    if found.settled_share is not None:
+    if found.share is not None:
         told += (
-            f"; {found.settled_kept} of its {found.settled} settled promises hold, and they are "
-            f"{found.settled_share:.0%} of the true knee"
+            f"; {found.kept} of its {found.promised} promises hold, and they are "
+            f"{found.share:.0%} of the true knee"
         )
     if found.first_share is not None:
         told += (

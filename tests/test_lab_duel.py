@@ -191,19 +191,19 @@ def test_cliffs_and_replicates() -> None:
     assert replicates({1: [0.0], 2: [0.0, 1.0]}, 10) == 3
 
 
-def in_one_load(users, lo, *, settled, first, first_s, seconds) -> ContinuousRow:
-    return ContinuousRow(users, lo, 100, settled, seconds, 1000, 10, first, first_s)
+def in_one_load(users, lo, *, conclusive, first, first_s, seconds) -> ContinuousRow:
+    return ContinuousRow(users, lo, 100, conclusive, seconds, 1000, 10, first, first_s)
 
 
 def two_searches_in_one_load() -> Engines:
     """On engines whose true knees are 100 and 10; `theirs` promises too much, or nothing."""
     ours = {
-        1: in_one_load(98, 95, settled=True, first=80, first_s=60.0, seconds=300.0),
-        2: in_one_load(10, 9, settled=True, first=9, first_s=100.0, seconds=400.0),
+        1: in_one_load(98, 95, conclusive=True, first=80, first_s=60.0, seconds=300.0),
+        2: in_one_load(10, 9, conclusive=True, first=9, first_s=100.0, seconds=400.0),
     }
     theirs = {
-        1: in_one_load(101, 101, settled=True, first=120, first_s=20.0, seconds=600.0),
-        2: in_one_load(1, 1, settled=False, first=None, first_s=None, seconds=30.0),
+        1: in_one_load(101, 101, conclusive=True, first=120, first_s=20.0, seconds=600.0),
+        2: in_one_load(1, 1, conclusive=False, first=None, first_s=None, seconds=30.0),
     }
     rows = {"ours": ours, "theirs": theirs}
     return Engines("two", rows, {1: 100, 2: 10}, {1: "ttft", 2: "itl"})
@@ -219,10 +219,10 @@ def two_searches_in_one_load() -> Engines:
     ],
 )
 def test_what_searches_in_one_load_promise(name, want) -> None:
-    """How many are right, settled, and true; the first promise and the end, in seconds of load."""
+    """How many are right, promised and true; the first promise and the end, in seconds of load."""
     engines = two_searches_in_one_load()
     got = promises(engines.rows[name], engines.truths)
-    shares = {part: pytest.approx(getattr(want, part)) for part in ("settled_share", "first_share")}
+    shares = {part: pytest.approx(getattr(want, part)) for part in ("share", "first_share")}
     assert got == want._replace(**shares)
 
 
@@ -250,7 +250,7 @@ def test_sets_of_engines_have_a_table_each(line) -> None:
 
 def test_a_set_of_engines_by_its_configurations() -> None:
     """A seed is another engine in another set; every fourth one has an SLO on ITL."""
-    row = in_one_load(1, 1, settled=True, first=1, first_s=1.0, seconds=1.0)
+    row = in_one_load(1, 1, conclusive=True, first=1, first_s=1.0, seconds=1.0)
     rows = {duel.OURS: {244: row, 247: row}}
     engines = duel.engine_set("steady", rows, {244: 131, 247: 10})
     assert engines.metrics == {244: "ttft", 247: "itl"}
@@ -287,7 +287,7 @@ def test_the_headline_says_what_the_figures_are(right, covers, among) -> None:
     ],
 )
 def test_what_an_answer_promises(row, want) -> None:
-    """The lower end where there is one; nothing where it is not settled."""
+    """The lower end where there is one; nothing where it is not conclusive."""
     assert promise(row) == want
 
 
