@@ -66,7 +66,7 @@ def fit_levels(
     """One Level per number of users, ascending; levels without observations are left out."""
     by_users: dict[int, list[Evidence]] = {}
     for evidence in evidences:
-        by_users.setdefault(evidence.window.users, []).append(evidence)
+        by_users.setdefault(evidence.window.load.count, []).append(evidence)
     levels = []
     for users, holds in sorted(by_users.items()):
         pooled = pool_evidence(holds)

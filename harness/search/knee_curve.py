@@ -118,7 +118,7 @@ def knee_at(
         held_for(plan, level, evidence) for level, evidence in zip(held, evidences, strict=True)
     ]
     knee = estimate_knee(plan, levels, Done(Status.inconclusive, None))
-    if knee.users is None or knee.hi >= max(level.window.users for level in levels):
+    if knee.users is None or knee.hi >= max(level.window.load.count for level in levels):
         return None
     # Below the lowest level nothing was seen: if it has not passed, the knee may be anywhere there.
     lowest = fit_levels(valid_evidence(levels), plan.slos, plan.max_errors)[0]
@@ -145,8 +145,8 @@ def knee_curve(
         varied = at_limit(slo, steps)
         knee = knee_at(plan, varied, held, evidences)
         if knee is not None:
-            users = plan.load_of(knee.users or 0)
-            points.append((varied.limit, users, plan.load_of(knee.lo), plan.load_of(knee.hi)))
+            ends = (plan.unit.number(knee.lo), plan.unit.number(knee.hi))
+            points.append((varied.limit, plan.unit.number(knee.users or 0), *ends))
     return KneeCurve(slo.name, slo.limit if slo in plan.slos else nan, tuple(points))
 
 
@@ -184,7 +184,7 @@ def steepness(plan: SearchPlan, knee: KneeEstimate, held: Sequence[HeldLevel]) -
     is_cliff = high.evidence.unstable or rise * cliff_step >= CLIFF_RISE
     rise_ms = nan
     if worst_ratio < 0.99 * exp(grids.LOG_SPAN):  # beyond lie failures too
-        rise_ms = rise * slo.limit_ns / MS / (plan.rate_of(users) or users)
+        rise_ms = rise * slo.limit_ns / MS / plan.unit.number(users)
     return {
         "steepness": "cliff" if is_cliff else "slope",
         "rise_of": slo.name,

@@ -163,8 +163,8 @@ def bracket_users(plan: SearchPlan, levels: Sequence[HeldLevel]) -> list[int | f
     if not plan.slos or not used:
         return [None, None]
     passed, failed = decided_ends(plan, fit_levels(used, plan.slos, plan.max_errors))
-    low = plan.load_of(passed) if passed else None
-    high = None if math.isinf(failed) else plan.load_of(int(failed))
+    low = plan.unit.number(passed) if passed else None
+    high = None if math.isinf(failed) else plan.unit.number(int(failed))
     return [low, high]
 
 
@@ -187,16 +187,16 @@ def knee_result(
         latency = _pooled_latency(key, windows, counted)
         p95s_ms[f"{key}_p95_ms"] = latency.p95
         p95s_ms[f"{key}_p95_ms_ci95"] = latency.p95_ci95
-    is_rate = bool(plan.rate_step_per_s)
+    by_schedule = plan.unit.by_schedule
     return Knee(
-        holds=plan.load_of(estimate.holds) or None,
-        estimate=None if estimate.users is None else plan.load_of(estimate.users),
-        fails_by=None if estimate.fails_by is None else plan.load_of(estimate.fails_by),
-        ci95=(plan.load_of(estimate.lo), plan.load_of(estimate.hi)),
+        holds=plan.unit.number(estimate.holds) or None,
+        estimate=None if estimate.users is None else plan.unit.number(estimate.users),
+        fails_by=None if estimate.fails_by is None else plan.unit.number(estimate.fails_by),
+        ci95=(plan.unit.number(estimate.lo), plan.unit.number(estimate.hi)),
         precision=plan.precision if plan.slos else math.nan,
         criterion=" and ".join(map(str, plan.slos)) or "power",
-        measured_at_users=None if is_rate or load is None else int(load),
-        measured_at_per_s=load if is_rate else None,
+        measured_at_users=None if by_schedule or load is None else int(load),
+        measured_at_per_s=load if by_schedule else None,
         p95s_ms=p95s_ms,
         **_mean_rates(holds),
     )
@@ -227,7 +227,7 @@ def _measured_at(
     if not highest:
         highest = estimate.lo if estimate.users is None else estimate.users
     loads = [level.load for level in levels if level.usable]
-    up_to = [load for load in loads if load <= plan.load_of(highest)]
+    up_to = [load for load in loads if load <= plan.unit.number(highest)]
     return max(up_to, default=min(loads, default=None))
 
 

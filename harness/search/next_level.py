@@ -14,25 +14,26 @@ from the run folder.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import inf, log
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
+from harness.core.load import CONCURRENT
 from harness.core.states import Decision, Purpose, Status, StopRule
-from harness.core.typed_json import whole_or
 from harness.metrics.evidence import worst_ratio
+from harness.metrics.slo import Slo
 from harness.search.fit import fit_levels, isotonic
 from harness.search.judge import Judgement, all_of, judge, log_one_sided
 from harness.search.narrow import Prospect, believe
 from harness.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from harness.core.load import Load, LoadUnit
     from harness.metrics.evidence import Evidence
-    from harness.metrics.slo import Slo
     from harness.search.fit import LevelFit
     from harness.search.narrow import Belief, Pair
 
@@ -81,7 +82,22 @@ class SearchPlan:
     max_errors: float = 0.01
     alpha: float = 0.05
     seed: int = 1
-    rate_step_per_s: float = 0.0  # open loop: what a level's number counts in place of users
+    unit: LoadUnit = CONCURRENT  # of levels, which a search calls by their counts
+
+    def to_json(self) -> dict[str, Any]:
+        """As in run.json."""
+        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        del found["unit"]
+        slos = [str(slo) for slo in self.slos]
+        return found | {"slos": slos, "rate_step_per_s": self.unit.of_count(1).rate_per_s}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any], unit: LoadUnit) -> Self:
+        """What older folders lack has its default."""
+        known = {field.name for field in fields(cls)} & stored.keys()
+        values = {name: stored[name] for name in known}
+        values["slos"] = tuple(Slo.parse(text) for text in stored["slos"])
+        return cls(**values | {"unit": unit})
 
     @property
     def level_alpha(self) -> float:
@@ -91,14 +107,6 @@ class SearchPlan:
     def width(self, users: int) -> int:
         """Largest width of a final bracket that starts at `users`."""
         return max(1, int(users * self.precision))
-
-    def rate_of(self, users: int) -> float:
-        """The requests per second that a level stands for; 0: it is a number of users."""
-        return round(users * self.rate_step_per_s, 6)
-
-    def load_of(self, users: int) -> int | float:
-        """A level in its unit: users, or requests per second."""
-        return whole_or(self.rate_of(users)) or users
 
     def judge(self, evidence: Evidence) -> Judgement:
         """The sequential test with this plan's limits."""
@@ -131,9 +139,9 @@ class SearchPlan:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Hold `users`. Measuring ends as `stop` says, or after about `max_ns`."""
+    """Hold `load`. Measuring ends as `stop` says, or after about `max_ns`."""
 
-    users: int
+    load: Load
     purpose: Purpose
     stop: StopRule
     max_ns: int = 0  # not where `stop` is requests
@@ -183,13 +191,13 @@ def next_action(plan: SearchPlan, evidences: Sequence[Evidence], spent_ns: int) 
     if purpose == Purpose.up:
         return _climb_to(plan, users, left_ns)
     max_ns = int(min(left_ns, plan.budget_ns * BISECT_BUDGET_SHARE))
-    return Hold(users, purpose, StopRule.decided, max_ns)
+    return Hold(plan.unit.of_count(users), purpose, StopRule.decided, max_ns)
 
 
 def _climb_to(plan: SearchPlan, users: int, left_ns: int) -> Hold:
     """A quick check on the way up."""
     max_ns = int(min(left_ns, plan.budget_ns * CLIMB_BUDGET_SHARE))
-    return Hold(users, Purpose.up, StopRule.lean, max_ns)
+    return Hold(plan.unit.of_count(users), Purpose.up, StopRule.lean, max_ns)
 
 
 def end_without_level(evidences: Sequence[Evidence]) -> Done:
@@ -287,7 +295,7 @@ def _look_at(plan: SearchPlan, users: int, top: LevelFit, left_ns: int) -> Hold:
     """A hold that shows where the knee is, and need not decide the level."""
     look_ns = LOOK_LIFETIMES * top.evidence.lifetime_ns
     max_ns = int(min(left_ns, max(plan.budget_ns * BISECT_BUDGET_SHARE, look_ns)))
-    return Hold(users, Purpose.bisect, StopRule.decided, max_ns)
+    return Hold(plan.unit.of_count(users), Purpose.bisect, StopRule.decided, max_ns)
 
 
 def _decide_first_of(
@@ -301,7 +309,9 @@ def _decide_first_of(
         min(NEED_SLACK * need_ns, plan.budget_ns * NEED_BUDGET_SHARE),
         HOLD_LIFETIMES * nearest.evidence.lifetime_ns,
     )
-    return Hold(users, Purpose.repeat, StopRule.decided, int(min(left_ns, most_ns)))
+    return Hold(
+        plan.unit.of_count(users), Purpose.repeat, StopRule.decided, int(min(left_ns, most_ns))
+    )
 
 
 def decided_ends(plan: SearchPlan, levels: Sequence[LevelFit]) -> tuple[int, float]:
@@ -355,7 +365,7 @@ def _confirm(
     if bracket.low is not None and least_known.steps >= ENOUGH_HOLDS:
         users = _shown_below(plan, bracket.low.users, levels) or users
     max_ns = int(min(left_ns, plan.budget_ns * DECIDE_BUDGET_SHARE))
-    return Hold(users, Purpose.repeat, StopRule.decided, max_ns)
+    return Hold(plan.unit.of_count(users), Purpose.repeat, StopRule.decided, max_ns)
 
 
 def _shown_below(plan: SearchPlan, low: int, levels: Sequence[LevelFit]) -> int | None:
