@@ -161,8 +161,7 @@ def backlog(share: float, arrivals: str, seed: int) -> list[Any]:
     """Of a level of 30 s: whether it is unstable, and the growth as a share of the rate."""
     table, level = held(seed, share, arrivals, 30)
     growth, unstable = backlog_growth(table, level)
-    assert level.rate_per_s is not None
-    return [bool(unstable), growth / level.rate_per_s]
+    return [bool(unstable), growth / level.load.rate_per_s]
 
 
 def backlog_cases() -> Iterator[tuple[float, str, int]]:

@@ -85,7 +85,7 @@ def windows(table: RecordTable, of: list[AskedUsers]) -> list[tuple[int, float, 
     for level in found:
         begin_s = round(level.settled_ns / SECOND, 1)
         end_s = round(level.end_ns / SECOND, 1)
-        rows.append((level.users, begin_s, end_s))
+        rows.append((level.load.users, begin_s, end_s))
     return rows
 
 
@@ -204,7 +204,7 @@ def test_data_that_ends_early(
     for one in windows:
         inside = (table.sent_ns >= one.settled_ns) & (table.sent_ns <= one.end_ns)
         begin_s = round(one.settled_ns / SECOND, 1)
-        got.append((one.users, begin_s, int(inside.sum())))
+        got.append((one.load.users, begin_s, int(inside.sum())))
     assert got == want
 
 

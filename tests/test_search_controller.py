@@ -138,7 +138,7 @@ def test_given_levels_end_at_the_one_that_fails_hard(slos: tuple[Slo, ...]) -> N
     """Nothing is searched, so nothing goes down: what was held before is kept."""
     loop = ClosedLoop(SEATS.engine, SEATS.traffic, 7)
     records = Failing(loop, 8)
-    holds = [replace(HOLDS[0], users=n, max_ns=20 * SECOND) for n in (4, 16, 32)]
+    holds = [replace(HOLDS[0], load=Users(n), max_ns=20 * SECOND) for n in (4, 16, 32)]
     choose = in_turn(holds)
     controller = KneeController(SearchPlan(slos, budget_ns=600 * SECOND), records, choose=choose)
     drive(controller.plan, loop, records, controller)

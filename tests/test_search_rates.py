@@ -203,7 +203,7 @@ def test_the_same_rate_on_a_slower_engine(slower: float, ttft_ms: str, beyond: s
         sides.append(level_figures(table, [level], plan, searched=False))
     found = compare(common_pairs(*sides, REQUESTS_PER_S), 0.1, 0.01)
     assert {one.metric for one in found if one.beyond} == beyond
-    assert {(one.users, one.unit) for one in found} == {(level.rate_per_s, "requests/s")}
+    assert {(one.users, one.unit) for one in found} == {(level.load.rate_per_s, "requests/s")}
     (late,) = (one.b for one in found if one.metric == "ttft_p95")
     assert ("finite" if isfinite(late) else "infinite") == ttft_ms
 
