@@ -81,7 +81,7 @@ def answer(seed: int) -> list[Any]:
     found, _, levels, loop = search(configuration(seed), seed)
     requests = int(loop.sample().requests_total) + loop.running_users
     cost = round(loop.now_ns / SECOND, 1), requests, len(levels)
-    return [found.status, found.users, found.lo, found.hi, found.holds, *cost]
+    return [found.status, found.count, found.lo, found.hi, found.holds, *cost]
 
 
 def cases() -> Iterator[tuple[int]]:

@@ -108,7 +108,7 @@ def search(case: Server, seed: int) -> tuple[KneeEstimate, list[HeldLevel]]:
 def answer(seed: int) -> list[Any]:
     """Status, knee, the ends of its interval, what is promised: in steps of the rate."""
     found, _ = search(server(seed), seed)
-    return [found.status, found.users, found.lo, found.hi, found.holds]
+    return [found.status, found.count, found.lo, found.hi, found.holds]
 
 
 def cases() -> Iterator[tuple[int]]:

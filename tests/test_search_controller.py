@@ -261,5 +261,5 @@ def test_a_level_that_is_invalid_twice_ends_the_search(
     assert invalid == [repeated] * 2
     found = estimate_knee(plan, controller.levels, controller.result)
     assert found.status == "invalid"
-    assert found.users is None
+    assert found.count is None
     assert (found.lo, found.hi) == want

@@ -330,9 +330,9 @@ def _with_knee(
         gates = confirmed(plan, counted, replayed.levels)
     limited_by = None
     if estimate.status not in NO_LIMIT_MET:
-        users = estimate.lo if estimate.users is None else estimate.users
+        count = estimate.lo if estimate.count is None else estimate.count
         max_seqs = base.target.max_num_seqs
-        limited_by = bottleneck(plan.slos, unit.number(users), search_levels, max_seqs, unit)
+        limited_by = bottleneck(plan.slos, unit.number(count), search_levels, max_seqs, unit)
     return replace(
         base,
         status=estimate.status,

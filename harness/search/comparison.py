@@ -202,12 +202,12 @@ def knee_side(cross: Crossing, unit: LoadUnit = CONCURRENT) -> Side:
     step = unit.number(1)
     ends95 = np.quantile(cross.draws, [0.025, 0.975], method="nearest")
     with np.errstate(divide="ignore"):
-        logs = np.log(step * np.array([cross.users, *cross.between, *ends95]))
+        logs = np.log(step * np.array([cross.count, *cross.between, *ends95]))
     point, below, above, lo, hi = logs.tolist()
     if math.isinf(point):  # every level held passes, or none does
         low = min(lo, below) if point > 0 else -INF
         high = INF if point > 0 else max(hi, above)
-        return Side(cross.users, point, lambda _: (low, high))
+        return Side(cross.count, point, lambda _: (low, high))
     # The standard error to either side: what the draws show of it, and what they cannot.
     position_error = KNEE_POSITION_SD * (above - below)
     down = math.hypot(max(point - lo, 0) / Z95, position_error)
@@ -216,7 +216,7 @@ def knee_side(cross: Crossing, unit: LoadUnit = CONCURRENT) -> Side:
     def bounds(z: float) -> Bounds:
         return point - z * down, point + z * up
 
-    return Side(step * cross.users, point, bounds)
+    return Side(step * cross.count, point, bounds)
 
 
 def mean_side(metric: str, sides: Sequence[Side]) -> Side:
