@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from harness.core.load import CONCURRENT
 from harness.diagnosis.instrument import instrument_sentence
 from harness.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_SLO_MISSED, ConfigError
 from harness.metrics.evidence import (
@@ -40,6 +41,7 @@ from harness.search.replay import RunTokenStats, requests_in_window
 from harness.units import SECOND
 
 if TYPE_CHECKING:
+    from harness.core.load import LoadUnit
     from harness.metrics.evidence import Window
     from harness.metrics.record_source import RecordSource
     from harness.metrics.scan import EventChunk
@@ -70,7 +72,7 @@ class BlockTotals:
         self.seconds = np.concatenate([np.diff(one) / SECOND for one in edges])
         self.tokens = np.zeros(len(self.seconds))
         self.in_flight = max(concurrency(recorded.table, w) for w in windows)
-        self.rate = windows[0].rate_per_s
+        self.by_schedule = windows[0].load.by_schedule
         self.unstable = any(backlog_growth(recorded.table, w)[1] for w in windows)
 
     def place(self, at_ns: Numbers) -> Numbers:
@@ -111,8 +113,8 @@ class BlockTotals:
                     out[f"{key}_{name}"] = latency_side(q, seen.ns[here], place[here])
             if gaps.n:
                 out[f"itl_{name}"] = latency_side(q, values, *by_block)
-        sent = table.sent_ns[table.outcome != DROPPED]  # what a rate counts
-        requests = self.count(sent if self.rate else table.done_ns[table.outcome == OK])
+        sent = table.sent_ns[table.outcome != DROPPED]  # what a schedule counts
+        requests = self.count(sent if self.by_schedule else table.done_ns[table.outcome == OK])
         for name, amounts in (("output_tokens_per_s", self.tokens), ("requests_per_s", requests)):
             out[name] = compare.rate_side(amounts, self.seconds, self.in_flight, len(self.spans))
         if ended := self.count(table.done_ns[table.outcome != OPEN]).sum():
@@ -132,21 +134,21 @@ def level_figures(
 ) -> Sides:
     """The figures of each level, pooled over its holds, and the knee if one was searched."""
     # groupby needs the windows of a level next to each other.
-    ordered = sorted(windows, key=lambda w: (w.users, w.settled_ns))
-    seen = {n: BlockTotals(recorded, list(of)) for n, of in groupby(ordered, lambda w: w.users)}
+    ordered = sorted(windows, key=lambda w: (w.load, w.settled_ns))
+    seen = {n: BlockTotals(recorded, list(of)) for n, of in groupby(ordered, lambda w: w.load)}
     known = {w: RecordsAsOf(recorded, w.settled_ns, w.end_ns) for w in windows if searched}
     judged = {w: EvidenceCounter(one.table, w, plan.slos) for w, one in known.items()}
     scan(recorded, [*seen.values(), *judged.values()])
     evidences = [gather_evidence(known[w], w, plan.slos, one) for w, one in judged.items()]
-    sides: Sides = {plan.load_of(n): one.sides(recorded.table) for n, one in seen.items()}
+    sides: Sides = {n.number: one.sides(recorded.table) for n, one in seen.items()}
     if plan.slos and (levels := fit_levels(evidences, plan.slos, plan.max_errors)):
         decided = ends_decided(plan, levels)
         cross = fit_crossing(levels, plan.slos, plan.max_errors, plan.seed, decided=decided)
-        sides[0] = {KNEE: compare.knee_side(cross, plan.rate_step_per_s or 1)}
+        sides[0] = {KNEE: compare.knee_side(cross, plan.unit)}
     return sides
 
 
-def common_pairs(a: Sides, b: Sides, unit: str = "users") -> list[Pair]:
+def common_pairs(a: Sides, b: Sides, unit: LoadUnit = CONCURRENT) -> list[Pair]:
     """The figures that both runs have: the knee first, then level by level."""
     common = sorted(a.keys() & b.keys())
     return [Pair(m, n, x, b[n][m], unit) for n in common for m, x in a[n].items() if m in b[n]]
@@ -160,10 +162,10 @@ def compare_folders(a: Path, b: Path, tolerance: float) -> Comparison:
     search_plan(run_b)  # raises if it cannot be read
     unit = levels_unit(run_a)
     unit_b = levels_unit(run_b)
-    if unit != unit_b and compare.PER_S in {unit, unit_b}:
+    if unit.load is not unit_b.load:
         raise ConfigError(
-            f"{a} has levels of {unit} and {b} of {unit_b}: expected two runs of one kind; "
-            "try the reports of both, side by side."
+            f"{a} has levels of {unit.short_many} and {b} of {unit_b.short_many}: expected two "
+            "runs of one kind; try the reports of both, side by side."
         )
     sides_a = _read(run_a, plan)
     sides_b = _read(run_b, plan)
@@ -171,8 +173,8 @@ def compare_folders(a: Path, b: Path, tolerance: float) -> Comparison:
     if not pairs:
         raise ConfigError(
             f"{a} and {b} have no level in common: found valid levels of "
-            f"{_levels_held(sides_a)} and {_levels_held(sides_b)} {unit}, expected one that both "
-            "held, or two knees; try `vllm-harness run` with one of them."
+            f"{_levels_held(sides_a)} and {_levels_held(sides_b)} {unit.short_many}, expected one "
+            "that both held, or two knees; try `vllm-harness run` with one of them."
         )
     unlike = _unlike(_settings(run_a), _settings(run_b))
     differences = compare.compare(pairs, tolerance, plan.max_errors)
@@ -200,7 +202,7 @@ def compare_settings(settings: Sequence[Setting], tolerance: float) -> list[Comp
     """
     sides: dict[str, dict[str, Side]] = {}
     plan: SearchPlan | None = None
-    unit = ""
+    unit = CONCURRENT
     for setting in settings:
         runs = [read_run(run) for run, code in setting.runs.items() if code in MEASURED]
         if runs:

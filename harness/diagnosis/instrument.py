@@ -88,7 +88,7 @@ def quantile_uncertainties(
         else:
             figures = _closed(sample_figures(table, key, blocked_windows(table, [span])))
         if figures.n >= MIN_OBSERVATIONS:
-            by_schedule = bool(window.rate_per_s) and key not in GAPS
+            by_schedule = window.load.by_schedule and key not in GAPS
             claimed_ns = DEFAULT_PRECISION_NS.get(key, 0.0)
             if by_schedule:
                 claimed_ns = SCHEDULE_PRECISION_NS

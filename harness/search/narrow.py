@@ -72,15 +72,15 @@ def _log_likelihood(level: LevelFit, log_knees: Floats, allowed: float) -> Float
     n, share = effective(level, allowed)
     # Holds of a level differ by more than their blocks say, so they count as fewer observations.
     n /= 1 + level.weight * HOLD_SPREAD**2 / level.steps
-    margins = np.outer(SLOPES, log(level.users) - log_knees)
+    margins = np.outer(SLOPES, log(level.count) - log_knees)
     p = share_at(margins, allowed).clip(1e-4, 1 - 1e-4)
     return np.asarray(n * (share * np.log(p) + (1 - share) * np.log(1 - p)), np.float64)
 
 
 def believe(levels: Sequence[LevelFit], allowed: float) -> Belief:
     """The posterior mean of log(knee), from a flat prior up to four times the highest level."""
-    lowest = levels[0].users
-    highest = levels[-1].users
+    lowest = levels[0].count
+    highest = levels[-1].count
     log_knees = np.arange(log(lowest * 0.7), log(highest * 4), KNEE_STEP)
     log_likelihood = np.zeros((len(SLOPES), len(log_knees)))
     for level in levels:
@@ -147,10 +147,10 @@ class Prospect:
         evidence_per_request = share * log(share / a) + (1 - share) * log((1 - share) / (1 - a))
 
         # The nearest level shows how fast observations come, and how long a request takes.
-        near = min(self.levels, key=lambda level: abs(log(level.users / users)))
+        near = min(self.levels, key=lambda level: abs(log(level.count / users)))
         n, near_share = effective(near, a)
         evidence = 0.0
-        if near.users == users:  # it was held already; below 0 it leans to the other side
+        if near.count == users:  # it was held already; below 0 it leans to the other side
             evidence = log_one_sided(n, n * near_share, a)
             if (near.margin > 0) != over:
                 evidence = -evidence
