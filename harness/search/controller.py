@@ -24,7 +24,7 @@ from harness.load.arrivals import LoadTarget
 from harness.metrics.evidence import Evidence, Window, gather_evidence
 from harness.metrics.ledger import waiting_or_thinking
 from harness.search.busy_users import BUSY_SHARE, TURNOVERS, BusyUsers
-from harness.search.judge import Judgement, judge_share
+from harness.search.judge import Judgement, judge_share, progress
 from harness.search.level_state import (
     CLEARLY_BAD_MIN_N,
     CurrentLevel,
@@ -59,6 +59,10 @@ MIN_LIFETIMES: Final = 2  # before any decision
 MIN_LIFETIMES_LEAN: Final = 1  # before a quick check on the way up
 GOOD_LIFETIMES: Final = 8  # before a level near the knee may pass: queues and caches fill slowly
 STEADY_LIFETIMES: Final = 6  # for throughput: one per block of its block bootstrap
+# A level that is to pass, or to fail, is given up where, after this part of its time, it has shown
+# less than this share of what would then be due.
+HOPE_FROM: Final = 0.4
+HOPE: Final = 0.5
 # A level ends at once when this share of the requests of the last ten seconds failed. Where answers
 # take seconds, a single failure may be all that ended, so at least three are required.
 HARD_FAIL_NS: Final = 10 * SECOND
@@ -374,10 +378,22 @@ class KneeController:
         if now.hold.purpose == Purpose.repeat and not evidence.plain:
             # each hold by itself, too
             return is_decided and self.plan.judge(evidence).decision != Decision.inconclusive
+        is_over = is_decided or self._is_hopeless(now.hold, pooled, length_ns)
         is_look = evidence.plain and now.hold.purpose == Purpose.bisect  # a side is enough
-        if is_decided or (is_look and self.plan.leans(pooled) != Decision.inconclusive):
+        if is_over or (is_look and self.plan.leans(pooled) != Decision.inconclusive):
             return True
         return (is_look or now.hold.stop == StopRule.lean) and is_far(evidence, self.plan)
+
+    def _is_hopeless(self, hold: Hold, pooled: Evidence, length_ns: int) -> bool:
+        """Whether a level leans to the other side than it is to show, or is too slow to show it."""
+        if hold.wants is None:
+            return False
+        part = length_ns / hold.max_ns
+        due = HOPE * part
+        plan = self.plan
+        if part > HOPE_FROM and progress(pooled, plan.slos, plan.level_alpha, hold.wants) < due:
+            return True
+        return plan.leans(pooled) not in (Decision.inconclusive, hold.wants)
 
     def _is_decided(
         self, hold: Hold, evidence: Evidence, pooled: Evidence, lifetimes: float

@@ -128,6 +128,26 @@ def judge_sides(evidence: Evidence, slo: int, allowed: float, alpha: float) -> D
     return Decision.passed if is_shown and is_long else Decision.inconclusive
 
 
+def progress(evidence: Evidence, slos: Sequence[Slo], alpha: float, wants: Decision) -> float:
+    """The part that was seen of the evidence by which a level passes, or fails; 1: all of it."""
+    needed = -log(alpha / len(slos))
+    parts = []
+    for i, slo in enumerate(slos):
+        sizes, hits = evidence.over(i)
+        n = float(sizes.sum())
+        k = float(hits.sum())
+        is_over = k > slo.allowed * n
+        if not n or is_over != (wants == Decision.failed):  # it leans to the other side
+            parts.append(0.0)
+            continue
+        effect = evidence.effect(i, slo.allowed)
+        if not is_over:
+            effect = evidence.floored_effect(i, slo.allowed)
+        parts.append(log_one_sided(n / effect, k / effect, slo.allowed) / needed)
+    # One SLO that is missed is enough, and all must be met.
+    return max(parts) if wants == Decision.failed else min(parts)
+
+
 def too_many_errors(evidence: Evidence, max_errors: float, alpha: float) -> bool:
     """Whether more requests fail than allowed, at error rate alpha."""
     ended = evidence.ended.sum()

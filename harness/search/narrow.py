@@ -1,10 +1,11 @@
-"""Which levels would decide the knee soonest, while users never pause.
+"""Which level narrows the promise most for its time, while users never pause.
 
 What all levels show is summed up as a *belief*: a posterior over the knee and over how steeply the
 log-odds of a request to be over a limit rise with log(users). From it follows how long a level is
-expected to be held until judge.py decides it. So the search holds the two levels that are decided
-soonest and are no further apart than the precision asked for. Where the rest of the budget is too
-short for that, they lie further apart, up to what `found` allows.
+expected to be held until judge.py decides it. First the ends of the promise are unknown, and levels
+far from the knee give both within seconds; the closer they are, the longer a closer one takes. So
+the search holds the level by which the promise is expected to narrow most for its time: a wide
+promise comes first, and a narrower one as long as time remains.
 
 The belief says where to look, and gives the best estimate. It decides no level.
 """
@@ -12,11 +13,12 @@ The belief says where to look, and gives the best estimate. It decides no level.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, exp, inf, log
+from math import exp, inf, log
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from harness.core.states import Decision
 from harness.search.judge import PASS_LIFETIMES, log_one_sided
 from harness.units import SECOND
 
@@ -32,16 +34,22 @@ if TYPE_CHECKING:
 KNEE_STEP: Final = 0.01  # of the grid of knees, in log(users)
 SLOPES: Final = np.geomspace(2, 80, 10)  # log-odds per log(users): prefill about 4, slots 50
 HOLD_SPREAD: Final = 0.15  # log-odds by which holds of a level differ more than their blocks say
-WIDTHS: Final = (1.0, 1.5, 2.0, 3.0, 4.0)  # of a pair, in times of the precision
+# Points of a normal distribution that stand for the belief, in standard deviations, and the
+# probability of each. A belief is never surer than the least spread: its model is a guess.
+DEVIATIONS: Final = np.array([-1.6, -0.9, -0.4, 0.0, 0.4, 0.9, 1.6])
+PROBABILITIES: Final = np.array([0.1, 0.15, 0.16, 0.18, 0.16, 0.15, 0.1])
+LEAST_SPREAD: Final = 0.02
+# Levels to consider, as shares of the likely knee; above it, the knee is such a share of the level.
+NEAR_SHARES: Final = np.concatenate([np.arange(0.4, 0.9, 0.04), np.arange(0.9, 1.0, 0.01)])
+# An end that is not shown counts as so many times the likely knee, or as such a part of it.
+UNKNOWN_TIMES: Final = 2.0
+# What may not be decided counts for less than its chance: time near the knee is mostly lost.
+CAUTION: Final = 1.5
 MIXTURE_COST: Final = 1.5  # of log evidence: the test does not know the share beforehand
 OVERHEAD_NS: Final = 2 * SECOND  # of a hold, besides its warm-up
 WARM_LIFETIMES: Final = 1.5
 FAIL_LIFETIMES: Final = 2
-# A guess that is not too good: the knee lies so many standard deviations closer to the level.
-PESSIMISM: Final = 0.5
-# Of the time left: a pair may take so much, if `found` is safe already and if it is not.
-MAY_TAKE: Final = {True: 0.9, False: 0.25}
-LOCATE_SHARE: Final = 0.4  # of the budget: a pair wider than the precision waits for as long
+MAY_TAKE: Final = 0.9  # of the time left, by a single hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,24 +110,13 @@ def believe(levels: Sequence[LevelFit], allowed: float) -> Belief:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """Two levels that would decide the knee, and the ns until each is decided; 0: it is."""
+class Attempt:
+    """A hold that may move an end of the promise."""
 
-    low: int
-    high: int
-    low_ns: float
-    high_ns: float
-
-    @property
-    def cost_ns(self) -> float:
-        """Of both."""
-        return self.low_ns + self.high_ns
-
-    @property
-    def first(self) -> tuple[float, int]:
-        """(ns, users) of the one to hold now."""
-        ends = ((self.low_ns, self.low), (self.high_ns, self.high))
-        return min(end for end in ends if end[0] > 0)
+    count: int
+    wants: Decision  # what it is to show
+    need_ns: float  # after so long it is expected to be decided, or given up
+    rate: float  # log of the narrowing that is expected of it, per ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,76 +127,84 @@ class Prospect:
     belief: Belief
     allowed: float
     alpha: float
+    precision: float
     least: int
     most: int
     passed: int  # the highest level that passed; 0: none
     failed: float  # the lowest level above it that failed; inf: none
 
-    def cost_ns(self, users: int, *, over: bool) -> float:
-        """Until a level has failed (`over`) or passed; inf: it may be on the other side."""
-        a = self.allowed
-        sign = 1 if over else -1
-        # The distance in log(users) to a knee that lies a bit closer than it is believed to.
-        away = log(users / self.belief.knee) - sign * PESSIMISM * self.belief.spread
-        if away * sign <= 0:
-            return inf
-        share = float(share_at(self.belief.slope * away, a))
-        evidence_per_request = share * log(share / a) + (1 - share) * log((1 - share) / (1 - a))
+    def best(self, left_ns: float) -> Attempt | None:
+        """The one that narrows the promise most for its time; None: none can be afforded."""
+        attempts = []
+        for share in NEAR_SHARES:
+            attempts += self._attempts(round(self.belief.knee * share), Decision.passed, left_ns)
+            attempts += self._attempts(round(self.belief.knee / share), Decision.failed, left_ns)
+        return max(attempts, key=lambda attempt: attempt.rate, default=None)
+
+    def _attempts(self, count: int, wants: Decision, left_ns: float) -> list[Attempt]:
+        """To have a level pass, or fail, each held as long as the knee's place may demand."""
+        may_be_held = self.least <= count <= self.most
+        narrowing = self._narrowing(count, wants)
+        if not may_be_held or narrowing <= 0:
+            return []
+        needs_ns = self.needs_ns(count, wants)
+        attempts = []
+        for need_ns in needs_ns[needs_ns <= MAY_TAKE * left_ns]:
+            chance = PROBABILITIES[needs_ns <= need_ns].sum()
+            expected_ns = PROBABILITIES @ np.minimum(needs_ns, need_ns)
+            rate = narrowing * chance**CAUTION / expected_ns
+            attempts.append(Attempt(count, wants, float(need_ns), float(rate)))
+        return attempts
+
+    def _narrowing(self, count: int, wants: Decision) -> float:
+        """By how much the promise narrows if a level shows what it is to show, as a logarithm."""
+        if not self.passed < count < self.failed:
+            return 0.0
+        now = self._width(self.passed, self.failed)
+        if wants == Decision.passed:
+            return log(now / self._width(count, self.failed))
+        return log(now / self._width(self.passed, count))
+
+    def _width(self, low: int, high: float) -> float:
+        """Of a promise between two levels; nothing is gained below the precision, or one user."""
+        knee = self.belief.knee
+        least = low or min(knee, high) / UNKNOWN_TIMES
+        most = max(knee, least) * UNKNOWN_TIMES if high == inf else high
+        return max((most - 1 - least) / least, self.precision, 1 / knee)
+
+    def needs_ns(self, count: int, wants: Decision) -> Floats:
+        """Until a level shows what it is to show, by each place of the knee; inf: it never does."""
+        sign = 1 if wants == Decision.failed else -1
+        spread = max(self.belief.spread, LEAST_SPREAD)
+        beyond = sign * (log(count / self.belief.knee) - spread * DEVIATIONS)
+        share = share_at(sign * self.belief.slope * beyond, self.allowed)
+        passed_log = (1 - share) * np.log((1 - share) / (1 - self.allowed))
+        information = share * np.log(share / self.allowed) + passed_log  # of an observation
 
         # The nearest level shows how fast observations come, and how long a request takes.
-        near = min(self.levels, key=lambda level: abs(log(level.count / users)))
-        n, near_share = effective(near, a)
-        evidence = 0.0
-        if near.count == users:  # it was held already; below 0 it leans to the other side
-            evidence = log_one_sided(n, n * near_share, a)
-            if (near.margin > 0) != over:
-                evidence = -evidence
-        requests_per_ns = max(n / near.evidence.seconds / SECOND, 1e-18)
-        missing = max(MIXTURE_COST - log(self.alpha) - evidence, 0)
-        needed_ns = missing / max(evidence_per_request, 1e-12) / requests_per_ns
+        near = min(self.levels, key=lambda level: abs(log(level.count / count)))
+        n, near_share = effective(near, self.allowed)
+        if wants == Decision.passed:
+            n = min(n, _n_to_pass(near, self.allowed))
+        shown = 0.0
+        if near.count == count:  # it was held already; below 0 it leans to the other side
+            shown = log_one_sided(n, n * near_share, self.allowed)
+            if (near.margin > 0) != (wants == Decision.failed):
+                shown = -shown
+        missing = max(MIXTURE_COST - log(self.alpha) - shown, 0)
+        observations_per_ns = max(n / near.evidence.seconds / SECOND, 1e-18)
+        test_ns = missing / np.maximum(information, 1e-12) / observations_per_ns
+
         life_ns = near.evidence.lifetime_ns
-        least_ns = (FAIL_LIFETIMES if over else PASS_LIFETIMES) * life_ns
-        return max(needed_ns, least_ns) + OVERHEAD_NS + WARM_LIFETIMES * life_ns
+        least_ns = (FAIL_LIFETIMES if wants == Decision.failed else PASS_LIFETIMES) * life_ns
+        needs_ns = np.maximum(test_ns, least_ns) + OVERHEAD_NS + WARM_LIFETIMES * life_ns
+        return np.where(beyond > 0, needs_ns, inf)
 
-    def cheapest(self, width: int) -> Pair | None:
-        """The pair `width + 1` apart that is decided soonest; None: there is none."""
-        knee = ceil(self.belief.knee)
-        first = max(knee - 2 * width - 2, self.least)
-        lows = set(range(first, min(knee + width + 2, self.most)))
-        if self.passed:
-            lows.add(self.passed)
-        pairs = [self._pair(low, width) for low in lows]
-        useful = [pair for pair in pairs if pair is not None and 0 < pair.cost_ns < inf]
-        return min(useful, key=lambda pair: (pair.cost_ns, pair.low), default=None)
 
-    def _pair(self, low: int, width: int) -> Pair | None:
-        """The pair that begins at `low`; None: not within the levels that may still be decided."""
-        high = int(min(low + width + 1, self.failed))
-        if low < self.passed or not low < high <= self.most:
-            return None
-        low_ns = 0.0 if low == self.passed else self.cost_ns(low, over=False)
-        high_ns = 0.0 if high == self.failed else self.cost_ns(high, over=True)
-        return Pair(low, high, low_ns, high_ns)
-
-    def narrowest(
-        self, precision: float, safe: int, left_ns: float, budget_ns: float
-    ) -> tuple[Pair | None, bool]:
-        """(the narrowest pair that can be afforded, or the last one considered; whether it can).
-
-        `safe`: the distance of the ends at which the knee counts as found.
-        """
-        apart = self.failed - 1 - self.passed  # the ends that are decided already
-        is_safe = apart <= safe
-        is_early = left_ns > (1 - LOCATE_SHARE) * budget_ns
-        is_vague = self.belief.spread > precision / 2
-        pair = None
-        for times in WIDTHS:
-            if times > 1 and is_early and is_vague:  # first find out more of where the knee is
-                break
-            width = min(max(1, int(self.belief.knee * precision * times)), safe)
-            if is_safe and width >= apart:  # it would be no narrower than what is decided
-                break
-            pair = self.cheapest(width)
-            if pair and pair.cost_ns <= left_ns * MAY_TAKE[is_safe]:
-                return pair, True
-        return pair, False
+def _n_to_pass(level: LevelFit, allowed: float) -> float:
+    """Independent observations that a level is worth where it is to pass."""
+    worths = []
+    for i in range(len(level.evidence.grids)):
+        sizes, _ = level.evidence.over(i)
+        worths.append(float(sizes.sum()) / level.evidence.floored_effect(i, allowed))
+    return min(worths, default=inf)

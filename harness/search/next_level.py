@@ -4,8 +4,8 @@
     bisect   halve the bracket around the fitted crossing until it is 5% or one user wide
     repeat   measure both ends of the bracket again, until both are decided or the budget is spent
 
-While users never pause, `_decide_soonest` takes the place of the last two: it knows what a level is
-expected to cost (narrow.py).
+While users never pause, `_promise_soon` takes the place of the last two: it knows what a level is
+expected to cost, and by how much the promise would narrow (narrow.py).
 
 There is no state between calls: the bracket is where the isotonic fit of *all* evidence crosses the
 limit. So a wrong turn is undone as soon as repeats contradict it, and the search can be replayed
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from harness.core.load import Load, LoadUnit
     from harness.metrics.evidence import Evidence
     from harness.search.fit import LevelFit
-    from harness.search.narrow import Belief, Pair
+    from harness.search.narrow import Attempt, Belief
 
 # Share of the budget: less than this is not worth another warm-up.
 MIN_BUDGET_SHARE: Final = 0.03
@@ -64,6 +64,13 @@ HOLD_LIFETIMES: Final = 20
 NEED_SLACK: Final = 1.3
 NEED_BUDGET_SHARE: Final = 0.12
 QUICK_CLIMB: Final = 16  # users; below it, the next level is four times as high if latencies allow
+# Ends so close, as a share of the lower one, are close enough where nothing closer was decided for
+# this share of the budget.
+CLOSE_ENDS: Final = 0.2
+PATIENCE_SHARE: Final = 0.08
+# Where no level near the likely knee was held and its place is vague, in log(users), a look at it
+# comes first.
+VAGUE: Final = 0.12
 # Standard deviation of the knee, over the precision, below which more load is not worth its time
 # unless it decides something.
 KNOWN_SPREAD: Final = 0.45
@@ -146,6 +153,7 @@ class Hold:
     stop: StopRule
     max_ns: int = 0  # not where `stop` is requests
     max_requests: int = 0  # only where `stop` is requests
+    wants: Decision | None = None  # what it is to show; where that is unlikely it ends early
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +190,7 @@ def next_action(plan: SearchPlan, evidences: Sequence[Evidence], spent_ns: int) 
     bracket = bracket_of(levels)
     left_ns = plan.budget_ns - spent_ns
     if levels and all(evidence.plain for evidence in evidences):
-        return _decide_soonest(plan, bracket, levels, left_ns)
+        return _promise_soon(plan, bracket, levels, left_ns)
     count, purpose = _unexplored(plan, bracket, levels)
     if count is None:
         return _confirm(plan, bracket, levels, left_ns)
@@ -231,17 +239,16 @@ def _middle(plan: SearchPlan, low: LevelFit | None, high: LevelFit) -> int | Non
     return (low.count + high.count) // 2 if is_wide else None
 
 
-def _decide_soonest(
+def _promise_soon(
     plan: SearchPlan, bracket: Bracket, levels: Sequence[LevelFit], left_ns: int
 ) -> Hold | Done:
-    """Climb; hold the likely knee until its place is known; then the pair that is decided soonest.
+    """Climb; then hold what narrows the promise most for its time.
 
-    The end is an interval as narrow as the precision, or a budget that can decide nothing more.
+    The end is a promise as narrow as the precision, or a budget that can decide nothing more.
     """
-    passed, failed = decided_ends(plan, levels)
-    is_narrow = failed - 1 - passed <= plan.width(passed)
-    is_decided = is_narrow or failed <= plan.min_users or passed >= plan.max_users
-    if is_decided or left_ns <= plan.budget_ns * MIN_BUDGET_SHARE:
+    ends = decided_ends(plan, levels)
+    is_spent = left_ns <= plan.budget_ns * MIN_BUDGET_SHARE
+    if is_spent or _is_answered(plan, ends) or _is_stuck(plan, levels, ends):
         return _settle(plan, bracket)
 
     top = levels[-1]
@@ -254,41 +261,66 @@ def _decide_soonest(
     if bracket.low is None and lowest > plan.min_users:
         return _look_at(plan, max(lowest // 2, plan.min_users), top, left_ns)
 
-    hold = _decide_pair(plan, levels, belief, (passed, failed), left_ns)
-    return _settle(plan, bracket) if hold is None else hold
+    return _narrow(plan, levels, belief, ends, left_ns) or _settle(plan, bracket)
 
 
-def _decide_pair(
+def _is_answered(plan: SearchPlan, ends: tuple[int, float]) -> bool:
+    """Whether what is decided is all that was asked for."""
+    passed, failed = ends
+    is_narrow = failed - 1 - passed <= plan.width(passed)
+    return is_narrow or failed <= plan.min_users or passed >= plan.max_users
+
+
+def _is_stuck(plan: SearchPlan, levels: Sequence[LevelFit], ends: tuple[int, float]) -> bool:
+    """Whether the ends are close, and nothing closer was decided for some time."""
+    passed, failed = ends
+    if not passed or failed - 1 - passed > CLOSE_ENDS * passed:
+        return False
+    decided_ns = max(level.evidence.window.judged_ns for level in levels if level.count in ends)
+    now_ns = max(level.evidence.window.judged_ns for level in levels)
+    return now_ns - decided_ns > plan.budget_ns * PATIENCE_SHARE
+
+
+def _narrow(
     plan: SearchPlan,
     levels: Sequence[LevelFit],
     belief: Belief,
     ends: tuple[int, float],
     left_ns: int,
 ) -> Hold | None:
-    """A hold of the pair of levels that is decided soonest; None: it is not worth its time.
+    """What narrows the promise most for its time; None: more load is not worth its time."""
+    likely_knee = int(np.clip(round(belief.knee), plan.min_users, plan.max_users))
+    nearest = min(abs(log(level.count / belief.knee)) for level in levels)
+    if min(nearest, belief.spread) > VAGUE:
+        return _look_at(plan, likely_knee, levels[-1], left_ns)
+    attempt = _best_attempt(plan, levels, belief, ends, left_ns)
+    if attempt is not None:
+        return _try(plan, attempt, levels, left_ns)
+    is_known = belief.spread < KNOWN_SPREAD * plan.precision
+    return None if is_known else _look_at(plan, likely_knee, levels[-1], left_ns)
 
-    `ends`: of `decided_ends`.
-    """
+
+def _best_attempt(
+    plan: SearchPlan,
+    levels: Sequence[LevelFit],
+    belief: Belief,
+    ends: tuple[int, float],
+    left_ns: int,
+) -> Attempt | None:
+    """What narrows the promise most for its time; None: nothing can. `ends`: `decided_ends`."""
     passed, failed = ends
     prospect = Prospect(
         levels,
         belief,
         plan.allowed,
         plan.level_alpha,
+        plan.precision,
         least=plan.min_users,
         most=plan.max_users,
         passed=passed,
         failed=failed,
     )
-    found_width = max(1, int(MAX_INTERVAL_SHARE * belief.knee))  # so narrow is `found`
-    pair, affordable = prospect.narrowest(plan.precision, found_width, left_ns, plan.budget_ns)
-    is_known = belief.spread < KNOWN_SPREAD * plan.precision
-    if is_known and not affordable and failed - 1 - passed <= found_width:
-        return None
-    if pair is None:
-        likely_knee = int(np.clip(round(belief.knee), plan.min_users, plan.max_users))
-        return _look_at(plan, likely_knee, levels[-1], left_ns)
-    return _decide_first_of(plan, pair, levels, left_ns)
+    return prospect.best(left_ns)
 
 
 def _look_at(plan: SearchPlan, count: int, top: LevelFit, left_ns: int) -> Hold:
@@ -298,19 +330,20 @@ def _look_at(plan: SearchPlan, count: int, top: LevelFit, left_ns: int) -> Hold:
     return Hold(plan.unit.of_count(count), Purpose.bisect, StopRule.decided, max_ns)
 
 
-def _decide_first_of(
-    plan: SearchPlan, pair: Pair, levels: Sequence[LevelFit], left_ns: int
-) -> Hold:
-    """A hold of the level of a pair that is decided first, long enough to decide it."""
-    need_ns, count = pair.first
-    nearest = min(levels, key=lambda level: abs(level.count - count))
+def _try(plan: SearchPlan, attempt: Attempt, levels: Sequence[LevelFit], left_ns: int) -> Hold:
+    """Long enough to show what it is to show."""
+    nearest = min(levels, key=lambda level: abs(level.count - attempt.count))
     most_ns = max(
         plan.budget_ns * DECIDE_BUDGET_SHARE,
-        min(NEED_SLACK * need_ns, plan.budget_ns * NEED_BUDGET_SHARE),
+        min(NEED_SLACK * attempt.need_ns, plan.budget_ns * NEED_BUDGET_SHARE),
         HOLD_LIFETIMES * nearest.evidence.lifetime_ns,
     )
     return Hold(
-        plan.unit.of_count(count), Purpose.repeat, StopRule.decided, int(min(left_ns, most_ns))
+        plan.unit.of_count(attempt.count),
+        Purpose.repeat,
+        StopRule.decided,
+        int(min(left_ns, most_ns)),
+        wants=attempt.wants,
     )
 
 
