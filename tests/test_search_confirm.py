@@ -115,8 +115,10 @@ def test_the_promise_is_held_twice(
     [
         # no level failed: the promise is not held after more users than the search may use
         (SearchPlan(SEATS.slos, seed=2, max_users=6), Status.not_reached, [3, 6, 6, 6]),
-        # 28 users passed, 64 failed: too far apart to promise anything, and no gate to say 0
-        (SearchPlan(SEATS.slos, seed=2, budget_ns=60 * SECOND), Status.inconclusive, []),
+        # 22 users passed, 36 failed: no failing level nearby
+        (SearchPlan(SEATS.slos, seed=2, budget_ns=60 * SECOND), Status.holds, [11, 22, 36, 22]),
+        # nothing is promised, and there is no gate to say 0
+        (SearchPlan(SEATS.slos, seed=2, budget_ns=20 * SECOND), Status.inconclusive, []),
     ],
 )
 def test_only_what_is_promised(

@@ -64,7 +64,7 @@ def test_a_level_whose_failures_are_too_many_is_beyond_the_knee():
     broken = evidence(32, (400, 200), failed=200)
     held = [met, failing, broken]
     plan = SearchPlan(ONE)
-    assert next_action(plan, held, plan.budget_ns) == Done("found", (8, 16))
+    assert next_action(plan, held, plan.budget_ns) == Done("holds", (8, 16))
     found = fit_crossing(fit_levels(held, ONE, 0.01), ONE, 0.01)
     assert 8 <= found.lo <= found.count <= found.hi < 16
 

@@ -64,8 +64,12 @@ def test_the_next_level(plan, seen, want):
         (PLAN, good(40, 40) + bad(42, 42), 50, Done("found", (40, 42))),
         (PLAN, bad(1, 1), 50, Done("slo_failed_at_min", (0, 1))),
         (PLAN, good(64, 64), 50, Done("not_reached", (64, 64))),
-        (PLAN, good(4) + bad(16), 97, Done("found", (4, 16))),  # 3 % of the budget left
-        (PLAN, good(1, 2), 97, Done("inconclusive", (2, 64))),  # still climbing: says nothing of 64
+        (PLAN, good(4) + bad(6), 97, Done("found", (4, 6))),  # 3 % of the budget left
+        (PLAN, good(4) + bad(7), 97, Done("holds", (4, 7))),  # 75% apart
+        (PLAN, good(40) + bad(60), 97, Done("found", (40, 60))),  # 50% apart
+        (PLAN, good(40) + bad(61), 97, Done("holds", (40, 61))),
+        (PLAN, good(1) + bad(3), 97, Done("found", (1, 3))),  # one user between them
+        (PLAN, good(1, 2), 97, Done("holds", (2, 64))),  # still climbing: says nothing of 64
         (PLAN, lean(64), 97, Done("inconclusive", (0, 64))),
         (PLAN, [evidence(1, (0, 0))], 97, Done("inconclusive", None)),  # nothing observed
         (PLAN, [], 97, Done("invalid", None)),  # no step that may be used

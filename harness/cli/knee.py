@@ -24,6 +24,7 @@ from harness.run.option_table import (
     REQUESTS,
     SEARCH,
     START,
+    STRICT,
     SWEPT_RATE,
     SWEPT_USERS,
     USER_RANGE,
@@ -93,6 +94,7 @@ def options(args: argparse.Namespace) -> Wanted:
         most_users=load.max_in_flight if unit.by_schedule else high,
         plan_users=args.plan_users,
         at_least=args.at_least,
+        strict=args.strict,
         baseline=str(args.baseline or ""),
         confirm_ns=args.confirm or 0,
         tolerance=DEFAULT_TOLERANCE if args.tolerance is None else args.tolerance,
@@ -134,7 +136,7 @@ def _check_given(args: argparse.Namespace, unit: LoadUnit) -> None:
             f"--at-least is {args.at_least} and --max-users {args.max_users}: expected a level "
             f"that the search may hold; try --max-users {args.at_least}."
         )
-    for option in (AT_LEAST, PRECISION):
+    for option in (AT_LEAST, PRECISION, STRICT):
         if not args.slo and plain.is_changed(args, option):
             raise ConfigError(
                 f"{option.flag} is given without an SLO: expected one, as a power knee promises "

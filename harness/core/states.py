@@ -17,7 +17,8 @@ class Decision(StrEnum):
 class Status(StrEnum):
     """How a run ended."""
 
-    found = "found"  # a knee: a level below it passed, one above it failed, within 20%
+    found = "found"  # a knee: a level below it passed, one above it failed, within 50%
+    holds = "holds"  # a level passed, and none failed within 50% above it
     not_reached = "not_reached"  # the level of --max-users passed
     slo_failed_at_min = "slo_failed_at_min"  # the lowest level failed already
     met = "met"  # levels that were given: every SLO of each is met

@@ -171,6 +171,7 @@ STATES: Final[dict[str, State]] = {
     "failed": State("failed", "bad", "{}"),
     # the final states, named as result.json's status; the answer itself comes from the report
     Status.found: State("knee found", "good", "{}"),
+    Status.holds: State("holds", "good", "{}"),
     Status.not_reached: State("knee not reached", "good", "{}"),
     Status.slo_failed_at_min: State("SLO missed at the lowest level", "bad", "{}"),
     Status.met: State("SLO met", "good", "{}"),

@@ -315,7 +315,8 @@ class Knee(Spread):
     estimate: Number | None = None  # best estimate; null: none
     fails_by: Number | None = None  # lowest level above the estimate that failed; null: none
     ci95: tuple[Number | None, Number | None] = (None, None)  # 95% interval of the estimate
-    precision: float = nan  # that was asked for: width of the interval over the estimate
+    precision: float = nan  # that was asked for, of `width`
+    width: float = nan  # (fails_by - holds) / holds, the precision reached; null: an end not shown
     criterion: str = ""  # the SLOs; power: it was searched without one
     measured_at_users: int | None = None  # level of the figures below: `holds`, if any
     # ttft_p95_ms, ttft_p95_ms_ci95 and so on, of each of HEADLINES
@@ -332,6 +333,15 @@ class Knee(Spread):
     rise_of: str = ""  # the quantile that rises most from holds to fails_by: ttft_p95
     rise_ms: float = nan  # by so many ms per added user, session or request/s; about
     curves: tuple[KneeCurve, ...] = ()  # the knee at other limits, of TTFT and of ITL at least
+
+    @property
+    def is_precise(self) -> bool:
+        """Whether both ends are shown, and no further apart than was asked for."""
+        if not self.holds or self.fails_by is None:
+            return False
+        finest = unit_named(self.unit).load.finest
+        between = self.fails_by - finest - self.holds
+        return between <= max(finest, self.precision * self.holds)
 
     @property
     def measured_at(self) -> Number | None:

@@ -36,12 +36,13 @@ from harness.report.report_data import ReportData, as_mapping, knee_figures
 from harness.report.small_print import loop_text
 from harness.report.sweep import findings, rules_of_thumb
 from harness.report.tables import tool_comparisons, tools_as_text
+from harness.search.knee_estimate import PROMISED
 from harness.units import SECOND
 
 if TYPE_CHECKING:
     from harness.diagnosis.triage import Symptom
     from harness.metrics.level_figures import Audit
-    from harness.metrics.result import Bottleneck, Level, Result, SloResult
+    from harness.metrics.result import Bottleneck, Knee, Level, Result, SloResult
 
 # The servers count 20% fewer tokens than arrived, of so many that it is not the window's edges.
 LARGEST_DEFICIT: Final = -0.2
@@ -102,36 +103,64 @@ def _beside_the_knee(facts: ReportData) -> list[str]:
 
 def _found(facts: ReportData) -> Answer:
     knee = facts.knee
-    low, high = knee.ci95
-    interval = ""
-    if low is not None and high is not None:
-        interval = f"95% interval {low:,} to {high:,}"
     if not facts.slos:
+        low, high = knee.ci95
+        interval = f"95% interval {low:,} to {high:,}"
         peak = facts.unit.text(knee.estimate or 0)
         headline = (
             f"Throughput divided by latency peaks at {peak} ({interval}): beyond that, each "
             "additional request adds more latency than throughput."
         )
         return Answer("power knee found", "good", headline, explanation(facts))
-    holds = facts.unit.text(knee.holds or 0)
-    headline = (
-        f"Holds {holds}: {_kept(facts)}. Fails by {knee.fails_by:,}; best estimate "
-        f"{knee.estimate:,} ({interval})."
-    )
+    headline = f"{_promise(facts)} Fails by {knee.fails_by:,}; best estimate {_estimate(knee)}."
     return Answer("knee found", "good", headline, [*explanation(facts), _cost(facts)])
 
 
+def _holds(facts: ReportData) -> Answer:
+    """Of the knee's ends only the lower one was shown, or an upper one far away."""
+    knee = facts.knee
+    headline = f"{_promise(facts)} No failing level nearby"
+    if knee.fails_by is not None:
+        headline += f": the next one fails at {knee.fails_by:,}"
+    if knee.estimate is not None:
+        headline += f"; best estimate {_estimate(knee)}"
+    return Answer(
+        "holds", "good", f"{headline}.", [*explanation(facts), _cost(facts), _how_to_go_on(facts)]
+    )
+
+
+def _promise(facts: ReportData) -> str:
+    """`Holds 112 concurrent requests: p95 TTFT 450 ms (400 to 480) under 500 ms.`."""
+    return f"Holds {facts.unit.text(facts.knee.holds or 0)}: {_kept(facts)}."
+
+
+def _estimate(knee: Knee) -> str:
+    """`137 (95% interval 127 to 150)`."""
+    low, high = knee.ci95
+    if low is None or high is None:
+        return f"{knee.estimate:,}"
+    return f"{knee.estimate:,} (95% interval {low:,} to {high:,})"
+
+
+def _how_to_go_on(facts: ReportData) -> str:
+    """What would show more of the knee."""
+    if facts.asked_later:
+        return "To measure it, run `knee` for it."
+    if facts.left_out:
+        return "A longer --budget helps once the levels that were left out can be measured."
+    return "Try a longer --budget."
+
+
 def _cost(facts: ReportData) -> str:
-    """What the search took, and its precision where that was missed."""
+    """What the search took, and the precision that it reached where that was missed."""
     knee = facts.knee
     searched = [level for level in facts.result.levels if level.purpose != Purpose.hold]
     load_s = sum(level.judged_ns - level.chosen_ns for level in searched) / SECOND
     requests = sum(level.all.ttft_ms.n for level in searched)
     took = f"The search took {load_s:,.0f} s of load and {count_of(requests, 'request')}"
-    estimate = knee.estimate or 1
-    width = (knee.ci95[1] or 0) - (knee.ci95[0] or 0)
-    if width > max(facts.unit.load.finest, knee.precision * estimate):
-        took += f"; the interval is {width / estimate:.0%} wide, not {knee.precision:.2%}"
+    if knee.holds and not knee.is_precise:
+        reached = "not known" if isnan(knee.width) else f"{knee.width:.0%}"
+        took += f"; the precision it reached is {reached}, and {knee.precision:.2%} was asked for"
     return f"{took}."
 
 
@@ -188,23 +217,13 @@ def _inconclusive(facts: ReportData) -> Answer:
     if not facts.searched:
         return _held(facts)
     knee = facts.knee
-    low, high = knee.ci95
     headline = f"Inconclusive: the measurements do not determine the knee{_bracket(facts)}."
     if knee.estimate is not None and facts.slos:
-        headline += f" Best estimate {knee.estimate:,} (95% interval {low:,} to {high:,})."
-    lacking = []
-    if not knee.holds:
-        lacking.append("a level that clearly passes")
-    elif high is not None:
-        lacking.append("a level closer to the knee that clearly passes")
+        headline += f" Best estimate {_estimate(knee)}."
+    lacking = ["a level that clearly passes"]
     if knee.fails_by is None:
         lacking.append(f"a level that clearly fails (raise --max-{facts.unit.load.option})")
-    how = "Try a longer --budget."
-    if facts.asked_later:
-        how = "To measure it, run `knee` for it."
-    elif facts.left_out:
-        how = "A longer --budget helps once the levels that were left out can be measured."
-    next_step = f"Still needed: {' and '.join(lacking)}. {how}"
+    next_step = f"Still needed: {' and '.join(lacking)}. {_how_to_go_on(facts)}"
     return Answer("inconclusive", "unsure", headline, [*explanation(facts), next_step])
 
 
@@ -246,8 +265,15 @@ def _interrupted(facts: ReportData) -> Answer:
         return Answer("interrupted", "unsure", "Interrupted before anything was measured.")
     requests = count_of(n_requests, "request")
     levels = count_of(len(facts.levels), "level")
-    headline = f"Interrupted: {requests} and {levels} were measured{_bracket(facts)}."
-    return Answer("interrupted", "unsure", headline, explanation(facts, capacity=False))
+    sentences = explanation(facts, capacity=False)
+    if facts.knee.holds and facts.slos:  # what was shown stands
+        headline = f"Interrupted. {_promise(facts)}"
+        if facts.knee.fails_by is not None:
+            headline += f" Fails by {facts.knee.fails_by:,}."
+        sentences.insert(0, f"{requests} and {levels} were measured.".capitalize())
+    else:
+        headline = f"Interrupted: {requests} and {levels} were measured{_bracket(facts)}."
+    return Answer("interrupted", "unsure", headline, sentences)
 
 
 # Of given levels: badge and tone
@@ -441,7 +467,7 @@ def _replicas(facts: ReportData) -> list[str]:
     """The replicas for U users: U over the lower end of the interval, rounded up."""
     is_exact = facts.status == Status.found
     per_replica = int(facts.knee.holds or facts.knee.ci95[0] or 0)
-    if not is_exact and facts.status != Status.not_reached:  # nothing is promised
+    if facts.status not in PROMISED:
         return []
     if per_replica < 1 or facts.unit.by_schedule:
         return []
@@ -588,6 +614,7 @@ def _shown_over(level: Level) -> bool:
 
 STATUSES: Final[dict[Status, Callable[[ReportData], Answer]]] = {
     Status.found: _found,
+    Status.holds: _holds,
     Status.slo_failed_at_min: _slo_failed_at_min,
     Status.not_reached: _not_reached,
     Status.inconclusive: _inconclusive,

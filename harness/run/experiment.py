@@ -201,6 +201,7 @@ class Experiment:
             "slos": slos,
             "plan_users": wanted.plan_users,
             "at_least": wanted.at_least,
+            "strict": wanted.strict,
             "baseline": wanted.baseline,
             "tolerance": wanted.tolerance,
             "compat": list(wanted.output.compat),

@@ -490,12 +490,14 @@ AT_LEAST: Final = number_option(
     "the exit code says whether N users are held: 0, 99 if not, 6 if inconclusive",
     example=64,
 )
+STRICT: Final = Option("--strict", "exit code 6 unless --precision is reached", None)
 SEARCH: Final = (
     *USER_RANGE,
     *RATE_RANGE,
     *OPEN_LOOP,
     BUDGET,
     PRECISION,
+    STRICT,
     number_option(
         "--plan-users", "also report how many replicas N concurrent requests need", example=2000
     ),

@@ -43,7 +43,7 @@ from harness.records.folder_reader import Run, check_folder, read_run
 from harness.records.folder_writer import RunFolder
 from harness.records.json_files import dumps, read_json
 from harness.records.record_table import OUTCOMES
-from harness.search.confirm import PROMISED, confirmed, searched
+from harness.search.confirm import confirmed, searched
 from harness.search.explain_knee import (
     bottleneck,
     invalid_reason,
@@ -52,7 +52,7 @@ from harness.search.explain_knee import (
 )
 from harness.search.held_levels import DRILL, LOCUST, judge_given_levels
 from harness.search.knee_curve import curve_slos, judged_by, knee_curve, steepness
-from harness.search.knee_estimate import estimate_knee, knee_result, slo_results
+from harness.search.knee_estimate import PROMISED, estimate_knee, knee_result, slo_results
 from harness.search.locust_levels import (
     asked_users,
     level_line,
@@ -80,6 +80,7 @@ NO_LIMIT_MET: Final = (Status.not_reached, Status.target_failed, Status.invalid)
 
 EXIT_OF: Final = {
     Status.found: EXIT_OK,
+    Status.holds: EXIT_OK,
     Status.not_reached: EXIT_OK,
     Status.met: EXIT_OK,
     Status.measured: EXIT_OK,
@@ -491,6 +492,7 @@ def write_results(path: Path, compat: Sequence[str] = (), slos: Sequence[Slo] = 
 # A search with another status has no knee to compare with.
 ANSWERED: Final = (
     Status.found,
+    Status.holds,
     Status.not_reached,
     Status.inconclusive,
     Status.slo_failed_at_min,
@@ -542,6 +544,8 @@ def evaluate_gates(result: Result, folder: Path, config: Mapping[str, Any]) -> l
     at_least = config.get("at_least")
     if at_least:
         gates.append(at_least_gate(result.knee, at_least))
+    if config.get("strict") and result.status in (Status.found, Status.holds):
+        gates.append(precision_gate(result.knee))
     baseline = config.get("baseline")
     if baseline:
         tolerance = float(config.get("tolerance") or 0)
@@ -586,6 +590,17 @@ def at_least_gate(knee: Knee, users: int) -> Gate:
         f"No level at or above {users:,} {knee.unit} passed, and no level at or below failed"
         f"{best}; try a longer --budget.",
     )
+
+
+def precision_gate(knee: Knee) -> Gate:
+    """Met if the search reached its --precision."""
+    name = f"--precision {knee.precision:.2%}"
+    if knee.is_precise:
+        return Gate(name, Verdict.met, f"The knee is known within {name}.")
+    sentence = (
+        f"The knee is not known within {name}, which --strict asks for; try a longer --budget."
+    )
+    return Gate(name, Verdict.inconclusive, sentence)
 
 
 def exit_code(status: Status, gates: Sequence[Gate], otherwise: int) -> int:

@@ -240,7 +240,7 @@ class RunPage:
         rows = zip(self.state.facts.get("steps", ()), result.levels, strict=False)
         steps = [row | _row_of_result(level) for row, level in rows]
         self.state.update_facts(**ending(result, words), steps=steps)
-        if result.knee is not None and result.status == Status.found:
+        if result.knee is not None and result.status in (Status.found, Status.holds):
             self.live.set_knee(result.knee)
         if result.command == DRILL:  # some are over only with the load
             self.live.set_expectations({gate.name: gate.verdict for gate in result.gates})

@@ -111,6 +111,7 @@ class Wanted:
     repeats: int = 1  # times that given levels are gone through
     plan_users: int | None = None  # total users, to compute the number of replicas
     at_least: int | None = None  # users that the knee must hold
+    strict: bool = False  # the knee must be known as precisely as the plan says
     baseline: str = ""  # a run folder: this run must not be worse
     confirm_ns: int = 0  # how long the promised level is held afterwards
     tolerance: float = 0.0  # share by which it may be worse

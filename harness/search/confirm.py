@@ -19,7 +19,7 @@ from harness.metrics.result import Gate
 from harness.metrics.statistics import block_count, t_quantile
 from harness.search.decide import decide
 from harness.search.held_levels import count_level
-from harness.search.knee_estimate import estimate_knee
+from harness.search.knee_estimate import PROMISED, estimate_knee
 from harness.search.level_state import next_level
 from harness.search.next_level import Done, Hold
 from harness.units import SECOND, say_ns
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 HOLDS: Final = 2  # of the promise: after fewer users, and after more
-PROMISED: Final = (Status.found, Status.not_reached)
+SHOWN: Final = (Status.found, Status.holds)  # ends of a search from which promises are compared
 AFTERWARDS: Final = "holds afterwards"  # the gate's name
 WORDS: Final = {
     Verdict.met: "Confirmed:",
@@ -156,7 +156,7 @@ def differs(a: SloCounts, b: SloCounts) -> bool:
 
 def spread(results: Sequence[Result], unit: str = "users") -> dict[str, Any]:
     """What several searches for the same knee promise, in a sentence too, and what they cost."""
-    knees = [result.knee for result in results if result.status == Status.found and result.knee]
+    knees = [result.knee for result in results if result.status in SHOWN and result.knee]
     promises = [knee.holds for knee in knees if knee.holds]
     levels = [level for result in results for level in result.levels]
     load_s = sum(level.judged_ns - level.chosen_ns for level in levels) / SECOND

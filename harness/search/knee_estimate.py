@@ -16,12 +16,12 @@ from harness.search.fit import fit_crossing, fit_levels
 from harness.search.level_state import HeldLevel, decided_evidence, valid_evidence
 from harness.search.narrow import believe
 from harness.search.next_level import (
-    MAX_INTERVAL_SHARE,
     Done,
     SearchPlan,
     bracket_of,
     decided_ends,
     decided_levels,
+    promised,
 )
 from harness.search.power import power_knee
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 NEAR_ENDS: Final = 0.25  # of the knee: ends so close to each other say where it is
 FIT_SHARE: Final = 0.3  # of the isotonic fit, in log(count)
+PROMISED: Final = (Status.found, Status.holds, Status.not_reached)  # a level was shown to hold
 # Ends of a search after which no fit can say where the knee is.
 NOT_FITTED: Final = (
     Status.invalid,
@@ -55,8 +56,8 @@ class KneeEstimate:
 def estimate_knee(plan: SearchPlan, held_levels: Sequence[HeldLevel], done: Done) -> KneeEstimate:
     """Status, knee and interval from all valid levels.
 
-    `found` requires a level that passed at the lower end of the interval, one that failed above its
-    upper end, and a narrow interval: only what was measured is promised.
+    `found` requires a level that passed at the lower end of the interval, and one that failed above
+    its upper end, not far from it: only what was measured is promised.
     """
     if not plan.slos:
         return _locate_power(plan, held_levels, done)
@@ -101,12 +102,11 @@ def _fitted_estimate(plan: SearchPlan, levels: Sequence[FitLevel]) -> KneeEstima
     hi = max(hi, count)
 
     is_within = count >= plan.min_users and not math.isinf(cross.count)
-    is_narrow = hi - holds <= max(1, MAX_INTERVAL_SHARE * count)
-    if is_within and holds and fails_by and is_narrow:
-        return KneeEstimate(Status.found, count, holds, hi, holds, fails_by)
-    lo = min(max(lo, holds), count)
-    knee = count if is_within else None
-    return KneeEstimate(Status.inconclusive, knee, lo, hi, holds, fails_by)
+    status = promised(holds, fails_by)
+    if status == Status.found and not is_within:
+        status = Status.holds
+    lo = holds if status == Status.found else min(max(lo, holds), count)
+    return KneeEstimate(status, count if is_within else None, lo, hi, holds, fails_by)
 
 
 def _interval(
@@ -194,12 +194,20 @@ def knee_result(
         fails_by=None if estimate.fails_by is None else plan.unit.number(estimate.fails_by),
         ci95=(plan.unit.number(estimate.lo), plan.unit.number(estimate.hi)),
         precision=plan.precision if plan.slos else math.nan,
+        width=_width(estimate),
         criterion=" and ".join(map(str, plan.slos)) or "power",
         measured_at_users=None if by_schedule or load is None else int(load),
         measured_at_per_s=load if by_schedule else None,
         p95s_ms=p95s_ms,
         **_mean_rates(holds),
     )
+
+
+def _width(estimate: KneeEstimate) -> float:
+    """How far apart the ends are that were shown, over the lower one; NaN: one was not shown."""
+    if not estimate.holds or estimate.fails_by is None:
+        return math.nan
+    return round((estimate.fails_by - estimate.holds) / estimate.holds, 4)
 
 
 def _pooled_latency(
@@ -241,7 +249,7 @@ def slo_results(
     results = []
     for slo in plan.slos:
         verdict = Verdict.inconclusive
-        if estimate.status in (Status.found, Status.not_reached):
+        if estimate.status in PROMISED:
             verdict = Verdict.met
         elif estimate.status == Status.slo_failed_at_min and longest is not None:
             missed = longest.over_share.get(slo.name, math.nan) > slo.allowed

@@ -35,10 +35,12 @@ KNEE_STEP: Final = 0.01  # of the grid of knees, in log(users)
 SLOPES: Final = np.geomspace(2, 80, 10)  # log-odds per log(users): prefill about 4, slots 50
 HOLD_SPREAD: Final = 0.15  # log-odds by which holds of a level differ more than their blocks say
 # Points of a normal distribution that stand for the belief, in standard deviations, and the
-# probability of each. A belief is never surer than the least spread: its model is a guess.
+# probability of each. A belief is never surer than the least spread: its model is a guess. Before
+# any level has passed it errs by more, often to levels that can pass only after long.
 DEVIATIONS: Final = np.array([-1.6, -0.9, -0.4, 0.0, 0.4, 0.9, 1.6])
 PROBABILITIES: Final = np.array([0.1, 0.15, 0.16, 0.18, 0.16, 0.15, 0.1])
 LEAST_SPREAD: Final = 0.02
+FIRST_SPREAD: Final = 0.06
 # Levels to consider, as shares of the likely knee; above it, the knee is such a share of the level.
 NEAR_SHARES: Final = np.concatenate([np.arange(0.4, 0.9, 0.04), np.arange(0.9, 1.0, 0.01)])
 # An end that is not shown counts as so many times the likely knee, or as such a part of it.
@@ -175,7 +177,8 @@ class Prospect:
     def needs_ns(self, count: int, wants: Decision) -> Floats:
         """Until a level shows what it is to show, by each place of the knee; inf: it never does."""
         sign = 1 if wants == Decision.failed else -1
-        spread = max(self.belief.spread, LEAST_SPREAD)
+        is_first = wants == Decision.passed and not self.passed
+        spread = max(self.belief.spread, FIRST_SPREAD if is_first else LEAST_SPREAD)
         beyond = sign * (log(count / self.belief.knee) - spread * DEVIATIONS)
         share = share_at(sign * self.belief.slope * beyond, self.allowed)
         passed_log = (1 - share) * np.log((1 - share) / (1 - self.allowed))

@@ -50,7 +50,7 @@ ENOUGH_HOLDS: Final = 2
 LOWER_LEVEL_SHARES: Final = (0.93, 0.86)
 # Log-odds: about half the allowed share, so that holding such a level again decides it.
 CLEAR_MARGIN: Final = -0.7
-MAX_INTERVAL_SHARE: Final = 0.2  # of the estimate: a wider interval, above one user, is not `found`
+FOUND_WIDTH: Final = 0.5  # of the level that passed: one that failed further above it is far away
 # Evidence enough to go on by, which decides nothing; the chance of a knee above the highest level
 # at which the search climbs although that level does not lean to failing.
 LEAN_LOG: Final = log(10)
@@ -172,6 +172,18 @@ class Bracket:
     high: LevelFit | None
 
 
+def promised(holds: int, fails_by: float | None) -> Status:
+    """The status of a search that has shown these ends; 0, and None or inf: such an end it has not.
+
+    Ends with one count between them are as good as none between them.
+    """
+    if not holds:
+        return Status.inconclusive
+    if fails_by is None or fails_by - holds > max(2, FOUND_WIDTH * holds):
+        return Status.holds
+    return Status.found
+
+
 def bracket_of(levels: Sequence[LevelFit]) -> Bracket:
     """Levels on both sides of the isotonic fit's crossing."""
     if not levels:
@@ -195,7 +207,7 @@ def next_action(plan: SearchPlan, evidences: Sequence[Evidence], spent_ns: int) 
     if count is None:
         return _confirm(plan, bracket, levels, left_ns)
     if left_ns <= plan.budget_ns * MIN_BUDGET_SHARE:
-        return _settle(plan, bracket) if levels else end_without_level(evidences)
+        return _settle(plan, bracket, levels) if levels else end_without_level(evidences)
     if purpose == Purpose.up:
         return _climb_to(plan, count, left_ns)
     max_ns = int(min(left_ns, plan.budget_ns * BISECT_BUDGET_SHARE))
@@ -249,7 +261,7 @@ def _promise_soon(
     ends = decided_ends(plan, levels)
     is_spent = left_ns <= plan.budget_ns * MIN_BUDGET_SHARE
     if is_spent or _is_answered(plan, ends) or _is_stuck(plan, levels, ends):
-        return _settle(plan, bracket)
+        return _settle(plan, bracket, levels)
 
     top = levels[-1]
     belief = believe(levels, plan.allowed)
@@ -261,7 +273,7 @@ def _promise_soon(
     if bracket.low is None and lowest > plan.min_users:
         return _look_at(plan, max(lowest // 2, plan.min_users), top, left_ns)
 
-    return _narrow(plan, levels, belief, ends, left_ns) or _settle(plan, bracket)
+    return _narrow(plan, levels, belief, ends, left_ns) or _settle(plan, bracket, levels)
 
 
 def _is_answered(plan: SearchPlan, ends: tuple[int, float]) -> bool:
@@ -391,7 +403,7 @@ def _confirm(
         if undecided or end.steps < ENOUGH_HOLDS:
             open_ends.append(end)
     if not open_ends or left_ns <= plan.budget_ns * MIN_BUDGET_SHARE:
-        return _settle(plan, bracket)
+        return _settle(plan, bracket, levels)
     # The end held fewest times first; then the one whose holds carry the least information.
     least_known = min(open_ends, key=lambda end: (end.steps, end.weight))
     count = least_known.count
@@ -420,17 +432,14 @@ def _may_pass(level: LevelFit | None) -> bool:
     return level is None or level.steps < ENOUGH_HOLDS or level.margin < CLEAR_MARGIN
 
 
-def _settle(plan: SearchPlan, bracket: Bracket) -> Done:
-    """The status that the bracket's ends support."""
+def _settle(plan: SearchPlan, bracket: Bracket, levels: Sequence[LevelFit]) -> Done:
+    """The status that the levels support."""
     low = bracket.low
     high = bracket.high
     ends = (low.count if low else 0, high.count if high else plan.max_users)
-    status = Status.found
-    if low is None and high is not None:
-        decided = plan.judge(high.evidence).decision == Decision.failed
-        status = Status.slo_failed_at_min if decided else Status.inconclusive
-    elif high is None and low is not None:
-        is_top = low.count >= plan.max_users  # else the budget ended on the way up
-        decided = is_top and plan.judge(low.evidence).decision == Decision.passed
-        status = Status.not_reached if decided else Status.inconclusive
-    return Done(status, ends)
+    passed, failed = decided_levels(plan, levels)
+    if low is None and high is not None and high.count in failed:
+        return Done(Status.slo_failed_at_min, ends)
+    if high is None and plan.max_users in passed:
+        return Done(Status.not_reached, ends)
+    return Done(promised(*decided_ends(plan, levels)), ends)
