@@ -14,7 +14,7 @@ from report_folder import LEVELS, make
 from simulated_knee import search
 
 from harness.cli.app import main
-from harness.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_SLO_MISSED, ConfigError
+from harness.errors import EXIT_OK, EXIT_SLO_MISSED, ConfigError
 from harness.metrics.evidence import EvidenceCounter, gather_evidence
 from harness.metrics.result import read_result
 from harness.metrics.scan import scan
