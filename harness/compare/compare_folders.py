@@ -134,13 +134,14 @@ def level_figures(
 ) -> Sides:
     """The figures of each level, pooled over its holds, and the knee if one was searched."""
     # groupby needs the windows of a level next to each other.
-    ordered = sorted(windows, key=lambda w: (w.load, w.settled_ns))
-    seen = {n: BlockTotals(recorded, list(of)) for n, of in groupby(ordered, lambda w: w.load)}
+    ordered = sorted(windows, key=lambda w: (w.load.count, w.settled_ns))
+    holds = groupby(ordered, lambda w: w.load.count)
+    seen = {count: BlockTotals(recorded, list(of_level)) for count, of_level in holds}
     known = {w: RecordsAsOf(recorded, w.settled_ns, w.end_ns) for w in windows if searched}
     judged = {w: EvidenceCounter(one.table, w, plan.slos) for w, one in known.items()}
     scan(recorded, [*seen.values(), *judged.values()])
     evidences = [gather_evidence(known[w], w, plan.slos, one) for w, one in judged.items()]
-    sides: Sides = {n.number: one.sides(recorded.table) for n, one in seen.items()}
+    sides: Sides = {plan.unit.number(n): one.sides(recorded.table) for n, one in seen.items()}
     if plan.slos and (levels := fit_levels(evidences, plan.slos, plan.max_errors)):
         decided = ends_decided(plan, levels)
         cross = fit_crossing(levels, plan.slos, plan.max_errors, plan.seed, decided=decided)
