@@ -210,7 +210,7 @@ def compare_settings(settings: Sequence[Setting], tolerance: float) -> list[Comp
             # All are judged by the SLOs of the first run.
             plan = plan or search_plan(runs[0])
             unit = levels_unit(runs[0])
-            setting.unit = unit
+            setting.unit = unit.short_many
             sides[setting.name] = _mean_sides([_own_sides(run, plan) for run in runs])
             setting.figures |= _figures(sides[setting.name])
         else:

@@ -210,7 +210,7 @@ def setting_row(setting: Setting) -> dict[str, str]:
         value, low, high = setting.figures.get(metric, NO_FIGURE)
         row[name] = Quantity(value, low, high).cell
         if metric == KNEE and metric in setting.figures:
-            unit = setting.unit
+            unit = unit_named(setting.unit)
             ends = f"{knee_text(low, unit)} to {knee_text(high, unit)}"
             row[name] = f"{knee_text(value, unit)} ({ends}), {unit.short_many}"
     row["Start, s"] = ", ".join(f"{seconds:.1f}" for seconds in setting.starts_s)
@@ -326,7 +326,7 @@ def _cost_tables(
     if not costs:
         return {}
     load = costs[0].load
-    unit = settings[0].unit
+    unit = unit_named(settings[0].unit)
     rows = []
     for cost in costs:
         interval = Quantity(cost.value, *cost.ci95).cell
@@ -385,7 +385,7 @@ def _axis_texts(names: Sequence[str]) -> tuple[str, list[str]]:
 def _draw_metric(axes: Axes, metric: str, settings: Sequence[Setting]) -> None:
     title = SETTING_COLUMNS[metric]
     if metric == KNEE:
-        title += f", {settings[0].unit.short_many}"
+        title += f", {settings[0].unit}"
     axes.set_title(f"{title}, with 95% intervals")
     for x, setting in enumerate(settings):
         value, low, high = setting.figures.get(metric, NO_FIGURE)

@@ -107,7 +107,7 @@ class Setting:
     flags: dict[str, Any] = field(default_factory=dict)  # of its server, other than the defaults
     failure: str = ""  # why it has no figures: its server did not start, a run is invalid
     figures: dict[str, tuple[float, ...]] = field(default_factory=dict)  # value, 95% interval
-    unit: LoadUnit = CONCURRENT  # of its levels and knee
+    unit: str = CONCURRENT.short_many  # of its levels and knee: also sessions or requests/s
 
 
 @dataclass(frozen=True, slots=True)
