@@ -129,7 +129,8 @@ def latency_side(q: float, values: Numbers, blocks: Numbers, counts: Numbers | N
     counts = counts[order]
     n_up_to = np.cumsum(counts)  # observations up to each value
     n = n_up_to[-1]
-    quantile_ns = values[np.searchsorted(n_up_to, math.ceil(q * (n - 1)), "right")]
+    rank = math.ceil(q * (n - 1))
+    quantile_ns = values[np.searchsorted(n_up_to, rank, "right")]
     point = math.log(max(float(quantile_ns), 1))
 
     share_error, n_blocks = _error_at_quantile(q, values <= quantile_ns, blocks, counts)
@@ -189,9 +190,11 @@ def share_side(hits: float, n: float) -> Side:
     """
 
     def bounds(z: float) -> Bounds:
+        total = n + z * z
         middle = hits + z * z / 2
-        half = z * math.sqrt(hits * (n - hits) / n + z * z / 4)
-        return (middle - half) / (n + z * z), (middle + half) / (n + z * z)
+        variance = hits * (n - hits) / n + z * z / 4
+        half = z * math.sqrt(variance)
+        return (middle - half) / total, (middle + half) / total
 
     return Side(hits / n, hits / n, bounds)
 
@@ -202,13 +205,16 @@ def knee_side(cross: Crossing, step: float = 1.0) -> Side:
     `step`: what the crossing counts, 0.01/s for example.
     """
     ends95 = np.quantile(cross.draws, [0.025, 0.975], method="nearest")
+    loads = step * np.array([cross.users, *cross.between, *ends95])
     with np.errstate(divide="ignore"):
-        logs = np.log(step * np.array([cross.users, *cross.between, *ends95]))
+        logs = np.log(loads)
     point, below, above, lo, hi = logs.tolist()
-    if math.isinf(point):  # every level held passes, or none does
-        low = min(lo, below) if point > 0 else -INF
-        high = INF if point > 0 else max(hi, above)
-        return Side(cross.users, point, lambda _: (low, high))
+    if point == INF:  # every level held passes
+        low = min(lo, below)
+        return Side(cross.users, point, lambda _: (low, INF))
+    if point == -INF:  # none does
+        high = max(hi, above)
+        return Side(cross.users, point, lambda _: (-INF, high))
     # The standard error to either side: what the draws show of it, and what they cannot.
     position_error = KNEE_POSITION_SD * (above - below)
     down = math.hypot(max(point - lo, 0) / Z95, position_error)
@@ -346,7 +352,8 @@ def _weights(pairs: Sequence[Pair]) -> list[int]:
 
 
 def _difference(pair: Pair, verdict: Change, beyond: bool, needs_times: float | None) -> Difference:
-    change = np.array([pair.b.point - pair.a.point, *difference_interval(pair, Z95)])
+    difference = pair.b.point - pair.a.point
+    change = np.array([difference, *difference_interval(pair, Z95)])
     if pair.metric != ERROR_SHARE:  # points are logarithms
         change = np.expm1(change)
     value, lo, hi = change.tolist()
@@ -429,7 +436,11 @@ def difference_interval(pair: Pair, z: float) -> Bounds:
         # Infinite ends of the same sign have no difference: then nothing is known on that side.
         lo = b_lo - a_hi
         hi = b_hi - a_lo
-        return -INF if math.isnan(lo) else lo, INF if math.isnan(hi) else hi
+        if math.isnan(lo):
+            lo = -INF
+        if math.isnan(hi):
+            hi = INF
+        return lo, hi
     down = math.hypot(b - b_lo, a_hi - a)
     up = math.hypot(b_hi - b, a - a_lo)
     return b - a - down, b - a + up
@@ -443,8 +454,10 @@ def holm(z: Sequence[float], weights: Sequence[int]) -> list[bool]:
     p = [_NORMAL.cdf(-one) for one in z]
     are_shown = [False] * len(z)
     weight_left = sum(weights)
-    for i in sorted(range(len(z)), key=lambda i: p[i] / weights[i]):
-        if p[i] > ALPHA * weights[i] / weight_left:
+    clearest_first = sorted(range(len(z)), key=lambda i: p[i] / weights[i])
+    for i in clearest_first:
+        tested_at = ALPHA * weights[i] / weight_left
+        if p[i] > tested_at:
             break
         are_shown[i] = z[i] >= Z95
         weight_left -= weights[i]
@@ -461,9 +474,11 @@ def _error(hits: Numbers, sizes: Numbers) -> float:
     n = float(sizes.sum())
     n_blocks = len(sizes)
     off = hits - hits.sum() / n * sizes
-    # The second term is the covariance of neighbors: blocks that resemble each other tell less.
-    spread = float(off @ off + max(2 * off[1:] @ off[:-1], 0))
-    return math.sqrt(n_blocks / max(n_blocks - 1, 1) * spread) / n
+    # Blocks that resemble their neighbors tell less.
+    covariance = max(2 * off[1:] @ off[:-1], 0)
+    spread = float(off @ off + covariance)
+    few_blocks = n_blocks / max(n_blocks - 1, 1)
+    return math.sqrt(few_blocks * spread) / n
 
 
 def _sign(pair: Pair) -> int:

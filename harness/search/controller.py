@@ -375,7 +375,8 @@ class KneeController:
         is_look = evidence.plain and now.hold.purpose == Purpose.bisect  # a side is enough
         if is_decided or (is_look and self.plan.leans(pooled) != Decision.inconclusive):
             return True
-        return (is_look or now.hold.stop == StopRule.lean) and is_far(evidence, self.plan)
+        may_go_on = is_look or now.hold.stop == StopRule.lean
+        return may_go_on and is_far(evidence, self.plan)
 
     def _is_decided(
         self, hold: Hold, evidence: Evidence, pooled: Evidence, lifetimes: float

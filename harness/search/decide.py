@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from harness.core.arrays import between
 from harness.core.states import Verdict
 from harness.metrics.evidence import BINS_PER_SIDE, concurrency
 from harness.metrics.metrics import SLO_METRICS, failed_requests
@@ -96,7 +97,8 @@ class SloCounts:
     def times(self, factor: Floats) -> SloCounts:
         """The same counts as they would be after `factor` times the time."""
         grows = ("n", "k", "lifetimes", "units", "shares")
-        return replace(self, **{name: getattr(self, name) * factor for name in grows})
+        grown = {name: getattr(self, name) * factor for name in grows}
+        return replace(self, **grown)
 
 
 def count_slices(
@@ -114,6 +116,7 @@ def count_slices(
     units = int(np.clip(lifetimes, 1, sizes.shape[-1]))
     unit_sizes = sum_groups(sizes, units)
     unit_hits = sum_groups(hits, units)
+    unit_shares = unit_hits / np.maximum(unit_sizes, 1)
     blocks = min(int(block_count(lifetimes)), units)
     effect = design_effects(sum_groups(unit_sizes, blocks), sum_groups(unit_hits, blocks))
     return SloCounts(
@@ -124,7 +127,7 @@ def count_slices(
         k=unit_hits.sum(axis=-1),
         lifetimes=np.asarray(lifetimes),
         units=np.asarray(units),
-        shares=(unit_hits / np.maximum(unit_sizes, 1)).sum(axis=-1),
+        shares=unit_shares.sum(axis=-1),
         effect=effect,
         above=above,
         together=together,
@@ -250,7 +253,8 @@ def counts_of(
     `table`: requests as they ended (thinned out is enough). `judged` and `gaps`: the counted tokens
     of the window; only SLOs on gaps need them.
     """
-    requests = table.select((table.sent_ns >= window.settled_ns) & (table.sent_ns <= window.end_ns))
+    was_sent = between(table.sent_ns, window.settled_ns, window.end_ns)
+    requests = table.select(was_sent)
     requests = requests.ordered(np.argsort(requests.sent_ns, kind="stable"))
     users = concurrency(table, window)
     counts = []
@@ -277,7 +281,8 @@ def _count_gaps(
     sizes = grid.sum(axis=1)
     hits = grid[:, BINS_PER_SIDE + 1 :].sum(axis=1)
     lifetimes = requests / users
-    together = max(float(sizes.sum()) / (WAVES_PER_LIFETIME * max(lifetimes, 1)), 1)
+    waves = WAVES_PER_LIFETIME * max(lifetimes, 1)
+    together = max(float(sizes.sum()) / waves, 1)
     return count_slices(
         str(slo),
         slo.allowed,
@@ -296,8 +301,9 @@ def _count_latencies(slo: Slo, requests: RecordTable, users: float) -> SloCounts
     # An open request counts as soon as it is over the limit.
     known = np.isfinite(latencies.hi_ns) | (latencies.lo_ns > slo.limit_ns)
     ns = latencies.ns[known]
+    over = ns > slo.limit_ns
     sent_ns = requests.sent_ns[latencies.row[known]]
-    return count_in_order(str(slo), slo.allowed, ns > slo.limit_ns, sent_ns, users=users, values=ns)
+    return count_in_order(str(slo), slo.allowed, over, sent_ns, users=users, values=ns)
 
 
 def count_in_order(
@@ -320,9 +326,11 @@ def count_in_order(
     sizes = np.ones(n)
     lifetimes = n / users
     # How many requests were sent within half a wave before or after each one.
-    half_wave_ns = (sent[-1] - sent[0]) / lifetimes / (2 * WAVES_PER_LIFETIME)
+    lifetime_ns = (sent[-1] - sent[0]) / lifetimes
+    half_wave_ns = lifetime_ns / (2 * WAVES_PER_LIFETIME)
     n_until = np.searchsorted(sent, sent + half_wave_ns, "right")
     n_before = np.searchsorted(sent, sent - half_wave_ns)
+    together = float((n_until - n_before).mean())
     above: Floats | float = 1.0
     if values is not None:
         blocks = int(block_count(lifetimes))
@@ -335,6 +343,6 @@ def count_in_order(
         sizes,
         over,
         lifetimes=lifetimes,
-        together=float((n_until - n_before).mean()),
+        together=together,
         above=above,
     )

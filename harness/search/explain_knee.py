@@ -206,8 +206,12 @@ def result_levels(
         token_stats = counted.levels[window]
         # The scrapes for the TTFT breakdown of a level lie between its neighbors: after the end of
         # the level before and before the next one has settled.
-        after_ns = holds[i - 1].window.end_ns if i > 0 else -math.inf
-        before_ns = holds[i + 1].window.settled_ns if i + 1 < len(holds) else math.inf
+        after_ns = -math.inf
+        if i > 0:
+            after_ns = holds[i - 1].window.end_ns
+        before_ns = math.inf
+        if i + 1 < len(holds):
+            before_ns = holds[i + 1].window.settled_ns
         span_ns = (window.settled_ns, window.end_ns)
         split = ttft_split(table, run.server, span_ns, (after_ns, before_ns))
         prefix = prefix_hits(table, window, run.server, shared)
@@ -299,16 +303,15 @@ def _summary_fields(
     fields = {name: summary[name] for name in FIGURES}
     for name in MAY_LACK:
         fields[name] = math.nan if summary[name] is None else summary[name]
-    fields["latencies"] = {
-        metric.field: (Speed if metric.speed else Latency).of(summary[metric.field])
-        for metric in SLO_METRICS.values()
-    }
-    # absent where requests were not sent by a schedule
-    fields["of_schedule"] = {
-        metric.field: summary[metric.field] and Latency.of(summary[metric.field])
-        for metric in SCHEDULED.values()
-    }
-    return fields
+    latencies: dict[str, Latency | Speed] = {}
+    for metric in SLO_METRICS.values():
+        figures = summary[metric.field]
+        latencies[metric.field] = Speed.of(figures) if metric.speed else Latency.of(figures)
+    of_schedule = {}
+    for metric in SCHEDULED.values():
+        figures = summary[metric.field]  # absent where requests were not sent by a schedule
+        of_schedule[metric.field] = figures and Latency.of(figures)
+    return fields | {"latencies": latencies, "of_schedule": of_schedule}
 
 
 def _over_shares(evidence: Evidence, slos: Sequence[Slo]) -> dict[str, float]:

@@ -87,10 +87,11 @@ def isotonic(values: Floats, weights: Floats) -> Floats:
         mass = weight
         size = 1
         while means and means[-1] > mean:
-            mean = (means[-1] * masses[-1] + mean * mass) / (masses[-1] + mass)
-            mass += masses.pop()
+            mass_before = masses.pop()
+            sum_before = means.pop() * mass_before
+            mean = (sum_before + mean * mass) / (mass_before + mass)
+            mass += mass_before
             size += sizes.pop()
-            means.pop()
         means.append(mean)
         masses.append(mass)
         sizes.append(size)
@@ -120,7 +121,9 @@ def local_crossing(users: Floats, values: Floats, weights: Floats, point: float)
     """
     with np.errstate(divide="ignore"):
         x = np.log(users / max(point, 1e-9))
-    near = (np.abs(x) < NEAR_LOG_USERS) & (np.abs(values[:, 0]) < NEAR_MARGIN)
+    has_near_load = np.abs(x) < NEAR_LOG_USERS
+    has_near_margin = np.abs(values[:, 0]) < NEAR_MARGIN
+    near = has_near_load & has_near_margin
     if near.sum() < 4:  # noqa: PLR2004 - two parameters and something left over
         return np.full(values.shape[1], np.nan)
     w = weights[near] / weights[near].sum()
@@ -128,11 +131,13 @@ def local_crossing(users: Floats, values: Floats, weights: Floats, point: float)
     y = values[near]
     mean_x = w @ x
     mean_y = w @ y
-    slope = (w * (x - mean_x)) @ (y - mean_y) / (w @ (x - mean_x) ** 2)
+    off_x = x - mean_x
+    slope = (w * off_x) @ (y - mean_y) / (w @ off_x**2)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         crossing = mean_x - mean_y / slope  # as x: the log of users / point
     # Outside the levels it is a guess.
-    inside = (slope > 0) & (crossing >= x.min()) & (crossing <= x.max())
+    within_levels = (crossing >= x.min()) & (crossing <= x.max())
+    inside = (slope > 0) & within_levels
     crossing_users = point * np.exp(np.where(inside, crossing, 0))
     return np.asarray(np.where(inside, crossing_users, np.nan))
 

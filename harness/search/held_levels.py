@@ -114,10 +114,9 @@ def _judged_levels(
         are_judged = [level.usable for level in levels]
     else:
         are_judged = [True] * len(levels)
+    held_levels = zip(are_judged, counted.levels.items(), strict=True)
     counts = [
-        count_level(plan, window, held)
-        for is_judged, (window, held) in zip(are_judged, counted.levels.items(), strict=True)
-        if is_judged
+        count_level(plan, window, held) for is_judged, (window, held) in held_levels if is_judged
     ]
     decisions = iter(decide(counts))
     levels_with_verdicts = []
@@ -127,10 +126,8 @@ def _judged_levels(
             levels_with_verdicts.append(level)
             continue
         decision = next(decisions)
-        slos = [
-            _at_level(result, level, level.observed(slo))
-            for result, slo in zip(decision.slos, plan.slos, strict=True)
-        ]
+        by_slo = zip(decision.slos, plan.slos, strict=True)
+        slos = [_at_level(result, level, level.observed(slo)) for result, slo in by_slo]
         levels_with_verdicts.append(replace(level, slos=tuple(slos)))
         failures.append(_at_level(decision.errors, level))
     return levels_with_verdicts, failures

@@ -142,7 +142,8 @@ def _believed(plan: SearchPlan, levels: Sequence[FitLevel], crossing: float) -> 
         knee = (knee * middle) ** 0.5
     else:
         knee = knee ** (1 - FIT_SHARE) * crossing**FIT_SHARE
-    return int(min(max(knee, passed), failed - 1, levels[-1].users))
+    most = min(failed - 1, levels[-1].users)
+    return int(min(max(knee, passed), most))
 
 
 def ends_decided(plan: SearchPlan, levels: Sequence[FitLevel]) -> bool:
@@ -205,7 +206,10 @@ def knee_result(
 def _pooled_latency(
     key: str, windows: Sequence[tuple[int, int]], counted: RunTokenStats
 ) -> Latency:
-    return Latency.of(latency_json(counted.level(key, windows))) if windows else Latency()
+    if not windows:
+        return Latency()
+    figures = counted.level(key, windows)
+    return Latency.of(latency_json(figures))
 
 
 def _mean_rates(holds: Sequence[Level]) -> dict[str, Any]:

@@ -218,9 +218,12 @@ def _unexplored(
 def _middle(plan: SearchPlan, low: LevelFit | None, high: LevelFit) -> int | None:
     """The level that halves the bracket; None if it is narrow enough."""
     if low is None:
-        return max(high.users // 2, plan.min_users) if high.users > plan.min_users else None
-    is_wide = high.users - low.users > plan.width(low.users)
-    return (low.users + high.users) // 2 if is_wide else None
+        if high.users <= plan.min_users:
+            return None
+        return max(high.users // 2, plan.min_users)
+    if high.users - low.users <= plan.width(low.users):
+        return None
+    return (low.users + high.users) // 2
 
 
 def _decide_soonest(
