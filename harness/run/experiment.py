@@ -214,7 +214,9 @@ class Experiment:
         """The folder as it was given, or below where the command was started."""
         folder = self.wanted.output.out_dir
         here = Path.cwd()
-        return str(folder.relative_to(here) if folder.is_relative_to(here) else folder)
+        if folder.is_relative_to(here):
+            folder = folder.relative_to(here)
+        return str(folder)
 
     def _clipping(self) -> dict[str, Any]:
         """How many requests are clipped to the model's context: planned ones, or own data."""
@@ -300,8 +302,10 @@ class Experiment:
                 return session.run()
         finally:
             self.session = None
-            data_ended = 0 <= self.options.requests <= self.ledger.total and not session.interrupted
-            self.controller.close(session.over_ns or CLOCK.now_ns(), data_ended=data_ended)
+            all_ended = 0 <= self.options.requests <= self.ledger.total
+            data_ended = all_ended and not session.interrupted
+            over_ns = session.over_ns or CLOCK.now_ns()
+            self.controller.close(over_ns, data_ended=data_ended)
             files.close()
 
     def _sinks(self, *, decides: bool) -> list[RecordSink]:

@@ -61,9 +61,10 @@ def _ended(experiment: Experiment, window: Window, n_open: int) -> EndedLevel:
     tokens = WindowTokens(table, (min(tokens_from_ns, end_ns), end_ns))
     scan(ledger.look(tokens_from_ns, horizon_ns), [*tokens.gaps.values(), tokens.arrived])
     n_ended, n_failed = ledger.ended(start_ns, end_ns)
+    counted_ns = max(end_ns - tokens_from_ns, 1)
     return EndedLevel(
         p95_ms=headline_latencies(table, (start_ns, end_ns), tokens),
-        output_tokens_per_s=tokens.arrived.tokens * SECOND / max(end_ns - tokens_from_ns, 1),
+        output_tokens_per_s=tokens.arrived.tokens * SECOND / counted_ns,
         ended=n_ended,
         failed=n_failed,
         n_open=n_open,

@@ -191,7 +191,8 @@ def _recorded(run: Run, compat: Sequence[str], slos: Sequence[Slo]) -> _Recorded
 def _comparison(run: Run, windows: Sequence[Window]) -> ToolComparison:
     from harness.compat.tool_comparison import ToolComparison  # noqa: PLC0415 - only then
 
-    return ToolComparison(run.table, [(w.settled_ns, w.end_ns) for w in windows])
+    spans_ns = [(window.settled_ns, window.end_ns) for window in windows]
+    return ToolComparison(run.table, spans_ns)
 
 
 def _count_tokens(
@@ -403,11 +404,14 @@ def target_of_run(run: Run) -> Target:
     if server.get("version"):
         versions["server"] = str(server["version"])
     simulated = bool(server.get("embedded")) or is_simulator(versions.get("server", ""))
+    gpu = ""
+    if simulated:
+        gpu = str(flags.get("gpu") or "")
     return Target(
         url=str(server.get("url") or ""),
         model=str(server.get("model") or ""),
         simulated=simulated,
-        gpu=str(flags.get("gpu") or "") if simulated else "",
+        gpu=gpu,
         versions={name: str(text) for name, text in versions.items()},
         flags=flags,
         max_num_seqs=max_num_seqs(server, run.server),
@@ -453,11 +457,18 @@ def why_unusable(result: Result) -> str:
 def commonest_error(run: Run, from_ns: int) -> str:
     """The most common error of requests that failed since `from_ns`; "" if none failed."""
     table = run.table
-    failed_rows = np.flatnonzero(failed_requests(table) & (table.done_ns >= from_ns))
-    counts = Counter(run.errors[row] or OUTCOMES[table.outcome[row]].value for row in failed_rows)
+    has_failed = failed_requests(table) & (table.done_ns >= from_ns)
+    failed_rows = np.flatnonzero(has_failed).tolist()
+    counts = Counter(_error_of(run, row) for row in failed_rows)
     if not counts:
         return ""
-    return counts.most_common(1)[0][0]
+    [(commonest, _)] = counts.most_common(1)
+    return commonest
+
+
+def _error_of(run: Run, row: int) -> str:
+    """The words of a failed request's error, else its outcome's."""
+    return run.errors[row] or OUTCOMES[run.table.outcome[row]].value
 
 
 def write_results(path: Path, compat: Sequence[str] = (), slos: Sequence[Slo] = ()) -> Results:
@@ -518,11 +529,8 @@ def expectations(
     if drill is None or result.status != Status.measured:
         return []
     levels = result.levels
-    invalid = {
-        phase: level.reason
-        for phase, level in zip(drill.phases, levels, strict=False)
-        if not level.usable
-    }
+    by_phase = zip(drill.phases, levels, strict=False)
+    invalid = {phase: level.reason for phase, level in by_phase if not level.usable}
     return judge_drill(
         drill,
         levels[0].chosen_ns,

@@ -44,7 +44,8 @@ def given_options(
     The name of what is no option is "".
     """
     keys = {name: key for key, action in options.items() for name in action.option_strings}
-    positional = next((key for key, action in options.items() if not action.option_strings), "url")
+    positionals = [key for key, action in options.items() if not action.option_strings]
+    positional = positionals[0] if positionals else "url"
     rest = iter(words)
     for word in rest:
         name, equals, text = word.partition("=")
@@ -95,7 +96,10 @@ def expanded(words: list[str], commands: Mapping[str, argparse.ArgumentParser]) 
             from_file += _words(f"{name} of {path}", value, options[key])
     if left_out:
         sys.stderr.write(f"{path}: `{command}` leaves out {', '.join(left_out)}\n")
-    own = [word for key, _, own_words in given if key != KEY for word in own_words]
+    own: list[str] = []
+    for key, _, own_words in given:
+        if key != KEY:
+            own += own_words
     return [command, *from_file, *own]
 
 
@@ -194,11 +198,11 @@ def scenario_of(
 
     `without`: names of options that say where results go.
     """
-    values: dict[str, Value] = {
-        key: _plain(action.default)
-        for key, action in options.items()
-        if isinstance(action.default, str) and action.default
-    }
+    values: dict[str, Value] = {}
+    for key, action in options.items():
+        default = action.default
+        if isinstance(default, str) and default:
+            values[key] = _plain(default)
     for key, text, _ in given_options(words, options):
         action = options[key]
         if isinstance(action, REPEATED):
@@ -214,8 +218,10 @@ def scenario_of(
 
 def _plain(text: str) -> str | int:
     """A number as one, if it is written as a number is."""
-    is_number = text.isascii() and text.isdecimal() and str(int(text)) == text
-    return int(text) if is_number else text
+    is_decimal = text.isascii() and text.isdecimal()
+    if is_decimal and str(int(text)) == text:  # not 007
+        return int(text)
+    return text
 
 
 def to_toml(values: Mapping[str, Value], command: str) -> str:
