@@ -140,7 +140,9 @@ def latency_side(q: float, values: Numbers, blocks: Numbers, counts: Numbers | N
         off = _student(z, n_blocks) * share_error
         low = np.searchsorted(n_up_to, (q - off) * n)
         high = np.searchsorted(n_up_to, (q + off) * n)
-        lo = min(float(log_values[low]), point) if off < q else -INF
+        lo = -INF
+        if off < q:
+            lo = min(float(log_values[low]), point)
         hi = max(float(log_values[high]), point)
         return lo, hi
 
@@ -277,8 +279,8 @@ def best_setting(settings: Sequence[Setting], pairs: Sequence[Comparison]) -> tu
         return "", []
     best = max(candidates, key=lambda setting: setting.figures[metric][0]).name
     beaten = {_beaten_by(best, pair, metric) for pair in pairs}
-    rivals = [x.name for x in candidates if x.name != best and x.name not in beaten]
-    return best, rivals
+    others = [setting.name for setting in candidates if setting.name != best]
+    return best, [name for name in others if name not in beaten]
 
 
 def _beaten_by(best: str, pair: Comparison, metric: str) -> str | None:
@@ -323,7 +325,8 @@ def compare(pairs: Sequence[Pair], tolerance: float, max_errors: float) -> tuple
     Holm's procedure over all pairs.
     """
     margins = [_margin(pair, tolerance, max_errors) for pair in pairs]
-    evidence = [_Shown.of(pair, margin) for pair, margin in zip(pairs, margins, strict=True)]
+    with_margins = zip(pairs, margins, strict=True)
+    evidence = [_Shown.of(pair, margin) for pair, margin in with_margins]
     weights = _weights(pairs)
     are_worse = holm([z.worse for z in evidence], weights)
     are_beyond = holm([z.beyond for z in evidence], weights)
@@ -466,7 +469,9 @@ def holm(z: Sequence[float], weights: Sequence[int]) -> list[bool]:
 
 def _student(z: float, blocks: int) -> float:
     """The t quantile for this many blocks at the probability of z normal standard errors."""
-    return -t_quantile(_NORMAL.cdf(-z), blocks - 1) if blocks >= MIN_BLOCKS else INF
+    if blocks < MIN_BLOCKS:
+        return INF
+    return -t_quantile(_NORMAL.cdf(-z), blocks - 1)
 
 
 def _error(hits: Numbers, sizes: Numbers) -> float:

@@ -159,8 +159,8 @@ def differs(a: SloCounts, b: SloCounts) -> bool:
 
 def spread(results: Sequence[Result], unit: str = "users") -> dict[str, Any]:
     """What several searches for the same knee promise, in a sentence too, and what they cost."""
-    knees = [result.knee for result in results if result.status == Status.found and result.knee]
-    promises = [knee.holds for knee in knees if knee.holds]
+    knees = [result.knee for result in results if result.status == Status.found]
+    promises = [knee.holds for knee in knees if knee and knee.holds]
     levels = [level for result in results for level in result.levels]
     load_s = sum(level.judged_ns - level.chosen_ns for level in levels) / SECOND
     requests = sum(level.all.ttft_ms.n for level in levels)

@@ -451,7 +451,8 @@ class KneeController:
         if horizon_ns - now.began_ns < HARD_FAIL_NS:
             return False
         after_ns = max(now.began_ns, horizon_ns - HARD_FAIL_NS)
-        ended, failed = self.records.ended(max(after_ns + 1, since_ns), horizon_ns)
+        from_ns = max(after_ns + 1, since_ns)
+        ended, failed = self.records.ended(from_ns, horizon_ns)
         return failed >= HARD_FAIL_MIN_FAILURES and failed > self._hard_share * ended
 
     def _hard_failed(self, now: CurrentLevel, now_ns: int, horizon_ns: int) -> None:

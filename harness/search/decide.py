@@ -134,15 +134,21 @@ def count_slices(
     )
 
 
+def _discounted_tail(k: Floats, n: Floats, effect: Floats | float, share: float) -> Floats:
+    """P-value of k of n or more, if n observations are worth n / effect independent ones."""
+    return binomial_tail(k / effect, n / effect, share)
+
+
 def p_missed(c: SloCounts) -> Floats:
     """P-value against "the share is at most the one allowed", before Holm's procedure."""
     if not 0 < c.allowed < 1:
         return np.where((c.k > 0) & (c.allowed <= 0), 0.0, 1.0)
     # By blocks: as many independent observations as the design effect leaves of them.
-    p_blocks = binomial_tail(c.k / c.effect, c.n / c.effect, c.allowed)
+    p_blocks = _discounted_tail(c.k, c.n, c.effect, c.allowed)
     p_blocks = student_p_value(p_blocks, block_count(c.lifetimes) - 1)
     # By whole units, which a single large burst cannot hide from.
     p_units = binomial_tail(c.shares, c.units, c.allowed)
+    # One of the two is enough, so each may spend only its part of alpha.
     return np.minimum(p_blocks / (1 - BURST_ALPHA_SHARE), p_units / BURST_ALPHA_SHARE)
 
 
@@ -150,11 +156,12 @@ def p_met(c: SloCounts) -> Floats:
     """P-value against "the share is at least the one allowed"."""
     n_under = c.n - c.k
     # With every wave counted as one observation, which it is at worst.
-    p_sure = binomial_tail(n_under / c.together, c.n / c.together, 1 - c.allowed)
+    p_sure = _discounted_tail(n_under, c.n, c.together, 1 - c.allowed)
     # With the design effect that was seen, of which the test does not know how exact it is.
     effect = np.maximum(c.effect, c.above)
-    p_estimated = binomial_tail(n_under / effect, c.n / effect, 1 - c.allowed)
+    p_estimated = _discounted_tail(n_under, c.n, effect, 1 - c.allowed)
     p_estimated = student_p_value(p_estimated, block_count(c.lifetimes) - 1)
+    # Both must show it, so the larger p-value counts.
     return np.maximum(p_sure, p_estimated / EFFECT_ALPHA_SHARE)
 
 

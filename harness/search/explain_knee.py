@@ -40,6 +40,7 @@ from harness.units import MS
 
 if TYPE_CHECKING:
     from harness.metrics.evidence import Evidence
+    from harness.metrics.latency_figures import LatencyFigures
     from harness.metrics.level_figures import MaxNumSeqs
     from harness.metrics.record_source import RecordSource
     from harness.metrics.slo import Slo
@@ -232,8 +233,12 @@ def _mix_row(requests: RecordTable, gaps: WindowGapCounter) -> dict[str, Latency
     """The latencies of the requests of one row of a mix."""
     ttft = sample_figures(requests, "ttft", [gaps.span])
     e2e = sample_figures(requests, "e2e", [gaps.span])
-    figures = {"ttft_ms": ttft, "itl_ms": gaps, "e2e_ms": e2e}
-    return {field: Latency.of(latency_json(latency)) for field, latency in figures.items()}
+    return {"ttft_ms": _latency(ttft), "itl_ms": _latency(gaps), "e2e_ms": _latency(e2e)}
+
+
+def _latency(figures: LatencyFigures) -> Latency:
+    """As a level has it."""
+    return Latency.of(latency_json(figures))
 
 
 # Figures of a window that the level has under the same name; these may be unknown:
@@ -319,7 +324,9 @@ def _over_shares(evidence: Evidence, slos: Sequence[Slo]) -> dict[str, float]:
     shares = {}
     for i, slo in enumerate(slos):
         sizes, hits = evidence.over(i)
-        share = float(hits.sum() / sizes.sum()) if sizes.any() else math.nan
+        share = math.nan
+        if sizes.any():
+            share = float(hits.sum() / sizes.sum())
         shares[slo.name] = round(share, 6)
     return shares
 
@@ -328,5 +335,4 @@ def _everything(counted: LevelTokenStats) -> Everything:
     """The latencies of all requests sent for the level, warm-up and drain included."""
     spans = blocked_windows(counted.sent, [counted.span])
     ttft = sample_figures(counted.sent, "ttft", spans)
-    itl = counted.everything
-    return Everything(Latency.of(latency_json(ttft)), Latency.of(latency_json(itl)))
+    return Everything(_latency(ttft), _latency(counted.everything))

@@ -10,6 +10,7 @@ crossing: nothing was measured between them, so the straight line there is a gue
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -102,7 +103,7 @@ def zero_crossing(users: Floats, fitted: Floats) -> float:
     """Users at which the fit reaches 0; inf if it never does, 0 if it starts above."""
     above = np.flatnonzero(fitted > 0)
     if not len(above):
-        return float("inf")
+        return inf
     i = int(above[0])
     if i == 0:
         return 0.0
@@ -206,5 +207,5 @@ def _ends_of_fit(users: Floats, fitted: Floats) -> tuple[float, float]:
     passing = users[fitted <= 0]
     failing = users[fitted > 0]
     last_pass = float(passing[-1]) if len(passing) else 0.0
-    first_fail = float(failing[0]) if len(failing) else float("inf")
+    first_fail = float(failing[0]) if len(failing) else inf
     return last_pass, first_fail

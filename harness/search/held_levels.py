@@ -89,7 +89,9 @@ def _status(
         return Status.target_failed
     if unusable:
         return Status.invalid
-    return Status.met if verdicts == {Verdict.met} and _all_usable(levels) else Status.inconclusive
+    if verdicts == {Verdict.met} and _all_usable(levels):
+        return Status.met
+    return Status.inconclusive
 
 
 def _none_usable(base: Result, levels: Sequence[Level]) -> bool:

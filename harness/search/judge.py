@@ -66,6 +66,7 @@ class Judgement:
 
 def log_evidence(n: float, k: float, allowed: float) -> float:
     """Log of the mixture likelihood ratio against `share == allowed`; k of n are over the limit."""
+    # The mixture is a Beta distribution around the share allowed (decision 4).
     a = PRIOR_WEIGHT * allowed
     b = PRIOR_WEIGHT * (1 - allowed)
     mixture = lgamma(a + k) + lgamma(b + n - k) - lgamma(a + b + n)

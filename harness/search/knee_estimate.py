@@ -126,7 +126,9 @@ def _interval(
 
 def _whole_users(plan: SearchPlan, users: float) -> int:
     """Rounded down, as half a user cannot be promised."""
-    return plan.max_users if math.isinf(users) else math.floor(users + 1e-9)
+    if math.isinf(users):
+        return plan.max_users
+    return math.floor(users + 1e-9)  # a whole number may come out of the fit just below it
 
 
 def _believed(plan: SearchPlan, levels: Sequence[FitLevel], crossing: float) -> int:

@@ -91,7 +91,8 @@ def logit_margin(
     """
     limits = criteria(evidence, slos, max_errors)
     if not limits:
-        return np.full(1 if weights is None else len(weights), np.nan), 0.0
+        replicates = 1 if weights is None else len(weights)
+        return np.full(replicates, np.nan), 0.0
     # The first row is the data, which also says which criterion is the worst.
     rows = np.ones((1, evidence.blocks))
     if weights is not None:
