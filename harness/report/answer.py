@@ -228,8 +228,8 @@ def _target_failed(facts: ReportData) -> Answer:
 
 def _invalid(facts: ReportData) -> Answer:
     headline = "Result invalid: do not use these figures."
-    why = [as_sentence(facts.result.invalid_reason)] if facts.result.invalid_reason else []
-    return Answer("invalid", "bad", headline, why)
+    why = facts.result.invalid_reason
+    return Answer("invalid", "bad", headline, [as_sentence(why)] if why else [])
 
 
 def left_out_sentences(facts: ReportData) -> list[str]:
@@ -529,7 +529,9 @@ def silent_sentences(facts: ReportData) -> list[str]:
     if not len(table) or facts.result.command == "drill":
         return []
     is_good = table.outcome == OK
-    last_good_ns = int(table.done_ns[is_good].max()) if is_good.any() else 0
+    last_good_ns = 0
+    if is_good.any():
+        last_good_ns = int(table.done_ns[is_good].max())
     failed_later = failed_requests(table) & (table.done_ns > last_good_ns)
     n_failed = int(failed_later.sum())
     if n_failed < MIN_SILENT:
@@ -561,11 +563,8 @@ def survivor_sentences(facts: ReportData) -> list[str]:
 def triage_sentences(facts: ReportData) -> list[str]:
     """A sentence about the lowest level (above the knee, if found) that breaks a limit."""
     limits_ns = p95_limits_ns(facts.slos)
-    limited = [
-        symptom
-        for symptom, limit_ns in zip(SYMPTOMS, limits_ns, strict=True)
-        if not isnan(limit_ns)
-    ]
+    with_limits = zip(SYMPTOMS, limits_ns, strict=True)
+    limited = [symptom for symptom, limit_ns in with_limits if not isnan(limit_ns)]
     knee = facts.knee.estimate or 0
     for levels in facts.by_users:
         longest = max(levels, key=lambda level: level.seconds)

@@ -139,8 +139,9 @@ def knee_figures(facts: ReportData) -> dict[str, Quantity]:
     tells_ttft = level is None or level.tells_ttft
     figures = {}
     for key, name in HEADLINES.items():
-        known = tells_ttft or key not in FIRST_TOKENS
-        p95 = Quantity(*knee.p95_ms(key), "ms", facts.limit_ms(key)) if known else Quantity()
+        p95 = Quantity()
+        if tells_ttft or key not in FIRST_TOKENS:
+            p95 = Quantity(*knee.p95_ms(key), "ms", facts.limit_ms(key))
         figures[f"p95 {name}"] = p95
     figures["Throughput"] = Quantity(knee.output_tokens_per_s, unit="output tokens/s")
     return figures

@@ -195,12 +195,11 @@ class RunPage:
         self._tokens = n_tokens
         server = controller.server
         queues = (nan, nan) if server is None else (server.running, server.waiting)
-        shown_queues = [None if isnan(requests) else int(requests) for requests in queues]
         return [
             _since_s(now_ns, controller),
             running_users,
             tokens_per_s,
-            *shown_queues,
+            *(None if isnan(figure) else int(figure) for figure in queues),
             *self.recent.look(),
         ]
 
