@@ -170,7 +170,8 @@ def measure_ceiling(levels: Sequence[int] = LEVELS) -> Ceiling:
             sent = _Sent(json.load(answer)["requests"])
     table = RecordTable.from_records(kept.records)
     observed = {"ttft": ttft(table), "itl": itl(table)}
-    return Ceiling(tuple(_rung(window, table, observed, sent) for window in stairs.windows))
+    rungs = [_rung(window, table, observed, sent) for window in stairs.windows]
+    return Ceiling(tuple(rungs))
 
 
 class _Sent:

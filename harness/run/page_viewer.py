@@ -59,7 +59,8 @@ def _ended(experiment: Experiment, window: Window, n_open: int) -> EndedLevel:
     if experiment.wanted.kind != "knee":
         tokens_from_ns = max(start_ns, end_ns - MAX_WINDOW_NS, ledger.tokens_from_ns)
     tokens = WindowTokens(table, (min(tokens_from_ns, end_ns), end_ns))
-    scan(ledger.look(tokens_from_ns, horizon_ns), [*tokens.gaps.values(), tokens.arrived])
+    records = ledger.look(tokens_from_ns, horizon_ns)
+    scan(records, [*tokens.gaps.values(), tokens.arrived])
     n_ended, n_failed = ledger.ended(start_ns, end_ns)
     counted_ns = max(end_ns - tokens_from_ns, 1)
     return EndedLevel(

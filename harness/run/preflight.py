@@ -196,7 +196,8 @@ def clipping_note(load: LoadOptions, max_model_len: int | None) -> str:
     limits = {"the model's context": max_model_len, "--session-budget": sessions.session_budget}
     given = [(tokens, what) for what, tokens in limits.items() if tokens]
     room, what = min(given, default=(0, ""))
-    count = count_clipped(replace(load.workload, max_model_len=room), load.seed)
+    limited = replace(load.workload, max_model_len=room)
+    count = count_clipped(limited, load.seed)
     if not count:
         return ""
     return (

@@ -74,12 +74,13 @@ def expanded(words: list[str], commands: Mapping[str, argparse.ArgumentParser]) 
     command = words[0]
     options = options_of(commands[command])
     given = list(given_options(words[1:], options))
-    paths = [Path(text) for key, text, _ in given if key == KEY]
-    if KEY not in options or not paths:
+    texts = [text for key, text, _ in given if key == KEY]
+    if KEY not in options or not texts:
         return words
-    path = paths[-1] / names.SCENARIO if paths[-1].is_dir() else paths[-1]
+    path = _file_of(texts[-1])
     known = _scenario_options(commands)
-    replaced = _replaced({key for key, *_ in given}, options, commands[command])
+    keys = {key for key, *_ in given}
+    replaced = _replaced(keys, options, commands[command])
     from_file: list[str] = []
     left_out = []
     for name, value in _read(path).items():
@@ -101,6 +102,12 @@ def expanded(words: list[str], commands: Mapping[str, argparse.ArgumentParser]) 
         if key != KEY:
             own += own_words
     return [command, *from_file, *own]
+
+
+def _file_of(text: str) -> Path:
+    """A scenario file, or that of a run folder."""
+    path = Path(text)
+    return path / names.SCENARIO if path.is_dir() else path
 
 
 def _scenario_options(commands: Mapping[str, argparse.ArgumentParser]) -> set[str]:
@@ -126,7 +133,8 @@ def _replaced(
     # A URL excludes the embedded server with its flags, and this one a URL.
     if "url" in replaced:
         replaced.add("embedded")
-        replaced |= {key for key, action in options.items() if action.dest.startswith("engine_")}
+        of_engine = {key for key, action in options.items() if action.dest.startswith("engine_")}
+        replaced |= of_engine
     if "embedded" in replaced:
         replaced.add("url")
     return replaced
