@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from locust.runners import STATE_MISSING
 
+from harness.core.run_kinds import LevelRun
 from harness.load.arrivals import LoadTarget
 from harness.load.workloads import WORKLOADS
 from harness.metrics.ledger import Ledger
@@ -161,7 +162,7 @@ def main() -> None:
         load = stack.enter_context(child_processes(options))
         sinks: list[RecordSink] = [keep, script.ledger]
         if ui_port is not None:
-            view = stack.enter_context(RunPage("run"))
+            view = stack.enter_context(RunPage(LevelRun))
             view.serve(load, ui_port)
             sinks.append(view.live.counts)
         session = keep.session = Session(load, options, script, sinks, drain_ns=drain_ns)

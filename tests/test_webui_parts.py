@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 from browser_run import TOP, get, locust
 
+from harness.core.run_kinds import DrillRun
 from harness.core.states import Decision, Status, Verdict
 from harness.errors import ConfigError
 from harness.export import live_state
@@ -199,7 +200,7 @@ def test_the_tiles_show_the_result(result: Result, want: list[Any]) -> None:
 
 def test_every_expectation_of_a_drill_is_on_the_page() -> None:
     """Also those that are over only with the load; what nothing decided is neither."""
-    page = RunPage("drill")
+    page = RunPage(DrillRun)
     page.live.set_expectations({"early": Verdict.met, "late": Verdict.inconclusive})
     assert '"late"' not in page.live.page().decode()
     verdicts = {"early": Verdict.met, "late": Verdict.missed, "vague": Verdict.inconclusive}

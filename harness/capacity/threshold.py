@@ -80,7 +80,7 @@ def usable_knee(folder: Path) -> tuple[Result, Knee, Number]:
         )
     knee = result.knee or Knee()
     low = knee.holds or knee.ci95[0] or 0
-    if result.command != "knee":
+    if not result.kind.searches:
         raise NoKnee(
             f"{folder} is of `vllm-harness {result.command}`, which promises no knee: expected a "
             "run folder of `knee`; try `vllm-harness knee http://HOST:8000 --slo ttft_p95=500ms`."

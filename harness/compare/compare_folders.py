@@ -33,9 +33,8 @@ from harness.search import comparison as compare
 from harness.search.comparison import ERROR_SHARE, KNEE, Comparison, Pair, latency_side
 from harness.search.explain_knee import invalid_reason, shared_prompt_tokens
 from harness.search.fit import fit_crossing, fit_levels
-from harness.search.held_levels import LOCUST
 from harness.search.knee_estimate import ends_decided
-from harness.search.recorded_plan import levels_unit, logged_levels, search_plan
+from harness.search.recorded_plan import kind_of_run, levels_unit, logged_levels, search_plan
 from harness.search.replay import RunTokenStats, requests_in_window
 from harness.units import SECOND
 
@@ -274,23 +273,23 @@ def _own_level(result: Result) -> float:
 
 def _read(run: Run, plan: SearchPlan) -> Sides:
     """The figures of a run folder, without its invalid levels."""
-    config = run.info["config"]
     logged = logged_levels(run)
     reasons = {entry.window: entry.invalid for entry in logged}
     unaudited = [entry.window for entry in logged if not entry.audited]
     if unaudited:
         reasons |= _audit(run, plan, unaudited)
     valid = [window for window, reason in reasons.items() if not reason]
-    return level_figures(run, valid, plan, searched=config.get("kind") == "knee")
+    return level_figures(run, valid, plan, searched=kind_of_run(run).searches)
 
 
 def _audit(run: Run, plan: SearchPlan, windows: Sequence[Window]) -> dict[Window, str]:
     """Why levels that were not judged while they were held may not be used; "" for a valid one."""
     config = run.info["config"]
     shared = shared_prompt_tokens(config.get("drive") or {})
+    decides = kind_of_run(run).decides
     reasons = {}
     for window, level in RunTokenStats(run, windows, plan.slos, run.server).levels.items():
-        if config.get("kind") == LOCUST:  # users may pause, as when its result was made
+        if not decides:  # users may pause, as when its result was made
             gaps = level.tokens.gaps
             reasons[window] = instrument_sentence(level.known, window, plan.slos, gaps)
         else:
