@@ -15,7 +15,8 @@ from harness.errors import RunFolderError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PACKAGE = Path(__file__).parents[1] / "harness"
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "harness"
 TABLE = "harness.core.run_kinds"
 CLASSES = {kind.__name__ for kind in RUN_KINDS.values()}
 OTHER_MEANING = {"harness.search.comparison.KNEE"}  # a figure that two runs are compared by
@@ -55,6 +56,17 @@ def test_an_unknown_kind_is_refused() -> None:
     )
     with pytest.raises(RunFolderError, match=expected):
         kind_of("soak", "reports/x")
+
+
+@pytest.mark.parametrize(
+    ("file", "subject"),
+    [("harness/export/metrics.csv", "run_info"), ("docs/result.md", "`command`")],
+)
+def test_texts_list_every_kind(file: str, subject: str) -> None:
+    """In the table's order."""
+    *others, last = RUN_KINDS
+    lines = [line for line in (ROOT / file).read_text().splitlines() if subject in line]
+    assert f"{', '.join(others)} or {last}" in lines[0]
 
 
 def test_no_kind_is_compared() -> None:

@@ -1,1 +1,1 @@
-"""Layer 2, pure: what every folder may need: states, typed JSON, timeouts, parsers of values."""
+"""Layer 2, pure: what every folder may need: kinds of run, states, typed JSON, timeouts, values."""

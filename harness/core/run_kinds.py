@@ -1,7 +1,7 @@
 """The kinds of run, each a class of facts that plan, judge, report and live page look at.
 
-A run folder names its kind (`config.kind` of run.json, `command` of result.json); `kind_of` has the
-class of that name. A new kind is a new class here: no other file compares a kind, or its name.
+A run folder names its kind, in run.json and as `command` of result.json; `kind_of` has the class of
+that name. A new kind is a new class here: no other file compares kinds, or their names.
 """
 
 from __future__ import annotations

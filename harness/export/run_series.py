@@ -31,7 +31,7 @@ class RunSeries:
         slos: Sequence[Slo] = (),
         tap: Callable[[str, NDArray[Any]], None] | None = None,
     ) -> None:
-        """`kind`: knee, run, sweep, drill or locust.
+        """`kind`: the name of one of RUN_KINDS.
 
         Of two limits for one quantile the stricter counts. `tap` is called with each latency's new
         values in ns, for the live page.
