@@ -1,1 +1,1 @@
-"""Layer 2, pure: what every folder may need: kinds of run, states, typed JSON, timeouts, values."""
+"""Layer 2, pure, for every folder: kinds of run, states, typed JSON, timeouts, value parsers."""

@@ -20,7 +20,7 @@ class RunKind:
     # of the plan
     searches: ClassVar[bool] = False  # it chooses its levels, until the knee is known
     decides: ClassVar[bool] = True  # about the users; False: Locust's own form or command line does
-    has_phases: ClassVar[bool] = False  # its levels are phases, and an expectation says of which
+    has_phases: ClassVar[bool] = False  # as levels; what is expected of them is judged, not SLOs
     load_option: ClassVar[str] = "--users"  # says how many users there are at most
     may_repeat: ClassVar[bool] = False  # `vary` may run its command several times
 
