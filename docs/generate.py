@@ -7,6 +7,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, cast
 
 from harness.capacity.alert_rules import routing_alerts, rule_file
@@ -57,6 +58,9 @@ if TYPE_CHECKING:
     from enum import StrEnum
 
 HERE = Path(__file__).parent
+WIDTH = 130
+DUEL_BEGINS = "<!-- `make docs` writes the duel -->"
+DUEL_ENDS = "<!-- up to here -->"
 
 
 def metrics() -> str:
@@ -372,8 +376,21 @@ def watched() -> str:
 
 def searches() -> str:
     """lab/results/duel.md, from what `make statistics` has stored."""
-    rows = duel.all_rows(stored("knees"), stored("duel"))
-    return duel.published(rows, known_truths())[0]
+    return told_of_searches().page
+
+
+def told_of_searches() -> duel.Published:
+    return duel.published(
+        stored("knees"), stored("duel"), stored("duel_continuous"), known_truths()
+    )
+
+
+def front_page() -> str:
+    """README.md, with a paragraph on the duel between its two comments."""
+    before, rest = (HERE.parent / "README.md").read_text().split(DUEL_BEGINS)
+    _, after = rest.split(DUEL_ENDS)
+    told = fill(told_of_searches().headline, WIDTH, break_on_hyphens=False)
+    return f"{before}{DUEL_BEGINS}\n\n{told}\n\n{DUEL_ENDS}{after}"
 
 
 def verdict() -> str:
@@ -1029,6 +1046,7 @@ PAGES = {
     "../prometheus/rules/harness_recorded.yml": recorded,
     "dashboards.md": dashboards,
     "../lab/results/duel.md": searches,
+    "../README.md": front_page,
     "../prometheus/rules/harness_routing.yml": routing,
     "../prometheus/rules/harness_watched.yml": watched,
 }
