@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from harness.engine.scheduler import Sequence, StepPlan
 
 
+# of a request at an API server: when it came, number, sent, turns left
+Turn = tuple[int, int, int, int]
+
+
 @dataclass(slots=True, eq=False)
 class EventBatch:
     """The tokens of one or several engine steps, to be sent as `events` events."""
@@ -37,8 +41,7 @@ class EventBatch:
 class ApiServer:
     free_ns: int = 0
     streams: set[int] = field(default_factory=set)  # requests that decode
-    # events, or a request: (when its next turn came, number, sent, turns left)
-    queue: deque[tuple[int, int, int, int] | EventBatch] = field(default_factory=deque)
+    queue: deque[Turn | EventBatch] = field(default_factory=deque)
     waiting: EventBatch | None = None  # the batch in the queue
     ends: array[int] = field(default_factory=lambda: array("q"))  # send time of each step's tokens
     tokenizer_free_ns: int = 0
@@ -121,8 +124,7 @@ class FrontEnd:
             queue = process.queue
             while queue:
                 item = queue[0]
-                came = item[0] if isinstance(item, tuple) else item.came_ns
-                start = max(process.free_ns, came)
+                start = max(process.free_ns, _came_ns(item))
                 if start > now_ns:
                     break
                 queue.popleft()
@@ -133,7 +135,7 @@ class FrontEnd:
                     self.cpu_ns += spent
                     self.taken.setdefault(number, start)
                     if turns > 1:
-                        queue.append((process.free_ns, number, sent, turns - 1))
+                        _put_turn(queue, (process.free_ns, number, sent, turns - 1))
                     else:
                         ready = process.free_ns + self.config.front_end_ns
                         heapq.heappush(self.ready, (ready, sent, number))
@@ -152,14 +154,24 @@ class FrontEnd:
         starts = []
         for process in self.processes:
             if process.queue:
-                item = process.queue[0]
-                came = item[0] if isinstance(item, tuple) else item.came_ns
-                starts.append(max(process.free_ns, came))
+                starts.append(max(process.free_ns, _came_ns(process.queue[0])))
             if process.tokenized:
                 starts.append(process.tokenized[0][0])
             if process.untokenized:
                 starts.append(max(process.tokenizer_free_ns, process.untokenized[0][0]))
         return min(starts, default=-1)
+
+
+def _came_ns(item: Turn | EventBatch) -> int:
+    return item[0] if isinstance(item, tuple) else item.came_ns
+
+
+def _put_turn(queue: deque[Turn | EventBatch], turn: Turn) -> None:
+    """Queue a request's next turn before what comes later: the events of a step that still runs."""
+    place = len(queue)
+    while place and _came_ns(queue[place - 1]) > turn[0]:
+        place -= 1
+    queue.insert(place, turn)
 
 
 def _put(process: ApiServer, batch: EventBatch) -> None:

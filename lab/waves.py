@@ -127,6 +127,8 @@ def summed_effect(starts: Starts, over: Floats) -> SummedEffect:
     rest = hits - share * sizes
     binomial = float(sizes.sum() * share * (1 - share))
     variance = _product(rest, 0)
+    if not variance:
+        return SummedEffect(1.0, (2 / len(rest)) ** 0.5, 0.0)
     summed = variance  # over the bins alike, on both sides
     lag = 0
     most = len(rest) // 4
