@@ -5,20 +5,33 @@ figures say how much: how unevenly requests start, how alike the latencies of ne
 how the share over a limit varies between windows, and the *effect* of that: how many observations
 are worth an independent one.
 
-Times are seconds from the window's start.
+    python -m lab.waves RUN_FOLDER ...
+
+prints them for each level of run folders that was held for five seconds or longer. The limit is the
+level's own p90, so that a tenth is over it whatever the SLOs are. Times are seconds from the
+window's start.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import orjson
 
 from harness.metrics.metrics import ttft
+from harness.records.folder_reader import read_pieces
+from harness.records.record_table import concat_tables
+from harness.records.record_tables import Damage
+from harness.run.run_frames import level_rows
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from harness.records.record_table import RecordTable
@@ -30,6 +43,9 @@ WINDOW_S: Final = 5.0
 LAGS: Final = 20  # bins, that is two seconds: about a lifetime
 # A sum of correlations ends where it covers so many times what it sums to (Sokal).
 SPAN_OF_SUM: Final = 5.0
+LEAST_S: Final = 5.0  # of a level
+MIN_WINDOWS: Final = 4
+WINDOWS_S: Final = (0.5, 1.0, 2.0, 5.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,3 +153,63 @@ def summed_effect(starts: Starts, over: Floats) -> SummedEffect:
         summed += 2 * _product(rest, lag)
     error = (2 * (2 * lag + 1) / len(rest)) ** 0.5
     return SummedEffect(summed / binomial, error, lag * BIN_S)
+
+
+@dataclass(frozen=True, slots=True)
+class WaveFigures:
+    """Of one level."""
+
+    users: int
+    n: int
+    seconds: float
+    ttft_ms: float  # mean
+    ttft_p95_ms: float
+    dispersion: float  # of starts in 0.1 s
+    start_correlation: list[float]  # at 0.1, 0.2, 0.5 and 1 s
+    ttft_correlation: list[float]  # of two requests 0, 0.1, 0.2, 0.5 and 1 s apart
+    window_effects: dict[str, float]  # by the length of the windows, where there are four
+    effect: float  # from correlations
+    effect_error: float  # relative
+
+
+def wave_figures(starts: Starts, users: int) -> WaveFigures:
+    took = starts.ttft_ms
+    over = (took > np.quantile(took, 0.9)).astype(np.float64)
+    summed = summed_effect(starts, over)
+    widths = [width for width in WINDOWS_S if starts.length_s >= MIN_WINDOWS * width]
+    later = start_correlation(starts)[[1, 2, 5, 10]]
+    return WaveFigures(
+        users=users,
+        n=len(took),
+        seconds=round(starts.length_s, 1),
+        ttft_ms=round(float(took.mean()), 1),
+        ttft_p95_ms=round(float(np.quantile(took, 0.95)), 1),
+        dispersion=round(dispersion(starts), 2),
+        start_correlation=later.round(2).tolist(),
+        ttft_correlation=pair_correlation(starts, took)[[0, 1, 2, 5, 10]].round(2).tolist(),
+        window_effects={f"{w:g} s": round(window_effect(starts, over, w), 1) for w in widths},
+        effect=round(summed.effect, 1),
+        effect_error=round(summed.error, 2),
+    )
+
+
+def figures_of_run(folder: Path) -> list[WaveFigures]:
+    """Of each level that was held long enough. Raises RunFolderError."""
+    table = concat_tables([piece.table for piece in read_pieces(folder, Damage())])
+    found = []
+    for level in level_rows(folder):
+        starts = starts_of(table, level["settled_ns"], level["end_ns"])
+        if starts.length_s >= LEAST_S:
+            found.append(wave_figures(starts, level["users"]))
+    return found
+
+
+def main(folders: Sequence[str]) -> None:
+    for folder in folders:
+        for figures in figures_of_run(Path(folder)):
+            line = orjson.dumps({"run": Path(folder).name} | asdict(figures))
+            sys.stdout.write(line.decode() + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
