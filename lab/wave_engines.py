@@ -34,13 +34,13 @@ RECORDED: Final = EngineConfig(
     gpu="h200",
     max_num_seqs=1024,
     jitter=0.03,
-    measured_step=(348_000, 1_583_000, 5.2, 8_330, 18_700, 6_630_000, 14_760_000, 512),
+    measured_step=(348_000, 1_395_000, 5.2, 7_000, 18_700, 6_630_000, 14_760_000, 512),
     front_request_ns=4373 * US,
-    front_event_ns=24 * US,
-    front_turns=15,
+    front_event_ns=34 * US,
+    front_turns=14,
     front_tokenizer_ns=3700 * US,
-    front_tokenizer_batch=64,
-    front_end_ns=331 * US,
+    front_tokenizer_batch=50,
+    front_end_ns=342 * US,
 )
 
 
