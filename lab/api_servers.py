@@ -95,7 +95,7 @@ class FrontEnd:
             process.tokenizer_free_ns = end_ns
         while process.tokenized and process.tokenized[0][0] <= now_ns:
             end_ns, sent_ns, number = process.tokenized.popleft()
-            process.queue.append((end_ns, number, sent_ns, self.config.front_turns))
+            _put_turn(process.queue, (end_ns, number, sent_ns, self.config.front_turns))
 
     def step(self, plan: StepPlan, end_ns: int) -> None:
         """Queue the tokens of a step: each process gets those of its own requests."""
@@ -167,7 +167,7 @@ def _came_ns(item: Turn | EventBatch) -> int:
 
 
 def _put_turn(queue: deque[Turn | EventBatch], turn: Turn) -> None:
-    """Queue a request's next turn before what comes later: the events of a step that still runs."""
+    """Queue a request's turn before what comes later, as the events of a step that still runs."""
     place = len(queue)
     while place and _came_ns(queue[place - 1]) > turn[0]:
         place -= 1
