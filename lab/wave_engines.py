@@ -3,11 +3,13 @@
 A prompt waits for a tokenizer that takes all waiting prompts together, and for a front end that
 works on them in turns: prompts that came together leave together, are prefilled in one step, and
 their clients' next requests come together again. docs/decisions/0020-waves.md has what was seen,
-and how near `RECORDED` comes to it. `engine_configurations` has engines without any of that.
+and how near `RECORDED` and `LIKE_H100` come to it. `engine_configurations` has engines without any
+of that.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -42,6 +44,26 @@ RECORDED: Final = EngineConfig(
     front_tokenizer_batch=50,
     front_end_ns=342 * US,
 )
+# vLLM 0.26 with a Qwen2 of 7B on an H100: fitted to the latencies of its results, without records.
+LIKE_H100: Final = EngineConfig(
+    model="qwen2.5-7b",
+    gpu="h100",
+    max_num_seqs=1024,
+    jitter=0.03,
+    measured_step=(564_000, 5_750_000, 21.8, 26_000, 8_050, 6_670_000, 14_000_000, 512),
+    front_request_ns=3000 * US,
+    front_event_ns=27 * US,
+    front_turns=16,
+    front_tokenizer_ns=12_500 * US,
+    front_tokenizer_batch=32,
+    front_end_ns=30 * MS,
+)
+LIKE_CHAT: Final = Traffic(256, 128, 0.5)
+
+
+def bare(engine: EngineConfig) -> EngineConfig:
+    """The same without what makes the waves."""
+    return replace(engine, front_tokenizer_ns=0, front_request_ns=0, front_event_ns=0)
 
 
 def wave_configuration(seed: int) -> Configuration:
