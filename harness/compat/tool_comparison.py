@@ -352,9 +352,7 @@ def _per_second(count: int, windows: Windows) -> float | None:
 
 
 def _sent_in(table: RecordTable, window: Span) -> RecordTable:
-    start_ns, end_ns = window
-    here = (table.sent_ns >= start_ns) & (table.sent_ns <= end_ns)
-    return table.select(here)
+    return table.select(table.sent_within(*window))
 
 
 def _pair(ours: Any, theirs: Any, why: str) -> Json:

@@ -25,6 +25,7 @@ def gpu_figures(samples: Sequence[GpuSample], tokens_per_s: float = nan) -> GpuF
         by_gpu[sample.gpu].append(sample)
     gpus = by_gpu.values()
     power_w = fsum(_power_w(gpu) for gpu in gpus)
+    j_per_output_token = power_w / tokens_per_s if tokens_per_s > 0 else nan
     figures = GpuFigures(
         gpus=len(by_gpu),
         samples=len(samples),
@@ -32,7 +33,7 @@ def gpu_figures(samples: Sequence[GpuSample], tokens_per_s: float = nan) -> GpuF
         memory_util_pct_mean=_mean(samples, "memory_util_pct"),
         memory_used_mib_max=fsum(_max(gpu, "memory_used_mib") for gpu in gpus),
         power_w=power_w,
-        j_per_output_token=power_w / tokens_per_s if tokens_per_s > 0 else nan,
+        j_per_output_token=j_per_output_token,
         sm_clock_mhz_min=_min(samples, "sm_clock_mhz"),
         sm_clock_mhz_mean=_mean(samples, "sm_clock_mhz"),
         sm_clock_mhz_max=_max(samples, "sm_clock_mhz"),
@@ -49,13 +50,16 @@ def _slowed_share(samples: Sequence[GpuSample]) -> float:
     """Share of the samples with a clock held down; NaN where GPUs do not say."""
     if all(sample.throttled is None for sample in samples):
         return nan
-    slowed = [s for s in samples if SLOWING_REASONS.intersection(s.throttled or ())]
+    reasons = [sample.throttled or () for sample in samples]
+    slowed = [given for given in reasons if SLOWING_REASONS.intersection(given)]
     return len(slowed) / len(samples)
 
 
 def _throttling(samples: Sequence[GpuSample]) -> str:
     """Every reason with its share of the samples, slowing or not."""
-    counts = Counter(reason for sample in samples for reason in sample.throttled or ())
+    counts: Counter[str] = Counter()
+    for sample in samples:
+        counts.update(sample.throttled or ())
     return ", ".join(f"{reason} {count / len(samples):.0%}" for reason, count in counts.items())
 
 

@@ -54,7 +54,8 @@ def _slots_may_be_full(before: ServerSample, after: ServerSample) -> bool:
     """Whether requests waited at two scrapes in a row, and not for KV blocks."""
     waited = min(_waiting(before), _waiting(after)) >= 1
     preempted = after.preemptions_total > before.preemptions_total
-    return waited and not _fullest(after) >= KV_FULL_SHARE and not preempted
+    lacks_blocks = preempted or _fullest(after) >= KV_FULL_SHARE
+    return waited and not lacks_blocks
 
 
 def _is_near(running: float, highest: float) -> bool:
