@@ -235,8 +235,9 @@ class _Sizes:
         linear_expert = expert and matrix.kind is Kind.LINEAR
         if linear_expert and self.loaded and self.quantization.pads_experts:
             inputs, outputs = self._padded(matrix, inputs, outputs)
-        size = form.most_bytes_of(inputs, outputs) if self.most else form.bytes_of(inputs, outputs)
-        return size * count
+        if self.most:
+            return form.most_bytes_of(inputs, outputs) * count
+        return form.bytes_of(inputs, outputs) * count
 
     def _padded(self, matrix: Matrix, inputs: int, outputs: int) -> tuple[int, int]:
         """Return an expert's sizes as kernels of MXFP4 want them, Triton's or Marlin's (most)."""
