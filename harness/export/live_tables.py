@@ -93,7 +93,9 @@ def _values_ms(bins: LatencyBins) -> list[float]:
 def _shown(ms: float) -> float | str | None:
     if isnan(ms):
         return None
-    return "inf" if isinf(ms) else round(ms, 2)
+    if isinf(ms):
+        return "inf"
+    return round(ms, 2)
 
 
 def _slo_row(slo: Slo, n: int, over: int) -> dict[str, str | int]:
