@@ -87,7 +87,8 @@ class BlockTotals:
         """The total of `each` per block."""
         n_places = len(self.seconds) + 1
         place = self.place(at_ns) + 1  # 0: outside all holds
-        totals = np.bincount(place, np.broadcast_to(each, len(place)), n_places)
+        amounts = np.broadcast_to(each, len(place))
+        totals = np.bincount(place, amounts, n_places)
         return totals[1:]
 
     def add(self, piece: EventChunk) -> None:
@@ -139,10 +140,12 @@ class BlockTotals:
 
     def _errors(self, table: RecordTable) -> Side | None:
         """The share of failures among the requests that ended; None: none ended."""
-        ended = self.count(table.done_ns[table.outcome != OPEN]).sum()
+        ended_ns = table.done_ns[table.outcome != OPEN]
+        ended = self.count(ended_ns).sum()
         if not ended:
             return None
-        failed = self.count(table.done_ns[failed_requests(table)]).sum()
+        failed_ns = table.done_ns[failed_requests(table)]
+        failed = self.count(failed_ns).sum()
         return compare.share_side(float(failed), float(ended))
 
 
@@ -188,7 +191,8 @@ def _block_ns(table: RecordTable, length_ns: int) -> int:
 def _block_seconds(span: BlockedWindow) -> Floats:
     """The length of each block: the last one may be shorter."""
     past_end_ns = span.end_ns + 1
-    edges_ns = np.append(np.arange(span.start_ns, past_end_ns, span.block_ns), past_end_ns)
+    starts_ns = np.arange(span.start_ns, past_end_ns, span.block_ns)
+    edges_ns = np.append(starts_ns, past_end_ns)
     return np.diff(edges_ns) / SECOND
 
 

@@ -249,7 +249,9 @@ class ToolComparison:
         by_users: dict[int, list[Window]] = {}
         for window in windows:
             by_users.setdefault(window.users, []).append(window)
-        levels = [self._level(tool, users, by_users[users]) for users in sorted(by_users)]
+        levels = []
+        for users, held in sorted(by_users.items()):
+            levels.append(self._level(tool, users, held))
         return {
             "title": tool.title,
             "version": tool.version,
@@ -300,13 +302,15 @@ class ToolComparison:
 
     def _our_figures(self, key: str, windows: Windows) -> LatencyFigures:
         if key in GAPS:
-            return pool_gaps([self.ours[window].gaps[key] for window in windows])
+            by_window = [self.ours[window].gaps[key] for window in windows]
+            return pool_gaps(by_window)
         return sample_figures(self.table, key, blocked_windows(self.table, windows))
 
     def _their_values(self, d: Definition, windows: Windows) -> WeightedValues:
         if d.per == "gap":
             empty_ones = d.start == "first chunk"
-            return concat_values([self.theirs[window, empty_ones].values for window in windows])
+            counted = [self.theirs[window, empty_ones] for window in windows]
+            return concat_values([gaps.values for gaps in counted])
         well = self._ended_well
         connect_ns = _mean_connect_ns(well)
         parts = [values_of(d, _sent_in(well, window), connect_ns) for window in windows]
