@@ -106,6 +106,7 @@ def threshold(folder: Path) -> Threshold:
         )
     users = int(low)
     at_knee = [level for level in result.used if level.load == knee.measured_at]
+    # It may be above 1: a request ends in the server a little after its user has the last token.
     share = min(_mean(at_knee, _counted_share), 1.0)
     requests = users if isnan(share) else floor(users * share)
     waiting = _mean(at_knee, lambda level: level.server.waiting_mean)

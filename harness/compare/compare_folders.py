@@ -68,6 +68,7 @@ class BlockTotals:
         self.gaps = [WindowGapCounter(table, span) for span in self.spans]
         self.seconds = np.concatenate([_block_seconds(span) for span in self.spans])
         self.tokens = np.zeros(len(self.seconds))
+        # Users may run in step: `rate_side` has to know how many can be in one wave.
         self.in_flight = max(concurrency(table, window) for window in windows)
         self.rate = windows[0].rate_per_s
         self.unstable = any(_is_unstable(table, window) for window in windows)
@@ -98,7 +99,7 @@ class BlockTotals:
         self.tokens += self.count(chunk.at_ns, chunk.tokens)
 
     def sides(self, table: RecordTable) -> dict[str, Side]:
-        """The figures of the level, by metric, in the order in which reports have them."""
+        """The figures of the level, by metric."""
         out: dict[str, Side] = {}
         pooled = pool_gaps(self.gaps)
         gaps = _GapsInBlocks.of(pooled)
@@ -123,6 +124,7 @@ class BlockTotals:
         if self.unstable and key != "tpot":
             return compare.INFINITE
         seen = OF_REQUESTS[key](table)
+        # Requests that were sent together met the same server: a block has those sent in it.
         place = self.place(table.sent_ns[seen.row])
         here = place >= 0
         if not here.any():
@@ -317,6 +319,7 @@ def compare_settings(settings: Sequence[Setting], tolerance: float) -> list[Comp
         setting.figures |= _figures(own_sides)
         sides[setting.name] = own_sides
     pairs = {}
+    # Each setting has a level of its own, so its figures stand together as those of level 0.
     for a, b in combinations(sides, 2):
         pairs[a, b] = common_pairs({0: sides[a]}, {0: sides[b]}, unit)
     return _as_one_family(pairs, tolerance, plan.max_errors if plan else 0)

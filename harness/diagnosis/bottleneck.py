@@ -83,6 +83,8 @@ def _lines_once(of_causes: Iterable[Sequence[str]]) -> list[str]:
 
 def _probabilities(f: VerdictInputs, results: Mapping[str, RuleResult]) -> dict[str, float]:
     """Of each cause that is possible, in hundredths. What they lack to 1 is unknown."""
+    # Confidences that do not know of each other are no probabilities, so they count as odds, each
+    # for its part of the wait (decision 17).
     odds = {}
     for name, result in results.items():
         weighted = f.breaks * f.part_in_wait(name) * result.confidence

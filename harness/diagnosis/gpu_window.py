@@ -24,6 +24,7 @@ def gpu_figures(samples: Sequence[GpuSample], tokens_per_s: float = nan) -> GpuF
     for sample in samples:
         by_gpu[sample.gpu].append(sample)
     gpus = by_gpu.values()
+    # Utilization, clocks and temperature are of any GPU; power, memory and traffic add up.
     power_w = fsum(_power_w(gpu) for gpu in gpus)
     j_per_output_token = power_w / tokens_per_s if tokens_per_s > 0 else nan
     figures = GpuFigures(
@@ -69,6 +70,7 @@ def _power_w(samples: Sequence[GpuSample]) -> float:
     last = samples[-1]
     seconds = (last.at_ns - first.at_ns) / SECOND
     joules = last.energy_j - first.energy_j
+    # The counter has all of the window, a power reading only its instant.
     if seconds > 0 and joules >= 0:
         return joules / seconds
     return _mean(samples, "power_w")

@@ -78,6 +78,7 @@ def quantile_uncertainties(
     judged = [(slo.metric, slo.q, float(slo.limit_ns)) for slo in slos]
     if not judged:
         judged = [(key, 0.95, 0.0) for key in DEFAULT_PRECISION_NS]
+    # Gaps need a pass over all tokens; the other latencies do not.
     if gaps is None and any(key in GAPS for key, _, _ in judged):
         gaps = WindowTokens.of(recorded, span).gaps
     blocked = blocked_windows(table, [span])
@@ -225,6 +226,7 @@ def _first_and_last(
     samples: Sequence[ClientSample],
 ) -> dict[str, tuple[ClientSample, ClientSample]]:
     """Of each process; those with a single sample are left out."""
+    # Each process counts for itself, from its own start on.
     by_process: dict[str, list[ClientSample]] = {}
     for sample in samples:
         by_process.setdefault(sample.process, []).append(sample)

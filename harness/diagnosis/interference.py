@@ -55,7 +55,8 @@ class GapSample:
         first_kept = -self._n % self._stride  # up to the next multiple of k
         sampled = here[first_kept :: self._stride]
         self._n += len(here)
-        fresh = np.stack([piece.end_ns[sampled], piece.gap_ns[sampled], piece.tokens[sampled]])
+        columns = (piece.end_ns, piece.gap_ns, piece.tokens)
+        fresh = np.stack([column[sampled] for column in columns])
         self._kept = np.concatenate([self._kept, fresh], axis=1)
         while self._kept.shape[1] > MAX_GAPS:
             self._kept = self._kept[:, ::2]
@@ -138,6 +139,7 @@ def _prompts(
     first_ns = table.at_ns[first_event]
     order = np.argsort(first_ns, kind="stable")
     first_ns = first_ns[order]
+    # Where the server does not count prompts (-1), each of them is one token.
     tokens = table.prompt_tokens[rows[order]].clip(min=1)
     tokens_until = np.concatenate([np.zeros(1, np.int64), np.cumsum(tokens)])
     mean_tokens = max(float(tokens.mean()), 1.0)

@@ -91,11 +91,11 @@ def late_sends(
     delays_ns = send_delays(table, start_ns, end_ns)
     if not len(delays_ns):
         return None
-    limits = [(float(slo.limit_ns), slo.allowed) for slo in slos if slo.metric in WHOLE]
-    if not limits:
-        limits = [(float(DEFAULT_LIMIT_NS), DEFAULT_ALLOWED)]
-    by_limit = [_late_by(delays_ns, limit_ns, allowed) for limit_ns, allowed in limits]
-    return max(by_limit, key=lambda late: late.excess)
+    of_requests = [slo for slo in slos if slo.metric in WHOLE]
+    if not of_requests:
+        return _late_by(delays_ns, float(DEFAULT_LIMIT_NS), DEFAULT_ALLOWED)
+    by_slo = [_late_by(delays_ns, float(slo.limit_ns), slo.allowed) for slo in of_requests]
+    return max(by_slo, key=lambda late: late.excess)
 
 
 def _late_by(delays_ns: Floats, limit_ns: float, allowed: float) -> LateSends:

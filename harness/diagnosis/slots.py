@@ -84,7 +84,8 @@ def flat_share(samples: Sequence[ServerSample]) -> float:
     1 if every slot is taken, as `running` then stays the same however many requests wait. NaN:
     none, or one: on an H200 with 512 slots 235, 215 and 237 ran, and 17 waited at the last reading.
     """
-    highest = max((s.running for s in samples if not isnan(s.running)), default=0.0)
+    known = [sample.running for sample in samples if not isnan(sample.running)]
+    highest = max(known, default=0.0)
     with_queue = [sample.running for sample in samples if _waiting(sample) >= 1]
     if len(with_queue) < MIN_FLAT_SAMPLES:
         return nan

@@ -63,12 +63,12 @@ class _Table(NamedTuple):
     def read(self, needs: Mapping[str, Kind], may: Mapping[str, Kind]) -> dict[str, Any]:
         """What its keys mean; those that it may have and lacks are left out."""
         known = {**needs, **may}
-        unknown = next((key for key in self.values if key not in known), None)
-        if unknown is not None:
-            meant = closest(unknown, known, next(iter(known)))
-            raise ConfigError(
-                f"{self.where} has {unknown!r}: expected {', '.join(known)}; try {meant}."
-            )
+        for key in self.values:
+            if key not in known:
+                meant = closest(key, known, next(iter(known)))
+                raise ConfigError(
+                    f"{self.where} has {key!r}: expected {', '.join(known)}; try {meant}."
+                )
         found = {}
         for key, kind in known.items():
             if key in needs or key in self.values:
@@ -165,7 +165,12 @@ def _phases(
 
 def _phase(table: _Table, kind: str, begin_ns: int, knee: float | None) -> Phase:
     """`kind`: the key of its load, users or rate."""
-    found = table.read({"name": str, "for": duration_or_zero, kind: lambda _: _LOAD.fullmatch}, {})
+    keys: dict[str, Kind] = {
+        "name": str,
+        "for": duration_or_zero,
+        kind: lambda _: _LOAD.fullmatch,
+    }
+    found = table.read(keys, {})
     if not found["for"]:
         raise table.wrong("for", "how long it lasts", 'for = "20s"')
     match = found[kind]
@@ -196,7 +201,8 @@ def _replicas(servers: _Table) -> tuple[dict[str, Any], int]:
     given = [key for key in ("engines", "vllm", "urls") if key in found]
     urls = found.get("urls", [])
     owners = [key for key in ("pids", "containers") if key in found]
-    wrong_owners = len(owners) > 1 or any(len(found[key]) != len(urls) for key in owners)
+    owners_fit = all(len(found[key]) == len(urls) for key in owners)
+    wrong_owners = len(owners) > 1 or not owners_fit
     wrong_engine = "engine" in found and given != ["engines"]
     wrong_args = "args" in found and given != ["vllm"]
     if len(given) != 1 or wrong_owners or wrong_engine or wrong_args:

@@ -51,6 +51,7 @@ class Server:
             docker(DOCKER[number], self.container)
             return
         pids = [self.pid]
+        # The engine and the API servers of a vLLM are processes of their own.
         if self.run is not None:
             pids = session_pids(self.pid)
         for pid in pids:

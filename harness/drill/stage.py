@@ -102,7 +102,8 @@ class Stage:
     def set_fault(
         self, replica: int, *, cut: bool = False, delay_s: float = 0.0, bytes_per_s: float = 0.0
     ) -> None:
-        self.balancer.set_fault(self.servers[replica].url, Fault(cut, delay_s, bytes_per_s))
+        fault = Fault(cut, delay_s, bytes_per_s)
+        self.balancer.set_fault(self.servers[replica].url, fault)
 
     def sleep(self, seconds: float) -> None:
         gevent.sleep(seconds)

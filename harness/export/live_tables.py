@@ -59,7 +59,8 @@ class LiveTables:
         latencies = []
         for key, bins in self._latencies.look().items():
             values = [_shown(ms) for ms in _values_ms(bins)]
-            latencies.append([LATENCIES[key].name, bins.n, *values])
+            name = LATENCIES[key].name
+            latencies.append([name, bins.n, *values])
         return {"latencies": latencies, "slos": self.slo_rows()}
 
     def slo_rows(self) -> list[dict[str, str | int]]:
@@ -80,7 +81,8 @@ class LiveTables:
         writer.writerow(CSV_COLUMNS)
         for key, bins in self._latencies.look().items():
             cells = ["-" if isnan(ms) else f"{ms:.2f}" for ms in _values_ms(bins)]
-            writer.writerow([key, LATENCIES[key].title, bins.n, *cells])
+            title = LATENCIES[key].title
+            writer.writerow([key, title, bins.n, *cells])
         return text.getvalue()
 
 

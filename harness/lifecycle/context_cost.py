@@ -158,10 +158,13 @@ def fit(runs: Floats, *, again: bool) -> list[tuple[float, tuple[float, float]]]
     systems = [total]
     if again:
         systems += list(total - runs)  # all but one run, each left out in turn
-    ranks = [np.linalg.matrix_rank(sums[:, :-1]) for sums in systems]
-    if min(ranks) < len(total):
-        return []  # all of one length
-    solutions = np.array([np.linalg.solve(sums[:, :-1], sums[:, -1]) for sums in systems])
+    solved = []
+    for sums in systems:
+        matrix = sums[:, :-1]
+        if np.linalg.matrix_rank(matrix) < len(total):
+            return []  # all of one length
+        solved.append(np.linalg.solve(matrix, sums[:, -1]))
+    solutions = np.array(solved)
     n = len(runs)
     coefficients = []
     for value, *without_a_run in solutions.T.tolist():

@@ -145,6 +145,7 @@ class Asker:
 
     def ask(self, prompts: Sequence[list[int]]) -> Returns:
         """Each in turn. Raises ServerUnreachable."""
+        # Nothing else is sent meanwhile: what the counter grows by is of these prompts.
         hits_before = self.figure("prefix_hits_total")
         ttfts_s = []
         for prompt in prompts:

@@ -142,6 +142,7 @@ def measure(
     _interrupt_on(signal.SIGTERM)
     _interrupt_on(signal.SIGHUP)  # the terminal is closed
     os.environ.setdefault("VLLM_SERVER_DEV_MODE", "1")  # its /server_info shows flags
+    # An interrupt ends inside the stack, which then ends the server as after the last run.
     with ExitStack() as stack, suppress(KeyboardInterrupt):
         for number, (setting, folder) in enumerate(runs, start=1):
             if start is not None and running != setting.server and not setting.failure:
@@ -228,8 +229,10 @@ def prove_knee(words: Sequence[str], start: StartOptions, out: Path, stream: Tex
         tried[cause] = settings
         for setting in settings:
             # One run proves a cause: the next setting is for a server that did not start.
-            if is_complete and not any(other.runs for other in settings):
-                is_complete = measure([(setting, out / setting.name)], inner, start, stream)
+            was_measured = any(other.runs for other in settings)
+            if is_complete and not was_measured:
+                folder = out / setting.name
+                is_complete = measure([(setting, folder)], inner, start, stream)
     measured = [base, *chain.from_iterable(tried.values())]
     proof = prove(tried, compare_settings(measured, PROOF_TOLERANCE))
     RunFolder(out).write_json(names.PROOF, proof)

@@ -162,7 +162,8 @@ def read_server(path: Path, damage: Damage, name: str = names.SERVER) -> list[Se
 
 def read_gpu(path: Path, damage: Damage) -> list[GpuSample]:
     """Read the GPUs' samples in time order; fields missing from a line are NaN."""
-    return sorted(_dataclasses(path, names.GPU, GpuSample, damage), key=_at_ns)
+    samples = _dataclasses(path, names.GPU, GpuSample, damage)
+    return sorted(samples, key=_at_ns)
 
 
 _at_ns: Final = attrgetter("at_ns")
@@ -196,12 +197,15 @@ NUMBER_FIELDS: Final = tuple(f.name for f in fields(ServerSample) if f.name not 
 def to_row(sample: ServerSample, known: Bounds) -> dict[str, Any]:
     """Return one line; `known` has the bounds written in earlier lines, and is updated."""
     row: dict[str, Any] = {"at_ns": sample.at_ns} | _reported_numbers(sample)
-    if sample.finished:
-        row["finished"] = {reason: _short(count) for reason, count in sample.finished.items()}
-    if sample.replicas:
-        row["replicas"] = {url: to_row(replica, {}) for url, replica in sample.replicas.items()}
-    if sample.histograms:
-        row["histograms"] = {key: _packed(each) for key, each in sample.histograms.items()}
+    finished = {reason: _short(count) for reason, count in sample.finished.items()}
+    if finished:
+        row["finished"] = finished
+    replicas = {url: to_row(replica, {}) for url, replica in sample.replicas.items()}
+    if replicas:
+        row["replicas"] = replicas
+    histograms = {key: _packed(each) for key, each in sample.histograms.items()}
+    if histograms:
+        row["histograms"] = histograms
     changed: Bounds = {}
     for key, histogram in sample.histograms.items():
         if known.get(key) != histogram.bounds:
