@@ -6,6 +6,7 @@ from math import isnan
 from typing import TYPE_CHECKING
 
 import pytest
+from packaging.version import Version
 from prometheus_tools import lines_of
 
 from harness.errors import ServerUnreachable
@@ -23,6 +24,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from harness.records.samples import ServerSample
+
+
+def newer_than(version: str) -> set[str]:
+    """The keys of the series that this vLLM does not have yet."""
+    since = {row.key: row.spellings[0].since for row in SERIES}
+    numbered = {key: Version(first) for key, first in since.items() if first[:1].isdigit()}
+    return {key for key, first in numbered.items() if first > Version(version)}
+
+
+@pytest.mark.parametrize(
+    ("version", "want"),
+    [("0.33.0", set()), ("0.32.0+cpu", {"kv_fetching"})],
+)
+def test_which_series_are_newer(version: str, want: set[str]) -> None:
+    """By the row's `since`, where that is a number."""
+    assert {"kv_fetching", "awake"} & newer_than(version) == want
 
 
 @pytest.mark.vllm
@@ -46,11 +63,12 @@ def test_real_vllm(vllm: Callable[[str], str]) -> None:
         assert (got.flags, got.cache["engines"]) == ({}, 1)  # flags: in development mode only
         assert got.cache["kv_tokens"] == got.cache["kv_blocks"] * got.cache["block_size"]
     after = sample()
-    missing = [name for name in NUMBER_FIELDS if isnan(getattr(after, name))]
+    newer = newer_than(got.version)
+    missing = [name for name in NUMBER_FIELDS if isnan(getattr(after, name)) and name not in newer]
     missing = [name for name in missing if not name.startswith("spec_")]  # it does not speculate
-    # the first is new in 0.33, the others no page says
-    assert missing == ["kv_fetching", "api_threads", "engine_cpu_s", "took_ns"]
-    assert set(after.histograms) == {row.key for row in SERIES if row.kind == "histogram"}
+    assert missing == ["api_threads", "engine_cpu_s", "took_ns"]  # no page says these
+    histograms = {row.key for row in SERIES if row.kind == "histogram"}
+    assert set(after.histograms) == histograms - newer
     # the probe's own two
     assert after.finished["length"] - before.finished.get("length", 0) == 2
     target = TargetReader(TargetAccess(address), {"max_num_seqs": 32})

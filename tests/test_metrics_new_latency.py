@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
+from changed_copy import Addition, printed_with
 
-ROOT = Path(__file__).parents[1]
 FUNCTION = '''\
 def second(table: RecordTable) -> Observations:
     """The second event that carries a token."""
@@ -71,29 +65,11 @@ print(json.dumps({
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What SHOW prints in a copy of the package in which nothing but METRICS is changed."""
-    root = tmp_path_factory.mktemp("copy")
-    for path in ROOT.iterdir():
-        if path.name not in ("harness", ".git"):
-            (root / path.name).symlink_to(path)
-    ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "harness", root / "harness", ignore=ignored)
-    table = root / "harness/metrics/metrics.py"
-    source = table.read_text()
-    for place, added in ((BEFORE_FUNCTION, FUNCTION), (BEFORE_ROW, ROW)):
-        assert source.count(place) == 1
-        source = source.replace(place, added + place)
-    table.write_text(source)
-    done = subprocess.run(
-        [sys.executable, "-c", SHOW, root / "run"],
-        cwd=root,
-        env=os.environ | {"PYTHONPATH": f"{root}:{root / 'tests'}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+    additions = [
+        Addition("metrics/metrics.py", BEFORE_FUNCTION, FUNCTION),
+        Addition("metrics/metrics.py", BEFORE_ROW, ROW),
+    ]
+    return printed_with(additions, SHOW, tmp_path_factory.mktemp("copy"))
 
 
 def test_a_row_is_all_that_a_latency_needs(shown: dict[str, Any]) -> None:

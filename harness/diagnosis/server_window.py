@@ -16,6 +16,7 @@ from harness.core.typed_json import round_floats
 from harness.diagnosis.slots import flat_share
 from harness.metrics.level_figures import ServerFigures
 from harness.metrics.server_summary import (
+    AND_ONE,
     ESTIMATED_RATE,
     INCREASE,
     MAX,
@@ -113,12 +114,9 @@ def server_figures(samples: Sequence[ServerSample]) -> ServerFigures:
     figures = {
         name: HOW[row.how](samples, *row.keys) for name, row in summaries(ServerFigures).items()
     }
-    # and the token that follows those accepted
-    accepted_length = 1 + _share(samples, "spec_accepted_tokens_total", "spec_drafts_total")
     computed = ServerFigures(
         samples=len(samples),
         running_flat_share=flat_share(samples),
-        spec_accepted_length=accepted_length,
         prompt_tokens_per_s=_computed_rate(samples),
         finished=_finished(samples),
         **figures,
@@ -264,6 +262,11 @@ def _share(samples: Sequence[ServerSample], part: str, total: str) -> float:
     return counter_increase(samples, part) / increase
 
 
+def _share_and_one(samples: Sequence[ServerSample], part: str, total: str) -> float:
+    """The same, and one: of the tokens of a draft, that which follows those accepted."""
+    return 1 + _share(samples, part, total)
+
+
 def _finished(samples: Sequence[ServerSample]) -> dict[str, int]:
     """Requests that ended, by the server's reason; only reasons that occurred."""
     if len(samples) < 2 or first_counter_reset(samples):  # noqa: PLR2004 - as above
@@ -288,4 +291,5 @@ HOW: Final[dict[str, Callable[..., Any]]] = {
     RATE: counter_rate,
     ESTIMATED_RATE: _estimated_rate,
     SHARE: _share,
+    AND_ONE: _share_and_one,
 }

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from harness.diagnosis.server_window import counter_that_fell, histogram_mean_s
 from harness.errors import ServerUnreachable
-from harness.export.metric_definitions import GPU, TARGET, Values, render_metrics
+from harness.export.metric_definitions import GPU, OF_SAMPLE, TARGET, Values, render_metrics
 from harness.export.metrics_server import MetricsServer
 from harness.records.samples import GpuSample, ServerSample, samples_within
 from harness.server.gpu import GpuInfo, GpuReadings, open_gpus
@@ -188,7 +188,7 @@ def target_values(state: TargetState, now_ns: int) -> Values:
     last = state.samples[-1]
     values["target_sample_age"] = (now_ns - last.at_ns) / SECOND
     values["target_scrape_duration"] = state.took_s
-    values["engine_cpu"] = last.engine_cpu_s
+    values |= {metric.key: getattr(last, name) for name, metric in OF_SAMPLE.items()}
     tokens = state.cache.get("kv_tokens")
     if tokens is not None:
         values["server_kv_tokens"] = float(tokens)

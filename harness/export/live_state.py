@@ -18,17 +18,19 @@ from harness.metrics.metrics import LATENCIES
 from harness.metrics.recent_latencies import LIVE_KEYS, LIVE_QUANTILES
 from harness.metrics.statistics import QUANTILES
 from harness.units import MS
+from harness.wire.vllm_series import SERIES
 
 if TYPE_CHECKING:
     from harness.metrics.slo import Slo
 
 MAX_POINTS: Final = 1_800
+# Requests at the server, a line of one chart each: fields of ServerSample.
+SERVER_LINES: Final = tuple(row.key for row in SERIES if row.live)
 COLUMNS: Final = (
     "t_s",
     "users",
     "tokens_per_s",
-    "running",
-    "waiting",
+    *SERVER_LINES,
     *(f"{key}_{name}_ms" for key in LIVE_KEYS for name in LIVE_QUANTILES),
 )
 CHARTS: Final = [
@@ -130,7 +132,12 @@ class LiveState:
             "whole": whole,
         }
         if version != self._version:
-            names = {"columns": COLUMNS, "latencies": CHARTS, "quantiles": [*QUANTILES]}
+            names = {
+                "columns": COLUMNS,
+                "server_lines": SERVER_LINES,
+                "latencies": CHARTS,
+                "quantiles": [*QUANTILES],
+            }
             update["facts"] = self.facts | names
         return update
 

@@ -1,4 +1,7 @@
-"""Every metric that we expose, from metrics.csv; pages and docs/exporter.md are generated from it.
+"""Every metric that we expose; pages and docs/exporter.md are generated from these.
+
+They are the rows of metrics.csv, the latencies of METRICS, and each field of ServerSample that is
+declared with `exported`.
 
 Names: prefix `harness_`, base units, counters end in `_total`. Label values are bounded: GPUs,
 processes, SLOs and enumerations; never a request, a prompt or the number of a level.
@@ -18,6 +21,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from harness.metrics.metrics import GAPS, HISTOGRAMS
 from harness.records.histogram import Histogram
+from harness.records.samples import ServerSample
+from harness.records.series import series_of
 from harness.wire.vllm_series import SERIES
 
 # key -> a number or a histogram, or a mapping of label values to these
@@ -52,10 +57,23 @@ def _metrics(of: str) -> tuple[MetricDefinition, ...]:
 
 
 def _metric(row: Mapping[str, str]) -> MetricDefinition:
-    parts = ("harness", row["key"], row["unit"], SUFFIX.get(row["kind"]))
-    name = "_".join(filter(None, parts))
+    name = _name(row["key"], row["unit"], row["kind"])
     labels = tuple(row["labels"].split())
     return MetricDefinition(row["key"], name, row["kind"], row["help"], labels)
+
+
+def _name(key: str, unit: str, kind: str) -> str:
+    return "_".join(filter(None, ("harness", key, unit, SUFFIX.get(kind))))
+
+
+def _sample_metrics() -> dict[str, MetricDefinition]:
+    metrics = {}
+    for row in series_of(ServerSample):
+        if row.exported is not None:
+            name = _name(row.exported.key, row.exported.unit, row.kind)
+            words = row.exported.help or f"{row.words[0].upper()}{row.words[1:]}."
+            metrics[row.key] = MetricDefinition(row.exported.key, name, row.kind, words)
+    return metrics
 
 
 def _latency_metrics() -> tuple[MetricDefinition, ...]:
@@ -67,7 +85,8 @@ def _latency_metrics() -> tuple[MetricDefinition, ...]:
     return tuple(metrics)
 
 
-TARGET: Final = _metrics("target")
+OF_SAMPLE: Final = _sample_metrics()  # by the field of ServerSample that each has
+TARGET: Final = (*_metrics("target"), *OF_SAMPLE.values())
 GPU: Final = _metrics("gpu")
 RUN: Final = (*_metrics("load"), *_latency_metrics(), *_metrics("results"))
 METRIC_DEFINITIONS: Final = {

@@ -10,6 +10,7 @@ from enum import StrEnum
 from math import nan
 
 from harness.metrics.server_summary import (
+    AND_ONE,
     ESTIMATED_RATE,
     INCREASE,
     MAX,
@@ -142,7 +143,9 @@ class ServerFigures:
     waiting_max: float = by(MAX)  # requests in the queue, at most
     waiting_capacity_mean: float = by(MEAN)  # requests in the queue for a slot or for KV blocks
     waiting_deferred_mean: float = by(MEAN)  # requests in the queue for something else
-    kv_fetching_mean: float = by(MEAN)  # requests whose KV blocks are fetched from elsewhere
+    kv_fetching_mean: float = by(  # requests whose KV blocks are fetched from elsewhere
+        MEAN, column="Fetching KV"
+    )
     kv_fetching_max: float = by(MAX)  # requests whose KV blocks are fetched from elsewhere, at most
     kv_usage_mean: float = by(MEAN)  # share of the KV cache in use, mean of the engines
     kv_usage_max: float = by(MAX)  # share of the KV cache in use, at most
@@ -156,27 +159,35 @@ class ServerFigures:
         SHARE, "prefix_hits_total", "prefix_queries_total"
     )
     external_hit_share: float = by(  # of those looked up in a cache beyond the server, those found
-        SHARE, "external_hits_total", "external_queries_total"
+        SHARE, "external_hits_total", "external_queries_total", column="Found in an external cache"
     )
     spec_acceptance: float = by(  # share of the draft tokens accepted (speculative decoding)
-        SHARE, "spec_accepted_tokens_total", "spec_draft_tokens_total"
+        SHARE, "spec_accepted_tokens_total", "spec_draft_tokens_total", column="Drafts accepted"
     )
-    spec_accepted_length: float = nan  # tokens for each draft: those accepted, and one more
+    spec_accepted_length: float = by(  # tokens for each draft: those accepted, and one more
+        AND_ONE, "spec_accepted_tokens_total", "spec_drafts_total", column="Tokens per draft"
+    )
     prompt_cached_share: float = by(  # share of the prompt tokens that were not computed again
-        SHARE, "cached_prompt_tokens_total", "prompt_tokens_total"
+        SHARE, "cached_prompt_tokens_total", "prompt_tokens_total", column="Prompt tokens cached"
     )
     computed_tokens_mean: float = by(  # prompt tokens computed for a request that ended
         OBSERVED, "computed_tokens"
     )
-    preemptions_per_request: float = by(OBSERVED, "preemptions")  # of the requests that ended
+    preemptions_per_request: float = by(  # of the requests that ended
+        OBSERVED, "preemptions", column="Preemptions per request"
+    )
     admission_rejections: float = by(  # requests that a queue limit turned away
-        INCREASE, "admission_rejections_total"
+        INCREASE, "admission_rejections_total", column="Rejected at admission"
     )
     flops_per_s: float = by(  # of one GPU, by vLLM's estimate (--enable-mfu-metrics)
-        ESTIMATED_RATE, "flops_total"
+        ESTIMATED_RATE, "flops_total", column="TFLOP/s", column_unit=1e12
     )
     memory_bytes_per_s: float = by(  # read and written by one GPU, by vLLM's estimate
-        ESTIMATED_RATE, "read_bytes_total", "written_bytes_total"
+        ESTIMATED_RATE,
+        "read_bytes_total",
+        "written_bytes_total",
+        column="Memory GB/s",
+        column_unit=1e9,
     )
     prompt_tokens_per_s: float = nan  # prompt tokens per second, without those that were cached
     generation_tokens_per_s: float = by(RATE, "generation_tokens_total")  # output tokens per second

@@ -6,7 +6,7 @@ called after what it is made of, that is named: `by(RATE, "requests_total")`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from math import nan
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ INCREASE: Final = "increase"  # of a counter
 RATE: Final = "rate"  # the increase per second
 ESTIMATED_RATE: Final = "estimated rate"  # of counters that stay 0 where vLLM does not estimate
 SHARE: Final = "share"  # one counter's increase over another's
+AND_ONE: Final = "and one"  # that, and one
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +31,17 @@ class Summary:
 
     how: str
     keys: tuple[str, ...]  # of ServerSample, or of its histograms; (): what the field's name begins
+    column: str = ""  # its head in the report's table of levels; "": no column
+    column_unit: float = 1.0  # in which the column has it
 
 
-def by(how: str, *keys: str) -> Any:
-    """A field that follows from the readings; unknown until it is computed."""
+def by(how: str, *keys: str, column: str = "", column_unit: float = 1.0) -> Any:
+    """A field that follows from the readings; unknown until it is computed.
+
+    Reports have the column where a level has a figure above 0: not all servers report it.
+    """
     default = None if how == P95_BUCKET else nan
-    return field(default=default, metadata={ROW: Summary(how, keys)})
+    return field(default=default, metadata={ROW: Summary(how, keys, column, column_unit)})
 
 
 def summaries(figures: Any) -> dict[str, Summary]:
@@ -45,5 +51,5 @@ def summaries(figures: Any) -> dict[str, Summary]:
         row = one.metadata.get(ROW)
         if row is not None:
             keys = row.keys or (one.name.removesuffix(f"_{row.how}"),)
-            rows[one.name] = Summary(row.how, keys)
+            rows[one.name] = replace(row, keys=keys)
     return rows

@@ -7,7 +7,15 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from harness.records.series import counter, counter_by, gauge, renamed, same_name
+from harness.records.series import (
+    NOT_VLLMS,
+    Exported,
+    counter,
+    counter_by,
+    gauge,
+    renamed,
+    same_name,
+)
 
 if TYPE_CHECKING:
     from harness.records.histogram import Histogram
@@ -36,8 +44,8 @@ class ServerSample:
     """
 
     at_ns: int
-    running: float = gauge("vllm:num_requests_running", "requests in a batch")
-    waiting: float = gauge("vllm:num_requests_waiting", "requests in the queue")
+    running: float = gauge("vllm:num_requests_running", "requests in a batch", live=True)
+    waiting: float = gauge("vllm:num_requests_waiting", "requests in the queue", live=True)
     waiting_capacity: float = gauge(
         BY_REASON, "of those waiting: for a slot or KV blocks", where=("reason", "capacity")
     )
@@ -127,7 +135,15 @@ class ServerSample:
         "process_cpu_seconds", "CPU time of the API server's process; the mean of several"
     )
     api_threads: float = NAN  # CPUs that it can use at once, if its threads run in parallel (Rust)
-    engine_cpu_s: float = NAN  # CPU time of the engine cores' processes, all together
+    engine_cpu_s: float = counter(
+        NOT_VLLMS,
+        "CPU time of the engine cores' processes, all together",
+        exported=Exported(
+            "engine_cpu",
+            "seconds",
+            "CPU time of the engine core processes, if they run on this machine.",
+        ),
+    )
     started_s: float = gauge(
         "process_start_time_seconds",
         "when the API server's process started, seconds since 1970",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from math import fsum, nan
 from typing import Any, Final, Literal
 
@@ -34,6 +35,19 @@ class Spelling:
 
 
 Spellings = tuple[Spelling, ...]
+NOT_VLLMS: Final[Spellings] = ()  # of a field that no page of vLLM's has
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """The metric of our exporter that has a field's last reading, called after `key` and `unit`.
+
+    Prometheus reads vLLM's own series from vLLM, so this is for what vLLM does not export.
+    """
+
+    key: str
+    unit: str = ""  # one of Prometheus' base units; "": none
+    help: str = ""  # "": the field's words
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +61,8 @@ class Series:
     where: tuple[str, str] = ("", "")  # only the lines with this label
     by: str = ""  # kept apart by this label instead of added up
     words: str = ""  # what a field of ServerSample has
+    live: bool = False  # the live page draws it: a gauge of requests
+    exported: Exported | None = None
 
     def names(self) -> tuple[tuple[str, ...], ...]:
         """Return the names that lines may begin with, a tuple for each spelling."""
@@ -74,40 +90,34 @@ def renamed(new: str, since: str, old: str, until: str) -> Spellings:
     return Spelling(new, since), Spelling(old, until=until)
 
 
-def gauge(
+def _field(
+    kind: Kind,
     name: str | Spellings,
     words: str,
     *,
     since: str = "",
     over: Combine = fsum,
     where: tuple[str, str] = ("", ""),
+    live: bool = False,
+    exported: Exported | None = None,
 ) -> Any:
-    """A field that is read from a gauge; NaN: not reported. `since`: the first vLLM with it."""
-    row = Series("", "gauge", _spellings(name, since), over, where, words=words)
+    """A field of ServerSample, and all that is made of it; NaN: not reported.
+
+    `since`: the first vLLM with the series.
+    """
+    spellings = same_name(name, since) if isinstance(name, str) else name
+    row = Series("", kind, spellings, over, where, words=words, live=live, exported=exported)
     return field(default=nan, metadata={ROW: row})
 
 
-def counter(
-    name: str | Spellings,
-    words: str,
-    *,
-    since: str = "",
-    over: Combine = fsum,
-    where: tuple[str, str] = ("", ""),
-) -> Any:
-    """The same of a counter."""
-    row = Series("", "counter", _spellings(name, since), over, where, words=words)
-    return field(default=nan, metadata={ROW: row})
+gauge = partial(_field, "gauge")
+counter = partial(_field, "counter")
 
 
 def counter_by(label: str, name: str, words: str) -> Any:
     """A field with a counter's value for each value of a label."""
     row = Series("", "counter", same_name(name), by=label, words=words)
     return field(default_factory=dict, metadata={ROW: row})
-
-
-def _spellings(name: str | Spellings, since: str) -> Spellings:
-    return same_name(name, since) if isinstance(name, str) else name
 
 
 def series_of(sample: Any) -> tuple[Series, ...]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from harness.core.states import Status
 from harness.diagnosis.server_window import load_shares
 from harness.memory.cards import GPUS
+from harness.metrics.level_figures import ServerFigures
 from harness.metrics.metrics import HEADLINES, LATENCIES, SCHEDULED
 from harness.metrics.numbers import (
     UNKNOWN,
@@ -25,6 +26,7 @@ from harness.metrics.numbers import (
     format_number,
     format_rounded,
 )
+from harness.metrics.server_summary import SHARE, Summary, summaries
 from harness.report.report_data import ReportData, as_mapping, knee_figures
 
 if TYPE_CHECKING:
@@ -179,25 +181,23 @@ def _share(value: Any) -> str:
 
 
 # Columns for what only some servers report: shown if a level has the figure.
-EXTRAS: Final[dict[str, tuple[str, Callable[[float], str]]]] = {
-    "Drafts accepted": ("spec_acceptance", _share),
-    "Tokens per draft": ("spec_accepted_length", format_number),
-    "Prompt tokens cached": ("prompt_cached_share", _share),
-    "Found in an external cache": ("external_hit_share", _share),
-    "Fetching KV": ("kv_fetching_mean", format_number),
-    "Preemptions per request": ("preemptions_per_request", format_number),
-    "Rejected at admission": ("admission_rejections", format_number),
-    "TFLOP/s": ("flops_per_s", lambda x: format_number(x / 1e12)),
-    "Memory GB/s": ("memory_bytes_per_s", lambda x: format_number(x / 1e9)),
+EXTRAS: Final = {
+    name: summary for name, summary in summaries(ServerFigures).items() if summary.column
 }
+
+
+def _extra_cell(summary: Summary, value: float) -> str:
+    if summary.how == SHARE:
+        return _share(value)
+    return format_number(value / summary.column_unit)
 
 
 def _extras(facts: ReportData, level: Level) -> Row:
     """The EXTRAS that any level has; MFU and MBU over the data sheet's peaks of a known GPU."""
     row = {}
-    for head, (name, show) in EXTRAS.items():
+    for name, summary in EXTRAS.items():
         if any(getattr(other.server, name) > 0 for other in facts.levels):
-            row[head] = show(getattr(level.server, name))
+            row[summary.column] = _extra_cell(summary, getattr(level.server, name))
     if any(other.prefix for other in facts.levels):  # by the server, and as the plan has it
         hits = level.prefix
         row["Prefix hits, tokens"] = UNKNOWN

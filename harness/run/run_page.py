@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from harness.core.states import WORST_FIRST, Decision, Status
 from harness.core.typed_json import to_json
 from harness.drill.controller import DrillController
-from harness.export.live_state import DRILLED, LiveState, slo_facts, state_facts
+from harness.export.live_state import DRILLED, SERVER_LINES, LiveState, slo_facts, state_facts
 from harness.export.live_tables import LiveTables
 from harness.export.run_series import RunSeries
 from harness.metrics.metrics import FIRST_TOKENS, HEADLINES
@@ -193,13 +193,11 @@ class RunPage:
         tokens_per_s = round((n_tokens - self._tokens) / seconds, 1)
         self._at_ns = now_ns
         self._tokens = n_tokens
-        server = controller.server
-        queues = (nan, nan) if server is None else (server.running, server.waiting)
         return [
             _since_s(now_ns, controller),
             running_users,
             tokens_per_s,
-            *(None if isnan(figure) else int(figure) for figure in queues),
+            *requests_at(controller.server),
             *self.recent.look(),
         ]
 
@@ -262,6 +260,14 @@ class RunPage:
 def _since_s(at_ns: int, controller: KneeController) -> float:
     """Seconds since the run began, as the page has them."""
     return round((at_ns - controller.began_ns) / SECOND, 1)
+
+
+def requests_at(sample: ServerSample | None) -> list[int | None]:
+    """The figures of SERVER_LINES; None: not known."""
+    if sample is None:
+        return [None for _ in SERVER_LINES]
+    gauges = [getattr(sample, name) for name in SERVER_LINES]
+    return [None if isnan(requests) else int(requests) for requests in gauges]
 
 
 def _level_in_progress(controller: KneeController, now_ns: int, confirm_ns: int) -> dict[str, Any]:

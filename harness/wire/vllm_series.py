@@ -40,7 +40,7 @@ HISTOGRAMS: Final = (
         "computed_tokens", "histogram", same_name("vllm:request_prefill_kv_computed_tokens", "0.15")
     ),
 )
-SERIES: Final = (*series_of(ServerSample), *HISTOGRAMS)
+SERIES: Final = (*(row for row in series_of(ServerSample) if row.spellings), *HISTOGRAMS)
 # What newer versions write and nothing here uses, and why.
 NOT_READ: Final = {
     "vllm:prompt_tokens_cached_by_source": "0.33: where a hit came from (device, host, disk, ...); "

@@ -19,9 +19,6 @@ const KIND = { pass: "good", met: "good", fail: "bad", missed: "bad" };
 const charts = {
   users: new Chart({ title: "Users", unit: "concurrent requests", lines: [{ name: "users", color: "--ink", value: at("users") }] }),
   tokens: new Chart({ title: "Throughput", unit: "output tokens/s", lines: [{ name: "tokens/s", color: "--blue", value: at("tokens_per_s") }] }),
-  server: new Chart({ title: "On the server", unit: "requests", lines: [
-    { name: "running", color: "--blue", value: at("running") },
-    { name: "waiting", color: "--red", dash: "5 3", value: at("waiting") }] }),
 };
 const searchKeys = legend(
   { name: "level passed", color: "--blue", kind: "good" }, { name: "failed", color: "--red", kind: "bad" },
@@ -36,6 +33,13 @@ function addLatencies(rows) {
   }
   $("plots").prepend(...Object.values(latencies).map((chart) => chart.node));
   $("by-level").append(...Object.values(levels).map((chart) => chart.node));
+}
+
+const STYLES = [{ color: "--blue" }, { color: "--red", dash: "5 3" }, { color: "--gold", dash: "3 3" }, { color: "--green" }];
+function addServer(names) {
+  const lines = names.map((key, i) => ({ name: key.replaceAll("_", " "), ...STYLES[i % STYLES.length], value: at(key) }));
+  charts.server = new Chart({ title: "On the server", unit: "requests", lines });
+  $("plots").append(charts.server.node);
 }
 
 function text(node, words) { if (node.textContent !== words) node.textContent = words; }
@@ -196,7 +200,10 @@ function take(news) {
   if (news.facts) {
     const before = page.facts;
     page.facts = news.facts;
-    if (!headlines.length) addLatencies(news.facts.latencies);
+    if (!charts.server) {
+      addLatencies(news.facts.latencies);
+      addServer(news.facts.server_lines);
+    }
     page.column = Object.fromEntries(news.facts.columns.map((name, place) => [name, place]));
     showState(page.facts);
     showAbout(page.facts);
