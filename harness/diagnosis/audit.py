@@ -45,6 +45,8 @@ def apply_littles_law(table: RecordTable, window: Window) -> Little:
     """Little's law for one level: a closed loop keeps every user busy, or thinking as planned."""
     start_ns = window.settled_ns
     end_ns = window.end_ns
+    # X and R are of what ended in the window: requests that were under way when it began stand for
+    # those that are when it ends.
     in_window = (table.done_ns >= start_ns) & (table.done_ns <= end_ns)
     ended = in_window & ~table.is_open
     response_s = 0.0  # R, mean
@@ -101,6 +103,7 @@ def arrivals_between(window: Window, samples: Sequence[ServerSample]) -> Arrival
     if scrapes is None:
         return ArrivalCounter(0, -1)
     first, last = scrapes
+    # What came by the first scrape is in its counter already.
     return ArrivalCounter(first.at_ns + 1, last.at_ns)
 
 

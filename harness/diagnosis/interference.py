@@ -180,6 +180,7 @@ def arrival_figures(table: RecordTable, start_ns: int, end_ns: int) -> ArrivalFi
         return ArrivalFigures()
     bin_s = max(MIN_BIN_S, MIN_PER_BIN * seconds / len(sent_ns))
     bins = max(int(seconds / bin_s), 1)
+    # The variance of so few counts says nothing.
     if bins < MIN_GAPS // 2:
         return ArrivalFigures()
     bin_of_each = (sent_ns - start_ns) // int(bin_s * SECOND)
