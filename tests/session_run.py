@@ -4,7 +4,7 @@
 
 LEVELS is a JSON list of users, one per tick; the run is done after the last one. With the option
 `patient` each level is kept until it is seen, so nothing depends on how fast this machine is. With
-`missing` the workers' heartbeats seem to be late when the session begins. The first line printed is
+`late` the workers' heartbeats seem to be late when the session begins. The first line printed is
 `ready` and the pids of the load processes.
 """
 
@@ -17,7 +17,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from locust.runners import STATE_MISSING
+from locust.runners import STATE_MISSING, MasterRunner
 
 from harness.load.arrivals import LoadTarget
 from harness.load.workloads import WORKLOADS
@@ -86,6 +86,29 @@ class Patient(Script):
         return LoadTarget(users, float(max(users, 1)), not left or len(self.running) > self.MOST)
 
 
+class Late(Script):
+    """The workers' heartbeats are late, and at the first tick another message of theirs comes."""
+
+    def __init__(self, levels: list[int], runner: MasterRunner) -> None:
+        super().__init__(levels)
+        self.runner = runner
+        self.miss_workers()
+
+    def miss_workers(self) -> None:
+        """As Locust does; it hears of them again when their next heartbeat comes."""
+        for client in self.runner.clients.all:
+            client.state = STATE_MISSING
+
+    def tick(
+        self, now_ns: int, running_users: int, server: ServerSample | None, known_ns: int
+    ) -> LoadTarget:
+        """The next level."""
+        if not self.running:
+            self.miss_workers()
+            self.runner.check_stopped()  # as after each message: without workers, it has stopped
+        return super().tick(now_ns, running_users, server, known_ns)
+
+
 class Keep:
     """A sink that keeps whole records, and says once that each load process has sent some."""
 
@@ -152,21 +175,26 @@ def main() -> None:
     more = json.loads(sys.argv[4]) if len(sys.argv) > 4 else {}
     drain_ns = more.pop("drain_ns", 20_000_000_000)
     ui_port, patient = more.pop("ui_port", None), more.pop("patient", False)
-    missing = more.pop("missing", False)
+    late = more.pop("late", False)
     work = WORKLOADS["chat"].sized(32, more.pop("output_tokens", 30))
     options = prepare(DriveOptions(url, "", work, processes=processes))
-    script, keep = Patient(levels) if patient else Script(levels), Keep()
+    keep = Keep()
     options = replace(options, **more)
     with contextlib.ExitStack() as stack:
         load = stack.enter_context(child_processes(options))
+        script: Script
+        if late:
+            script = Late(levels, load.runner)
+        elif patient:
+            script = Patient(levels)
+        else:
+            script = Script(levels)
         sinks: list[RecordSink] = [keep, script.ledger]
         if ui_port is not None:
             view = stack.enter_context(RunPage("run"))
             view.serve(load, ui_port)
             sinks.append(view.live.counts)
         session = keep.session = Session(load, options, script, sinks, drain_ns=drain_ns)
-        for client in load.runner.clients.all if missing else ():
-            client.state = STATE_MISSING
         told = summary(session, script, keep)
     sys.stdout.write(json.dumps(told) + "\n")
 
