@@ -67,11 +67,9 @@ NEEDS: Final[dict[str, Callable[[], str]]] = {
 }
 # What `.ci/run` found that it cannot install on this machine, by mark.
 CANNOT_HAVE: Final = os.environ.get("HARNESS_CANNOT_HAVE", "").split()
-# One worker runs all that share a stack, a server or a browser, in order, and begins with them:
-# these rows take longest. Then come tests that take long by themselves; the shortest are last, so
-# that all workers end at about the same time.
-SHARED: Final = ("docker", "vllm", "browser")
-FIRST: Final = (*SHARED, "long", "realtime", "process")
+# Tests that take longest come first, and the shortest are last, so that all workers end at about
+# the same time. One worker runs all that share a stack, a server or a browser.
+FIRST: Final = ("docker", "vllm", "browser", "long", "realtime", "process")
 
 
 def has(item: pytest.Item, mark: str) -> bool:
@@ -93,9 +91,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         raise pytest.UsageError(message)
     items.sort(key=rank)
     for item in items:
-        for mark in SHARED:
-            if has(item, mark):
-                item.add_marker(pytest.mark.xdist_group(mark))
+        if "vllm" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("vllm"))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -202,10 +199,18 @@ def figure(record_property: Callable[[str, object], None]) -> Callable[[str], No
 
 
 @pytest.fixture(scope="session")
-def vllm() -> Generator[Callable[[str], str], None, None]:
-    """Gives the URL of a real server by its name; each is started once."""
+def vllm_servers() -> Generator[Callable[[str], str], None, None]:
     with real_vllm.servers() as server:
         yield server
+
+
+@pytest.fixture
+def vllm(
+    vllm_servers: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], str]:
+    """Gives the URL of a real server by its name; each is started once. Its key is set."""
+    monkeypatch.setenv("VLLM_API_KEY", real_vllm.KEY)
+    return vllm_servers
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

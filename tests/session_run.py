@@ -15,6 +15,7 @@ import json
 import sys
 from collections import Counter
 from dataclasses import replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from locust.runners import STATE_MISSING, MasterRunner
@@ -142,13 +143,8 @@ def summary(session: Session, script: Script, keep: Keep) -> dict[str, Any]:
     """Run, then say what there is."""
     ended = session.run()
     stats = session.load.environment.stats.total
-    in_flight = 0
-    most = 0
-    for _, change in sorted(
-        [(r.sent_ns, 1) for r in keep.records] + [(r.done_ns, -1) for r in keep.records]
-    ):
-        in_flight += change
-        most = max(most, in_flight)
+    records = sorted(keep.records, key=lambda record: record.sent_ns)
+    known = [(known_ns, then, script.seen(known_ns)) for known_ns, then in script.known]
     return {
         "interrupted": ended.interrupted,
         "invalid": ended.invalid,
@@ -156,17 +152,25 @@ def summary(session: Session, script: Script, keep: Keep) -> dict[str, Any]:
         "figures": ended.figures,
         "running": script.running,
         "reached": script.reached if isinstance(script, Patient) else [],
-        "known": [(known_ns, then, script.seen(known_ns)) for known_ns, then in script.known],
+        "known": known,
         "samples": sum(sample is not None for sample in script.samples),
-        "outcomes": Counter(record.outcome.value for record in keep.records),
-        "keys": sorted(record.key for record in keep.records),
-        "tokens": sum(sum(record.tokens) for record in keep.records),
-        "most_in_flight": most,
+        "outcomes": Counter(record.outcome.value for record in records),
+        "keys": sorted(record.key for record in records),
+        "tokens": sum(sum(record.tokens) for record in records),
+        "most_in_flight": most_in_flight(records),
         "closed": keep.closed,
         "locust_requests": stats.num_requests,
         "locust_failures": stats.num_failures,
-        "first_sent_ns": [r.sent_ns for r in sorted(keep.records, key=lambda r: r.sent_ns)[:8]],
+        "first_sent_ns": [record.sent_ns for record in records[:8]],
     }
+
+
+def most_in_flight(records: list[RequestRecord]) -> int:
+    """At any instant."""
+    begins = [(record.sent_ns, 1) for record in records]
+    ends = [(record.done_ns, -1) for record in records]
+    changes = [change for _, change in sorted(begins + ends)]
+    return max(accumulate(changes), default=0)
 
 
 def main() -> None:

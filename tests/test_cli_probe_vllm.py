@@ -6,6 +6,7 @@ from math import isnan
 from typing import TYPE_CHECKING
 
 import pytest
+import real_vllm
 from prometheus_tools import lines_of
 
 from harness.errors import ServerUnreachable
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 @pytest.mark.vllm
 def test_real_vllm(vllm: Callable[[str], str]) -> None:
     """All that vLLM offers is found on both APIs, its 401 is understood, and it can be exported."""
-    address = Address.parse(vllm("few KV blocks"))
+    address = Address.parse(vllm("speculating"))
 
     def sample() -> ServerSample:
         found = server_sample(fetch(TargetAccess(address), "/metrics").body, 0)
@@ -37,8 +38,8 @@ def test_real_vllm(vllm: Callable[[str], str]) -> None:
 
     before = sample()
     for api in ("chat", "completions"):
-        got = probe(TargetAccess(address, api_key="k"), api)
-        assert (got.model, got.max_model_len, got.version[:2]) == ("m", 1024, "0.")
+        got = probe(TargetAccess(address, api_key=real_vllm.KEY), api)
+        assert (got.model, got.max_model_len, got.version[:2]) == ("m", 32768, "0.")
         assert got.fixed_length
         assert got.continuous_usage
         assert got.final_usage
@@ -47,20 +48,19 @@ def test_real_vllm(vllm: Callable[[str], str]) -> None:
         assert got.cache["kv_tokens"] == got.cache["kv_blocks"] * got.cache["block_size"]
     after = sample()
     missing = [name for name in NUMBER_FIELDS if isnan(getattr(after, name))]
-    missing = [name for name in missing if not name.startswith("spec_")]  # it does not speculate
     # the first is new in 0.33, the others no page says
     assert missing == ["kv_fetching", "api_threads", "engine_cpu_s", "took_ns"]
     assert set(after.histograms) == {row.key for row in SERIES if row.kind == "histogram"}
     # the probe's own two
     assert after.finished["length"] - before.finished.get("length", 0) == 2
-    target = TargetReader(TargetAccess(address), {"max_num_seqs": 32})
+    target = TargetReader(TargetAccess(address), {"max_num_seqs": 4})
     target.read()
     target.close()
     page = lines_of(render_page(target, GpuReader(GpuReadings("none"))))
     tokens = page["harness_server_kv_tokens", ()]
     assert tokens == page["harness_server_kv_free_tokens", ()] == got.cache["kv_tokens"]
-    assert page["harness_server_max_num_seqs", (("source", "given"),)] == 32
-    assert page["harness_server_slots_free", ()] == 32
+    assert page["harness_server_max_num_seqs", (("source", "given"),)] == 4
+    assert page["harness_server_slots_free", ()] == 4
     assert page["harness_engine_cpu_seconds_total", ()] > 0
     with pytest.raises(ServerUnreachable, match="the key in VLLM_API_KEY was refused"):
         probe(TargetAccess(address, api_key="x", key_source="VLLM_API_KEY"), "chat")

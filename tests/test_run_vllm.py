@@ -107,15 +107,11 @@ def test_the_planted_knee_of_a_real_vllm(
 @pytest.mark.vllm
 @pytest.mark.realtime
 def test_a_real_vllm_with_too_few_kv_blocks(
-    vllm: Callable[[str], str],
-    tmp_path: Path,
-    figure: Callable[[str], None],
-    monkeypatch: pytest.MonkeyPatch,
+    vllm: Callable[[str], str], tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
     """Requests wait for blocks while slots are free: the KV cache is named, not the slots."""
     traffic = ("--prompt-tokens", "32", "--output-tokens", "96", "--quiet")
     url = vllm("few KV blocks")
-    monkeypatch.setenv("VLLM_API_KEY", "k")
     slo = warmed(url, 4, tmp_path / "w", traffic)
     out = tmp_path / "run"
     done = harness(

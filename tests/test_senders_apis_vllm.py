@@ -34,7 +34,7 @@ def test_all_apis_of_one_server(vllm: Callable[[str], str]) -> None:
     from harness.senders.driver import Driver  # noqa: PLC0415
     from harness.senders.prepare import prepare  # noqa: PLC0415
 
-    url = vllm("16 slots")
+    url = vllm("speculating")
     found, ended, lengths = {}, {}, {}
     for api in API_PATHS:
         sent = WORKLOADS["fixed"].through(api, exact=True).sized(48, TOKENS)

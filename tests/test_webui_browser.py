@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser, Page
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 # Two batch slots, answers of 0.2 s: from three users on, one waits for another's end. First tokens
 # come after 20 ms or after 200: a client that is late beside other tests can tell that from 100.
 OPTIONS = (
