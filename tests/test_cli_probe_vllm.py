@@ -26,33 +26,49 @@ if TYPE_CHECKING:
     from harness.records.samples import ServerSample
 
 
+@pytest.fixture
+def address(vllm: Callable[[str], str]) -> Address:
+    """Of a server that asks for a key."""
+    return Address.parse(vllm("speculating"))
+
+
+def sample(address: Address) -> ServerSample:
+    """What its metrics say, for which it wants no key."""
+    found = server_sample(fetch(TargetAccess(address), "/metrics").body, 0)
+    assert found is not None
+    return found
+
+
 @pytest.mark.vllm
-def test_real_vllm(vllm: Callable[[str], str]) -> None:
-    """All that vLLM offers is found on both APIs, its 401 is understood, and it can be exported."""
-    address = Address.parse(vllm("speculating"))
+@pytest.mark.parametrize("api", ["chat", "completions"])
+def test_all_that_it_offers_is_found(api: str, address: Address) -> None:
+    """By one request."""
+    before = sample(address)
+    got = probe(TargetAccess(address, api_key=real_vllm.KEY), api)
+    assert (got.model, got.max_model_len, got.version[:2]) == ("m", 32768, "0.")
+    assert got.fixed_length
+    assert got.continuous_usage
+    assert got.final_usage
+    assert (got.tokenize, got.metrics) == (True, True)
+    assert (got.flags, got.cache["engines"]) == ({}, 1)  # flags: in development mode only
+    assert got.cache["kv_tokens"] == got.cache["kv_blocks"] * got.cache["block_size"]
+    assert sample(address).finished["length"] - before.finished.get("length", 0) == 1
 
-    def sample() -> ServerSample:
-        found = server_sample(fetch(TargetAccess(address), "/metrics").body, 0)
-        assert found is not None
-        return found
 
-    before = sample()
-    for api in ("chat", "completions"):
-        got = probe(TargetAccess(address, api_key=real_vllm.KEY), api)
-        assert (got.model, got.max_model_len, got.version[:2]) == ("m", 32768, "0.")
-        assert got.fixed_length
-        assert got.continuous_usage
-        assert got.final_usage
-        assert (got.tokenize, got.metrics) == (True, True)
-        assert (got.flags, got.cache["engines"]) == ({}, 1)  # flags: in development mode only
-        assert got.cache["kv_tokens"] == got.cache["kv_blocks"] * got.cache["block_size"]
-    after = sample()
-    missing = [name for name in NUMBER_FIELDS if isnan(getattr(after, name))]
+@pytest.mark.vllm
+def test_its_metrics_are_all_known(address: Address) -> None:
+    """But what no page of this vLLM says."""
+    found = sample(address)
+    missing = [name for name in NUMBER_FIELDS if isnan(getattr(found, name))]
     # the first is new in 0.33, the others no page says
     assert missing == ["kv_fetching", "api_threads", "engine_cpu_s", "took_ns"]
-    assert set(after.histograms) == {row.key for row in SERIES if row.kind == "histogram"}
-    # the probe's own two
-    assert after.finished["length"] - before.finished.get("length", 0) == 2
+    assert set(found.histograms) == {row.key for row in SERIES if row.kind == "histogram"}
+
+
+@pytest.mark.vllm
+def test_it_can_be_exported(address: Address) -> None:
+    """Nothing runs: its KV cache and all of its slots are free."""
+    got = probe(TargetAccess(address, api_key=real_vllm.KEY), "chat")
     target = TargetReader(TargetAccess(address), {"max_num_seqs": 4})
     target.read()
     target.close()
@@ -62,5 +78,11 @@ def test_real_vllm(vllm: Callable[[str], str]) -> None:
     assert page["harness_server_max_num_seqs", (("source", "given"),)] == 4
     assert page["harness_server_slots_free", ()] == 4
     assert page["harness_engine_cpu_seconds_total", ()] > 0
+
+
+@pytest.mark.vllm
+def test_a_wrong_key(address: Address) -> None:
+    """Its 401 is understood."""
+    access = TargetAccess(address, api_key="x", key_source="VLLM_API_KEY")
     with pytest.raises(ServerUnreachable, match="the key in VLLM_API_KEY was refused"):
-        probe(TargetAccess(address, api_key="x", key_source="VLLM_API_KEY"), "chat")
+        probe(access, "chat")
