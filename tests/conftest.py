@@ -65,8 +65,6 @@ NEEDS: Final[dict[str, Callable[[], str]]] = {
     "browser": cache(browser_run.missing),
     "npm": cache(npm_missing),
 }
-# What `.ci/run` found that it cannot install on this machine, by mark.
-CANNOT_HAVE: Final = os.environ.get("HARNESS_CANNOT_HAVE", "").split()
 # Tests that take longest come first, and the shortest are last, so that all workers end at about
 # the same time. One worker runs all that share a stack, a server or a browser.
 FIRST: Final = ("docker", "vllm", "browser", "long", "realtime", "process")
@@ -160,28 +158,25 @@ def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] 
     return (AGAIN, "A", "AGAIN") if report.outcome == AGAIN else None
 
 
-def excused(item: pytest.Item) -> bool:
-    """Whether what it needs cannot be had on this machine: `.ci/run` has tried."""
-    return any(has(item, mark) for mark in CANNOT_HAVE)
+def forbid_a_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """In CI it is a failure: `.ci/run` leaves out what cannot be had on its machine."""
+    if IN_CI and report.skipped and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped in CI: {report.longrepr}"
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
-    """In CI a skip is a failure, except where it is excused."""
+def pytest_runtest_makereport() -> Generator[None, Any, Any]:
     report = yield
-    if IN_CI and report.skipped and not hasattr(report, "wasxfail") and not excused(item):
-        report.outcome = "failed"
-        report.longrepr = f"skipped in CI: {report.longrepr}"
+    forbid_a_skip(report)
     return report
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report() -> Generator[None, Any, Any]:
-    """The same for a whole file, as `pytest.importorskip` skips it."""
+    """For a whole file, as `pytest.importorskip` skips it."""
     report = yield
-    if IN_CI and report.skipped:
-        report.outcome = "failed"
-        report.longrepr = f"skipped in CI: {report.longrepr}"
+    forbid_a_skip(report)
     return report
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -30,31 +31,20 @@ ENVIRONMENT = {
     "DO_NOT_TRACK": "1",
 }
 KEY: Final = "k"  # what every server asks for under /v1
-SERVERS: Final[dict[str, tuple[str, ...]]] = {
+SERVERS: Final = {
     # For tests that may run beside others. At temperature 0 a model of random weights soon repeats
     # itself, which n-grams predict; /inference/v1/generate is there only with --enable-scale-out.
-    "speculating": (
-        "--max-num-seqs",
-        "4",
-        "--enable-scale-out",
-        "--override-generation-config",
-        '{"temperature": 0}',
-        "--speculative-config",
-        '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}',
-    ),
+    "speculating": """
+        --max-num-seqs 4 --enable-scale-out --override-generation-config '{"temperature": 0}'
+        --speculative-config
+            '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}'
+    """,
     # The others are for those that measure.
-    "16 slots": ("--max-num-seqs", "16"),
+    "16 slots": "--max-num-seqs 16",
     # 32 blocks of 32 tokens: about eight requests of 32 + 96 tokens, where 32 slots are free
-    "few KV blocks": (
-        "--max-num-seqs",
-        "32",
-        "--block-size",
-        "32",
-        "--num-gpu-blocks-override",
-        "33",
-        "--max-model-len",
-        "1024",
-    ),
+    "few KV blocks": """
+        --max-num-seqs 32 --block-size 32 --num-gpu-blocks-override 33 --max-model-len 1024
+    """,
 }
 YIELDS: Final = 10  # the `nice` of a server that is ready
 
@@ -68,6 +58,11 @@ parser = FlexibleArgumentParser()
 add_cli_args(parser)
 for flags in map(json.loads, sys.stdin):
     main(parser.parse_args(flags))
+"""
+BENCH_FLAGS: Final = f"""
+    --model m --tokenizer {HOME / "tiny"} --dataset-name random --ignore-eos
+    --percentile-metrics ttft,tpot,itl,e2el --metric-percentiles 50,99
+    --disable-tqdm --save-result --save-detailed
 """
 
 
@@ -110,34 +105,10 @@ def bench_serve(
     Fails with it.
     """
     results = [folder / f"bench-{number}.json" for number in range(len(runs))]
-    commands = [
-        json.dumps(
-            [
-                "--base-url",
-                url,
-                "--model",
-                "m",
-                "--tokenizer",
-                str(HOME / "tiny"),
-                "--dataset-name",
-                "random",
-                "--ignore-eos",
-                "--percentile-metrics",
-                "ttft,tpot,itl,e2el",
-                "--metric-percentiles",
-                "50,99",
-                "--disable-tqdm",
-                "--save-result",
-                "--save-detailed",
-                "--result-dir",
-                str(folder),
-                "--result-filename",
-                result.name,
-                *flags,
-            ]
-        )
-        for result, flags in zip(results, runs, strict=True)
-    ]
+    commands = []
+    for result, flags in zip(results, runs, strict=True):
+        to = ("--base-url", url, "--result-dir", str(folder), "--result-filename", result.name)
+        commands.append(json.dumps([*shlex.split(BENCH_FLAGS), *to, *flags]))
     _, err = tool.communicate("\n".join(commands), timeout=300)
     assert tool.returncode == 0, err[-2000:]
     return [json.loads(result.read_text()) for result in results]
@@ -151,7 +122,7 @@ def start_options() -> StartOptions:
 @contextlib.contextmanager
 def _served(name: str) -> Iterator[str]:
     """The URL of one of SERVERS, as the product starts it; fails with the log's end."""
-    flags = ["--max-model-len", "32768", "--served-model-name", "m", *SERVERS[name]]
+    flags = shlex.split(f"--max-model-len 32768 --served-model-name m {SERVERS[name]}")
     with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:
         for variable, value in (ENVIRONMENT | {"VLLM_API_KEY": KEY}).items():
             patch.setenv(variable, value)

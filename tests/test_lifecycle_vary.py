@@ -19,7 +19,7 @@ import real_vllm
 import report_example
 from report_example import Server
 from report_folder import begin, load, measured
-from study_process import alive, descendants, harness, lines, send, started, wait_for
+from study_process import alive, descendants, harness, lines, started, wait_for
 from study_process import load as json_of
 
 from harness.cli.app import main
@@ -533,7 +533,7 @@ def test_ctrl_c(moment: str, number: int, tmp_path: Path) -> None:
     ) as process:
         wait_for(lambda: MOMENTS[moment](process.pid, out))
         family = descendants(process.pid)
-        send(process.pid, number)
+        os.kill(process.pid, number)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert alive(family) == []

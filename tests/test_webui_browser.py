@@ -6,12 +6,12 @@ One Locust, one engine and one browser serve the whole file, in the order of a w
 from __future__ import annotations
 
 import json
+import os
 import signal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from browser_run import CONTRAST, Visit, browser, locust, until
-from study_process import send
 
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
@@ -238,7 +238,7 @@ def test_the_server_dies(day: Day) -> None:
     """The page says that the target failed, and the run folder is whole."""
     with start_engine(SEATS) as engine:
         page, folder = begun(day, host=engine.url, output_tokens=LONG)
-        send(engine.pid, signal.SIGKILL)
+        os.kill(engine.pid, signal.SIGKILL)
         wait_for_badge(page, "server failed")
     assert "The server failed under load" in page.locator("#sentence").inner_text()
     assert (folder / "report.html").exists()
