@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from harness.core.run_kinds import kind_of
 from harness.metrics.result import Latency, Level
 from harness.records.samples import GpuSample
 from harness.report.remarks import idle_gpu_sentence, sweet_spot_sentence
@@ -59,7 +60,7 @@ def test_sweet_spot_sentence(levels: list[Level], command: str, is_rate: bool, w
     facts = SimpleNamespace(
         used=levels,
         is_rate=is_rate,
-        result=SimpleNamespace(command=command),
+        kind=kind_of(command),
         who="user",
         slos=(),
         level_text=lambda load, one: f"{load} {one or 'request'}s",

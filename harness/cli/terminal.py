@@ -59,7 +59,7 @@ class _TerminalView:
     def __init__(self, live: LiveTerminal, wanted: Wanted) -> None:
         self.live = live
         self.wanted = wanted
-        self.view = TerminalPanel(title=f"vllm-harness {wanted.kind}")
+        self.view = TerminalPanel(title=f"vllm-harness {wanted.kind.name}")
         self._recent_ns = MAX_RECENT_NS
 
     def show(self, experiment: Experiment, now_ns: int, running_users: int) -> None:

@@ -1,1 +1,1 @@
-"""Layer 2, pure: what every folder may need: states, typed JSON, timeouts, parsers of values."""
+"""Layer 2, pure, for every folder: kinds of run, states, typed JSON, timeouts, value parsers."""

@@ -14,6 +14,7 @@ from harness.metrics.slo import Slo
 from harness.units import MS
 
 if TYPE_CHECKING:
+    from harness.core.run_kinds import RunKind
     from harness.core.states import Status
     from harness.metrics.token_gaps import WindowGaps
     from harness.records.folder_reader import Run
@@ -30,6 +31,10 @@ class ReportData:
     @property
     def status(self) -> Status:
         return self.result.status
+
+    @property
+    def kind(self) -> type[RunKind]:
+        return self.result.kind
 
     @property
     def searched(self) -> bool:
@@ -56,7 +61,7 @@ class ReportData:
 
     @cached_property
     def slos(self) -> tuple[Slo, ...]:
-        if self.result.command == "drill":  # judged over spans of their own, so no level's
+        if self.kind.has_phases:  # judged over spans of their own, so no level's
             return tuple(map(Slo.parse, self.config.get("slos") or ()))
         return tuple(Slo.parse(result.slo) for result in self.result.slos)
 

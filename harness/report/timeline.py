@@ -37,7 +37,7 @@ def timeline_chart(facts: ReportData) -> str:
         return ""
     zero = min(begins)
     kv = [(sample.at_ns, 100 * sample.kv_usage) for sample in samples]
-    below = _p95_ttft(facts) if facts.result.command == "drill" else {}
+    below = _p95_ttft(facts) if facts.kind.has_phases else {}
     below |= {"KV cache in use, %": (kv, 105.0)} | _gpus(facts)
     below = {title: panel for title, panel in below.items() if any(y == y for _, y in panel[0])}  # noqa: PLR0124 - NaN
     ratios = (5, *[2] * len(below))

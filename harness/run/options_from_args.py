@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from harness.core.run_kinds import kind_of
 from harness.core.timeouts import Timeouts
 from harness.errors import ConfigError
 from harness.load.lengths import FROM_DATA
@@ -368,7 +369,7 @@ def run_options(args: argparse.Namespace, command: str) -> Wanted:
         duration_ns = 0
     default_repeats = 3 if batch else 1  # three: the fewest that show how much they vary
     return wanted_levels(
-        command,
+        kind_of(command),
         target_options(args),
         replace(load, batch=batch),
         output_options(args, command),

@@ -56,7 +56,7 @@ def _ended(experiment: Experiment, window: Window, n_open: int) -> EndedLevel:
     table = requests_in_window(ledger.look(start_ns, horizon_ns).table, window)
     # A search keeps all tokens of its levels; other runs forget old ones.
     tokens_from_ns = start_ns
-    if experiment.wanted.kind != "knee":
+    if not experiment.wanted.kind.searches:
         tokens_from_ns = max(start_ns, end_ns - MAX_WINDOW_NS, ledger.tokens_from_ns)
     tokens = WindowTokens(table, (min(tokens_from_ns, end_ns), end_ns))
     records = ledger.look(tokens_from_ns, horizon_ns)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from math import inf, nan
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from harness.core.states import WORST_FIRST, Status, Verdict
 from harness.metrics.result import Level, Result, SloResult
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from harness.search.decide import SloCounts
     from harness.search.level_state import ChooseNext, HeldLevel
     from harness.search.replay import LevelTokenStats, RunTokenStats
-
-LOCUST: Final = "locust"  # the kind of a run by `vllm-harness locust`
-DRILL: Final = "drill"
 
 
 def in_turn(holds: Sequence[Hold]) -> ChooseNext:
@@ -72,7 +69,7 @@ def _status_without_slos(base: Result, levels: Sequence[Level], ended: str) -> S
         return Status.target_failed
     if _none_usable(base, levels):
         return Status.invalid
-    if base.command == DRILL or _all_usable(levels):  # a drill judges its expectations one by one
+    if base.kind.has_phases or _all_usable(levels):  # a drill judges its expectations one by one
         return Status.measured
     return Status.inconclusive
 
