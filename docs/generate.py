@@ -7,10 +7,12 @@ import json
 import re
 import sys
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, cast
 
 from harness.capacity.alert_rules import routing_alerts, rule_file
 from harness.compat.definitions import COMPAT, INSTANTS, LINEAR_RULE, PER_WORDS
+from harness.core.run_kinds import RUN_KINDS
 from harness.core.states import Decision, Purpose, Status, Verdict
 from harness.core.typed_json import json_schema
 from harness.diagnosis.bottleneck import RULES, UNDECIDED
@@ -56,6 +58,9 @@ if TYPE_CHECKING:
     from enum import StrEnum
 
 HERE = Path(__file__).parent
+WIDTH = 130
+DUEL_BEGINS = "<!-- `make docs` writes the duel -->"
+DUEL_ENDS = "<!-- up to here -->"
 
 
 def metrics() -> str:
@@ -291,7 +296,7 @@ TABLES = "## Metrics: "  # from here on docs/exporter.md is generated; what is a
 LABEL_VALUES = {
     "decision": ", ".join(Decision),
     "gpu": "its index",
-    "kind": "knee, run, sweep, locust",
+    "kind": ", ".join(RUN_KINDS),
     "model": "the server's name for it",
     "outcome": ", ".join(o.value for o in Outcome if o is not Outcome.open),
     "part": "queue, prefill, rest",
@@ -371,8 +376,21 @@ def watched() -> str:
 
 def searches() -> str:
     """lab/results/duel.md, from what `make statistics` has stored."""
-    rows = duel.all_rows(stored("knees"), stored("duel"))
-    return duel.published(rows, known_truths())[0]
+    return told_of_searches().page
+
+
+def told_of_searches() -> duel.Published:
+    return duel.published(
+        stored("knees"), stored("duel"), stored("duel_continuous"), known_truths()
+    )
+
+
+def front_page() -> str:
+    """README.md, with a paragraph on the duel between its two comments."""
+    before, rest = (HERE.parent / "README.md").read_text().split(DUEL_BEGINS)
+    _, after = rest.split(DUEL_ENDS)
+    told = fill(told_of_searches().headline, WIDTH, break_on_hyphens=False)
+    return f"{before}{DUEL_BEGINS}\n\n{told}\n\n{DUEL_ENDS}{after}"
 
 
 def verdict() -> str:
@@ -1028,6 +1046,7 @@ PAGES = {
     "../prometheus/rules/harness_recorded.yml": recorded,
     "dashboards.md": dashboards,
     "../lab/results/duel.md": searches,
+    "../README.md": front_page,
     "../prometheus/rules/harness_routing.yml": routing,
     "../prometheus/rules/harness_watched.yml": watched,
 }

@@ -1,9 +1,10 @@
 """Our search for the knee and the field's on the same 200 simulated engines.
 
-Every search is a pure function of the levels that it holds, in simulated time: the table says how
-often each is right and what it costs in load. `make statistics NAMES=duel` asks the others (a
-quarter of an hour on two cores, only after their code or the engine has changed), `NAMES=knees`
-ours; then `make docs` writes results/duel.md. A test says which parts of the aim are met.
+Every search is a pure function of what it has seen, in simulated time: the tables say how often
+each is right and what it costs in load. `make statistics NAMES="duel duel_continuous"` asks the
+others (half an hour on two cores, only after their code or the engine has changed), `NAMES=knees`
+ours; then `make docs` writes results/duel.md and a paragraph of README. A test says which parts of
+the aim are met.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from harness.core.states import Status
 from harness.search.next_level import SearchPlan
 from harness.units import SECOND
+from lab.duel_adaptive import Settings, adaptive_row
 from lab.duel_isotonic import aiperf_smooth_isotonic
 from lab.duel_methods import (
     Answer,
@@ -27,13 +29,17 @@ from lab.duel_methods import (
     loadgen_peak,
 )
 from lab.duel_probes import Seen, Server
-from lab.duel_table import Row, aim, page, summary
+from lab.duel_table import ContinuousRow, Engines, Row, aim, headline, page, summary
 from lab.engine_configurations import configuration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from lab.duel_methods import Hold
+    from lab.engine_configurations import Configuration
+
+    # By seed and budget: the fields of a row, by search.
+    Answers = Mapping[tuple[int, float], dict[str, list[Any]]]
 
 # Seconds of load that our search took, engine by engine, when the duel was first run: they stay.
 BASELINE: Final = Path(__file__).parent / "results" / "duel_baseline.json"
@@ -65,13 +71,21 @@ METHODS: Final = {
 }
 AT_BUDGET: Final = ", at our budget"
 BUDGET_S: Final = SearchPlan(()).budget_ns / SECOND
+NEAREST: Final = "aiperf adaptive_scale"
+# In one continuous load. The steps of 5% are ours: by default no step is below ten users.
+ADAPTIVE: Final = {
+    NEAREST: Settings(),
+    NEAREST + ", steps of 5%": Settings(step_percent=5),
+}
 Rows = dict[str, dict[int, Row]]  # by search and seed
+ContinuousRows = dict[str, dict[int, ContinuousRow]]
 
 
-def ours(said: list[Any]) -> Row:
+def ours(said: list[Any]) -> ContinuousRow:
     """The product's search with its default budget, of what the statistic `knees` says."""
-    status, users, lo, hi, _, seconds, requests, levels = said
-    return Row(users, lo, hi, status == Status.found, seconds, requests, levels)
+    status, users, lo, hi, _, seconds, requests, levels, first, first_s = said
+    found = status == Status.found
+    return ContinuousRow(users, lo, hi, found, seconds, requests, levels, first, first_s)
 
 
 def theirs(server: Server, method: Method) -> Row:
@@ -124,17 +138,73 @@ def answer(seed: int, budget_s: float) -> dict[str, list[Any]]:
     return {name: list(astuple(row)) for name, row in others(seed, budget_s).items()}
 
 
-def all_rows(knees: dict[int, list[Any]], duels: dict[tuple[int, float], dict[str, Any]]) -> Rows:
+def continuous(case: Configuration, seed: int, budget_s: float) -> dict[str, ContinuousRow]:
+    """The searches in one load on any engine: each as documented, and at this budget."""
+    rows = {}
+    for name, settings in ADAPTIVE.items():
+        row = adaptive_row(case, seed, settings)
+        rows[name] = row
+        fitted = settings.within(budget_s, row.levels)
+        rows[name + AT_BUDGET] = adaptive_row(case, seed, fitted)
+    return rows
+
+
+def continuous_answer(seed: int, budget_s: float) -> dict[str, list[Any]]:
+    """On an engine of the duel, as `make statistics` stores it."""
+    rows = continuous(configuration(seed), seed, budget_s)
+    return {name: list(astuple(row)) for name, row in rows.items()}
+
+
+def rows_in_one_load(knees: Mapping[int, list[Any]], answers: Answers) -> ContinuousRows:
     """Of the stored answers: ours are those of the statistic `knees`."""
-    rows: Rows = {OURS: {seed: ours(said) for seed, said in knees.items()}}
+    rows: ContinuousRows = {OURS: {seed: ours(said) for seed, said in knees.items()}}
+    for (seed, _), found in answers.items():
+        for name, row in found.items():
+            rows.setdefault(name, {})[seed] = ContinuousRow(*row)
+    return rows
+
+
+def all_rows(one_load: ContinuousRows, duels: Answers) -> Rows:
+    """These, and of the stored answers those of searches that hold one level at a time."""
+    rows: Rows = {name: {**found} for name, found in one_load.items()}
     for (seed, _), found in duels.items():
         for name, row in found.items():
             rows.setdefault(name, {})[seed] = Row(*row)
     return rows
 
 
-def published(rows: Rows, truths: Mapping[int, int]) -> tuple[str, list[tuple[str, bool]]]:
-    """results/duel.md, and each part of the aim with whether it is met; `truths`: by seed."""
-    table = {name: summary(found, truths) for name, found in rows.items()}
+def engine_set(
+    name: str,
+    rows: ContinuousRows,
+    truths: Mapping[int, int],
+    case_of: Callable[[int], Configuration] = configuration,
+) -> Engines:
+    """Engines by their seeds, with what the searches in one load found on them."""
+    slos = {seed: case_of(seed).slos[0] for seed in rows[OURS]}
+    return Engines(name, rows, truths, {seed: slo.metric for seed, slo in slos.items()})
+
+
+@dataclass(frozen=True)
+class Published:
+    """What is said of the duel: a page, each part of the aim and if it is met, and README's."""
+
+    page: str
+    aims: list[tuple[str, bool]]
+    headline: str
+
+
+def published(
+    knees: Mapping[int, list[Any]],
+    duels: Answers,
+    continuous_answers: Answers,
+    truths: Mapping[int, int],
+    *more: Engines,
+) -> Published:
+    """Of the stored answers; `more`: other sets of engines, for the searches in one load."""
+    one_load = rows_in_one_load(knees, continuous_answers)
+    engines = engine_set("the same engines", one_load, truths)
+    table = {name: summary(found, truths) for name, found in all_rows(one_load, duels).items()}
     aims = aim(table, OURS, list(json.loads(BASELINE.read_text()).values()))
-    return page(table, aims), aims
+    return Published(
+        page(table, aims, (engines, *more)), aims, headline(table, engines, OURS, NEAREST)
+    )

@@ -12,11 +12,12 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.core.states import Status
 from harness.engine.config import EngineConfig
 from harness.metrics.slo import Slo
 from harness.search.controller import KneeController
 from harness.search.knee_estimate import KneeEstimate, estimate_knee
-from harness.search.next_level import SearchPlan
+from harness.search.next_level import Done, SearchPlan
 from harness.units import SECOND
 from lab.closed_loop import ClosedLoop, Traffic
 from lab.duel import BUDGET_S
@@ -76,12 +77,24 @@ def search(
 def answer(seed: int) -> list[Any]:
     """The search's status, knee, ends of its interval and promise; what it cost.
 
-    The cost: seconds of load, requests, levels.
+    The cost: seconds of load, requests, levels. Then its first promise, and after how many seconds.
     """
-    found, _, levels, loop = search(configuration(seed), seed)
+    found, plan, levels, loop = search(configuration(seed), seed)
     requests = int(loop.sample().requests_total) + loop.running_users
     cost = round(loop.now_ns / SECOND, 1), requests, len(levels)
-    return [found.status, found.count, found.lo, found.hi, found.holds, *cost]
+    first = first_promise(plan, levels)
+    return [found.status, found.count, found.lo, found.hi, found.holds, *cost, *first]
+
+
+def first_promise(
+    plan: SearchPlan, levels: list[HeldLevel]
+) -> tuple[int, float] | tuple[None, None]:
+    """What a search that was stopped as early as possible would have promised, and when (s)."""
+    for ended, level in enumerate(levels, 1):
+        found = estimate_knee(plan, levels[:ended], Done(Status.inconclusive, None))
+        if found.holds:
+            return found.holds, round(level.window.judged_ns / SECOND, 1)
+    return None, None
 
 
 def cases() -> Iterator[tuple[int]]:

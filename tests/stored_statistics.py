@@ -100,6 +100,7 @@ STATISTICS: Final = {
     "ramps": Statistic(simulated_sizing.ramp, simulated_sizing.ramp_cases, 0),
     "truths": Statistic(simulated_truths.truth, simulated_truths.cases, 2),
     "duel": Statistic(duel.answer, simulated_knee.duel_cases, 0),
+    "duel_continuous": Statistic(duel.continuous_answer, simulated_knee.duel_cases, 1),
 }
 
 

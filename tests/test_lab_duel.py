@@ -8,6 +8,7 @@ import simulated_knee
 from simulated_knee import known_truths
 from stored_statistics import stored
 
+from harness.units import SECOND
 from lab import duel
 from lab.duel_curve import is_cliff, pchip_slopes, replicates, root
 from lab.duel_isotonic import aiperf_smooth_isotonic
@@ -20,7 +21,19 @@ from lab.duel_methods import (
     wilson_interval,
 )
 from lab.duel_probes import Length, Run, Seen
-from lab.duel_table import Row, aim, summary
+from lab.duel_table import (
+    ContinuousRow,
+    Engines,
+    Promises,
+    Row,
+    aim,
+    headline,
+    page,
+    promise,
+    promises,
+    summary,
+)
+from lab.duel_table import in_one_load as in_one_load_table
 from lab.engine_configurations import configuration
 
 
@@ -104,6 +117,18 @@ def test_every_search_on_an_engine_whose_knee_is_known(rows) -> None:
     assert set(users) - right == set()
 
 
+def test_our_first_promise() -> None:
+    """The first level that passes while the search goes on; nothing is promised before it."""
+    seed = 240
+    _, plan, levels, loop = simulated_knee.search(configuration(seed), seed)
+    promised, after_s = simulated_knee.first_promise(plan, levels)
+    assert (promised, after_s) == (56, 546.3)
+    assert after_s < loop.now_ns / SECOND
+    before = [level for level in levels if level.window.judged_ns < after_s * SECOND]
+    assert 0 < len(before) < len(levels)
+    assert simulated_knee.first_promise(plan, before[:-1]) == (None, None)
+
+
 def test_a_search_costs_what_its_budget_says(rows) -> None:
     """At our budget: ten minutes and the ends of requests; LoadGen as documented: ten a level."""
     cut = {n: row.seconds for n, row in rows.items() if n.endswith(duel.AT_BUDGET)}
@@ -166,6 +191,106 @@ def test_cliffs_and_replicates() -> None:
     assert replicates({1: [0.0], 2: [0.0, 1.0]}, 10) == 3
 
 
+def in_one_load(users, lo, *, conclusive, first, first_s, seconds) -> ContinuousRow:
+    return ContinuousRow(users, lo, 100, conclusive, seconds, 1000, 10, first, first_s)
+
+
+def two_searches_in_one_load() -> Engines:
+    """On engines whose true knees are 100 and 10; `theirs` promises too much, or nothing."""
+    ours = {
+        1: in_one_load(98, 95, conclusive=True, first=80, first_s=60.0, seconds=300.0),
+        2: in_one_load(10, 9, conclusive=True, first=9, first_s=100.0, seconds=400.0),
+    }
+    theirs = {
+        1: in_one_load(101, 101, conclusive=True, first=120, first_s=20.0, seconds=600.0),
+        2: in_one_load(1, 1, conclusive=False, first=None, first_s=None, seconds=30.0),
+    }
+    rows = {"ours": ours, "theirs": theirs}
+    return Engines("two", rows, {1: 100, 2: 10}, {1: "ttft", 2: "itl"})
+
+
+@pytest.mark.parametrize(
+    ("name", "want"),
+    [
+        # 95 of 100 and 9 of 10; at first 80 and 9; the 90th percentile is 0.9 of the way
+        ("ours", Promises(2, 2, 2, 2, 0.925, 2, 2, 0.85, [80.0, 96.0], [350.0, 390.0])),
+        # 101 and 120 of 100 do not hold; 1 of 10 is not said to
+        ("theirs", Promises(2, 1, 1, 0, 1.01, 1, 0, 1.2, [20.0, 20.0], [315.0, 543.0])),
+    ],
+)
+def test_what_searches_in_one_load_promise(name, want) -> None:
+    """How many are right, promised and true; the first promise and the end, in seconds of load."""
+    engines = two_searches_in_one_load()
+    got = promises(engines.rows[name], engines.truths)
+    shares = {part: pytest.approx(getattr(want, part)) for part in ("share", "first_share")}
+    assert got == want._replace(**shares)
+
+
+def test_the_table_of_searches_in_one_load() -> None:
+    """All engines, and those of each kind of SLO."""
+    assert in_one_load_table(two_searches_in_one_load())[2:] == [
+        "| ours | any | 2 | 100.0% | 2 of 2 | 92% | 2 of 2 | 85% | 80, 96 | 350, 390 |",
+        "| ours | ITL | 1 | 100.0% | 1 of 1 | 90% | 1 of 1 | 90% | 100, 100 | 400, 400 |",
+        "| ours | TTFT | 1 | 100.0% | 1 of 1 | 95% | 1 of 1 | 80% | 60, 60 | 300, 300 |",
+        "| theirs | any | 2 | 50.0% | 0 of 1 | 101% | 0 of 1 | 120% | 20, 20 | 315, 543 |",
+        "| theirs | ITL | 1 | 0.0% | 0 of 0 |  | 0 of 0 |  |  | 30, 30 |",
+        "| theirs | TTFT | 1 | 100.0% | 0 of 1 | 101% | 0 of 1 | 120% | 20, 20 | 600, 600 |",
+    ]
+
+
+def test_sets_of_engines_have_a_table_each(line) -> None:
+    """Below the one of all searches, in the order given."""
+    two = two_searches_in_one_load()
+    told = page({"ours": line, "theirs": line}, [], [two, two._replace(name="more")])
+    lines = told.splitlines()
+    begins = [lines.index(f"## In one load: {name}") for name in ("two", "more")]
+    table = in_one_load_table(two)
+    assert [lines[begin + 2 : begin + 2 + len(table)] for begin in begins] == [table, table]
+
+
+def test_a_set_of_engines_by_its_configurations() -> None:
+    """A seed is another engine in another set; every fourth one has an SLO on ITL."""
+    row = in_one_load(1, 1, conclusive=True, first=1, first_s=1.0, seconds=1.0)
+    rows = {duel.OURS: {244: row, 247: row}}
+    engines = duel.engine_set("steady", rows, {244: 131, 247: 10})
+    assert engines.metrics == {244: "ttft", 247: "itl"}
+    others = duel.engine_set("other", rows, {}, lambda seed: configuration(seed + 3))
+    assert others.metrics == {244: "itl", 247: "ttft"}
+
+
+@pytest.mark.parametrize(
+    ("right", "covers", "among"),
+    [
+        (0.9, 0.594, "the cheapest other that is right in 90%, x, takes 2,940 s, and its bracket"),
+        (0.9, None, "the cheapest other that is right in 90%, x, takes 2,940 s. Its"),
+        (0.8, 0.594, "no other is right in 90%. Its"),
+    ],
+)
+def test_the_headline_says_what_the_figures_are(right, covers, among) -> None:
+    """And nothing that other figures would make wrong."""
+    mine = {"right": 1.0, "seconds": [350, 390], "covers": 1.0}
+    other = {"right": right, "seconds": [2940, 9503], "covers": covers}
+    told = headline({"ours": mine, "x": other}, two_searches_in_one_load(), "ours", "theirs")
+    assert f"Ours takes 350 s of load (median); {among}" in told
+    assert (
+        "it is within 5% or one user in 50.0% of 2 engines and ends after 315 s; 0 of its 1" in told
+    )
+    assert told.endswith("after 80 s, is 85% of the true knee and holds in 2 of 2 (medians).")
+
+
+@pytest.mark.parametrize(
+    ("row", "want"),
+    [
+        (Row(10, 9, 11, conclusive=True, seconds=1, requests=1, levels=1), 9),
+        (Row(10, None, None, conclusive=True, seconds=1, requests=1, levels=1), 10),
+        (Row(10, 9, 11, conclusive=False, seconds=1, requests=1, levels=1), None),
+    ],
+)
+def test_what_an_answer_promises(row, want) -> None:
+    """The lower end where there is one; nothing where it is not conclusive."""
+    assert promise(row) == want
+
+
 @pytest.fixture(name="line")
 def two_engines() -> dict[str, object]:
     """The table's line of a search on two engines, right on one."""
@@ -208,7 +333,7 @@ def test_what_of_the_aim_is_met() -> None:
 
     Right, covering, narrow, at half the load of the cheapest other, at 60% of our own at first.
     """
-    rows = duel.all_rows(stored("knees"), stored("duel"))
-    assert {len(of) for of in rows.values()} == {simulated_knee.CASES}
-    _, aims = duel.published(rows, known_truths())
-    assert [met for _, met in aims] == [True, True, False, True, True], aims
+    knees, duels, one_load = stored("knees"), stored("duel"), stored("duel_continuous")
+    assert [len(found) for found in (knees, duels, one_load)] == [simulated_knee.CASES] * 3
+    told = duel.published(knees, duels, one_load, known_truths())
+    assert [met for _, met in told.aims] == [True, True, False, True, True], told.aims

@@ -51,7 +51,7 @@ def _load_option(wanted: Wanted) -> str:
     """The option that says how much load there is at most."""
     if wanted.load.unit.by_schedule:
         return "--max-in-flight"
-    return "--max-users" if wanted.kind == "knee" else "--users"
+    return wanted.kind.load_option
 
 
 def plan_rows(wanted: Wanted) -> dict[str, str]:

@@ -74,7 +74,16 @@ def _log_likelihood(level: LevelFit, log_knees: Floats, allowed: float) -> Float
     n /= 1 + level.weight * HOLD_SPREAD**2 / level.steps
     margins = np.outer(SLOPES, log(level.count) - log_knees)
     p = share_at(margins, allowed).clip(1e-4, 1 - 1e-4)
-    return np.asarray(n * (share * np.log(p) + (1 - share) * np.log(1 - p)), np.float64)
+    over = share * np.log(p)
+    under = (1 - share) * np.log(1 - p)
+    return np.asarray(n * (over + under), np.float64)
+
+
+def _log_gain(share: float, allowed: float) -> float:
+    """What an observation adds to the log evidence against `allowed`, in the mean."""
+    over = share * log(share / allowed)
+    under = (1 - share) * log((1 - share) / (1 - allowed))
+    return over + under
 
 
 def believe(levels: Sequence[LevelFit], allowed: float) -> Belief:
@@ -137,29 +146,34 @@ class Prospect:
 
     def cost_ns(self, users: int, *, over: bool) -> float:
         """Until a level has failed (`over`) or passed; inf: it may be on the other side."""
-        a = self.allowed
         sign = 1 if over else -1
         # The distance in log(users) to a knee that lies a bit closer than it is believed to.
         away = log(users / self.belief.knee) - sign * PESSIMISM * self.belief.spread
         if away * sign <= 0:
             return inf
-        share = float(share_at(self.belief.slope * away, a))
-        evidence_per_request = share * log(share / a) + (1 - share) * log((1 - share) / (1 - a))
+        share = float(share_at(self.belief.slope * away, self.allowed))
+        evidence_per_request = _log_gain(share, self.allowed)
 
         # The nearest level shows how fast observations come, and how long a request takes.
-        near = min(self.levels, key=lambda level: abs(log(level.count / users)))
-        n, near_share = effective(near, a)
-        evidence = 0.0
-        if near.count == users:  # it was held already; below 0 it leans to the other side
-            evidence = log_one_sided(n, n * near_share, a)
-            if (near.margin > 0) != over:
-                evidence = -evidence
-        requests_per_ns = max(n / near.evidence.seconds / SECOND, 1e-18)
+        nearest = min(self.levels, key=lambda level: abs(log(level.count / users)))
+        n, _ = effective(nearest, self.allowed)
+        requests_per_ns = max(n / nearest.evidence.seconds / SECOND, 1e-18)
+        life_ns = nearest.evidence.lifetime_ns
+
+        was_held = nearest.count == users
+        evidence = self._evidence_of(nearest, over=over) if was_held else 0.0
         missing = max(MIXTURE_COST - log(self.alpha) - evidence, 0)
         needed_ns = missing / max(evidence_per_request, 1e-12) / requests_per_ns
-        life_ns = near.evidence.lifetime_ns
-        least_ns = (FAIL_LIFETIMES if over else PASS_LIFETIMES) * life_ns
-        return max(needed_ns, least_ns) + OVERHEAD_NS + WARM_LIFETIMES * life_ns
+        least_lifetimes = FAIL_LIFETIMES if over else PASS_LIFETIMES
+        held_ns = max(needed_ns, least_lifetimes * life_ns)
+        return held_ns + OVERHEAD_NS + WARM_LIFETIMES * life_ns
+
+    def _evidence_of(self, level: LevelFit, *, over: bool) -> float:
+        """The log evidence so far that it is on this side; below 0 it leans to the other one."""
+        n, share = effective(level, self.allowed)
+        evidence = log_one_sided(n, n * share, self.allowed)
+        is_over = level.margin > 0
+        return evidence if is_over == over else -evidence
 
     def cheapest(self, width: int) -> Pair | None:
         """The pair `width + 1` apart that is decided soonest; None: there is none."""
@@ -196,7 +210,8 @@ class Prospect:
         for times in WIDTHS:
             if times > 1 and is_early and is_vague:  # first find out more of where the knee is
                 break
-            width = min(max(1, int(self.belief.knee * precision * times)), safe)
+            wanted_width = max(1, int(self.belief.knee * precision * times))
+            width = min(wanted_width, safe)
             if is_safe and width >= apart:  # it would be no narrower than what is decided
                 break
             pair = self.cheapest(width)
