@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from harness.capacity.alert_rules import routing_alerts, rule_file
 from harness.compat.definitions import COMPAT, INSTANTS, LINEAR_RULE, PER_WORDS
+from harness.core.run_kinds import RUN_KINDS
 from harness.core.states import Decision, Purpose, Status, Verdict
 from harness.core.typed_json import json_schema
 from harness.diagnosis.bottleneck import RULES, UNDECIDED
@@ -295,7 +296,7 @@ TABLES = "## Metrics: "  # from here on docs/exporter.md is generated; what is a
 LABEL_VALUES = {
     "decision": ", ".join(Decision),
     "gpu": "its index",
-    "kind": "knee, run, sweep, locust",
+    "kind": ", ".join(RUN_KINDS),
     "model": "the server's name for it",
     "outcome": ", ".join(o.value for o in Outcome if o is not Outcome.open),
     "part": "queue, prefill, rest",

@@ -3,6 +3,9 @@
 A request costs CPU before the engine sees it, an event before the client does. A process that falls
 behind finds the tokens of several steps waiting and sends one event per stream for all of them, as
 vLLM does: waiting events are merged, so a queue holds at most one batch of events.
+
+Before that a request passes its process's tokenizer, a thread that works beside. It takes all
+waiting prompts at once, up to a number: they leave it together, and reach the engine as a burst.
 """
 
 from __future__ import annotations
@@ -16,6 +19,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from harness.engine.config import EngineConfig
     from harness.engine.scheduler import Sequence, StepPlan
+
+
+# of a request at an API server: when it came, number, sent, turns left
+Turn = tuple[int, int, int, int]
 
 
 @dataclass(slots=True, eq=False)
@@ -34,10 +41,12 @@ class EventBatch:
 class ApiServer:
     free_ns: int = 0
     streams: set[int] = field(default_factory=set)  # requests that decode
-    # events, or a request: (when its next turn came, number, sent, turns left)
-    queue: deque[tuple[int, int, int, int] | EventBatch] = field(default_factory=deque)
+    queue: deque[Turn | EventBatch] = field(default_factory=deque)
     waiting: EventBatch | None = None  # the batch in the queue
     ends: array[int] = field(default_factory=lambda: array("q"))  # send time of each step's tokens
+    tokenizer_free_ns: int = 0
+    untokenized: deque[tuple[int, int]] = field(default_factory=deque)  # (sent, number)
+    tokenized: deque[tuple[int, int, int]] = field(default_factory=deque)  # (when, sent, number)
 
 
 class FrontEnd:
@@ -54,16 +63,44 @@ class FrontEnd:
     @property
     def costs(self) -> bool:
         """Whether anything costs CPU here at all."""
-        return bool(self.config.front_request_ns or self.config.front_event_ns)
+        config = self.config
+        return bool(config.front_request_ns or config.front_event_ns or config.front_tokenizer_ns)
 
     def process_of(self, number: int) -> ApiServer:
         return self.processes[number % len(self.processes)]
 
     def request(self, sent_ns: int, number: int) -> None:
-        self.process_of(number).queue.append((sent_ns, number, sent_ns, self.config.front_turns))
+        process = self.process_of(number)
+        if self.config.front_tokenizer_ns:
+            self.taken.setdefault(number, sent_ns)
+            process.untokenized.append((sent_ns, number))
+        else:
+            process.queue.append((sent_ns, number, sent_ns, self.config.front_turns))
+
+    def _tokenize(self, process: ApiServer, now_ns: int) -> None:
+        """Queue the requests whose prompts are tokenized by now."""
+        each_ns = self.config.front_tokenizer_ns
+        waiting = process.untokenized
+        while waiting:
+            start_ns = max(process.tokenizer_free_ns, waiting[0][0])
+            if start_ns > now_ns:
+                break
+            are_there = [one for one in waiting if one[0] <= start_ns]
+            batch = are_there[: self.config.front_tokenizer_batch]
+            end_ns = start_ns + len(batch) * each_ns
+            for sent_ns, number in batch:
+                waiting.popleft()
+                process.tokenized.append((end_ns, sent_ns, number))
+            self.cpu_ns += end_ns - start_ns
+            process.tokenizer_free_ns = end_ns
+        while process.tokenized and process.tokenized[0][0] <= now_ns:
+            end_ns, sent_ns, number = process.tokenized.popleft()
+            _put_turn(process.queue, (end_ns, number, sent_ns, self.config.front_turns))
 
     def step(self, plan: StepPlan, end_ns: int) -> None:
         """Queue the tokens of a step: each process gets those of its own requests."""
+        for process in self.processes:
+            self._tokenize(process, end_ns)
         for sequence in plan.preempted:
             self.process_of(sequence.request_id).streams.discard(sequence.request_id)
         count = len(self.processes)
@@ -83,11 +120,11 @@ class FrontEnd:
         """Do the work that begins by now; return (time sent, batch) of the events."""
         done: list[tuple[int, EventBatch]] = []
         for process in self.processes:
+            self._tokenize(process, now_ns)
             queue = process.queue
             while queue:
                 item = queue[0]
-                came = item[0] if isinstance(item, tuple) else item.came_ns
-                start = max(process.free_ns, came)
+                start = max(process.free_ns, _came_ns(item))
                 if start > now_ns:
                     break
                 queue.popleft()
@@ -98,7 +135,7 @@ class FrontEnd:
                     self.cpu_ns += spent
                     self.taken.setdefault(number, start)
                     if turns > 1:
-                        queue.append((process.free_ns, number, sent, turns - 1))
+                        _put_turn(queue, (process.free_ns, number, sent, turns - 1))
                     else:
                         ready = process.free_ns + self.config.front_end_ns
                         heapq.heappush(self.ready, (ready, sent, number))
@@ -117,10 +154,24 @@ class FrontEnd:
         starts = []
         for process in self.processes:
             if process.queue:
-                item = process.queue[0]
-                came = item[0] if isinstance(item, tuple) else item.came_ns
-                starts.append(max(process.free_ns, came))
+                starts.append(max(process.free_ns, _came_ns(process.queue[0])))
+            if process.tokenized:
+                starts.append(process.tokenized[0][0])
+            if process.untokenized:
+                starts.append(max(process.tokenizer_free_ns, process.untokenized[0][0]))
         return min(starts, default=-1)
+
+
+def _came_ns(item: Turn | EventBatch) -> int:
+    return item[0] if isinstance(item, tuple) else item.came_ns
+
+
+def _put_turn(queue: deque[Turn | EventBatch], turn: Turn) -> None:
+    """Queue a request's turn before what comes later, as the events of a step that still runs."""
+    place = len(queue)
+    while place and _came_ns(queue[place - 1]) > turn[0]:
+        place -= 1
+    queue.insert(place, turn)
 
 
 def _put(process: ApiServer, batch: EventBatch) -> None:

@@ -98,6 +98,17 @@ class ClosedLoop:
             self._send(self.now_ns + int(self._stagger.random() * window))
         self.users = users
 
+    def add_users(self, more: int) -> None:
+        """Start more users at once."""
+        for _ in range(more):
+            self._send(self.now_ns)
+        self.users += more
+
+    @property
+    def lifetime_ns(self) -> float:
+        """What a request takes, smoothed over those that ended last."""
+        return self._life_ns
+
     def advance(self, until_ns: int) -> None:
         """Run whole engine steps until the next one would start at `until_ns` or later."""
         engine = self.engine

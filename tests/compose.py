@@ -7,22 +7,20 @@ import json
 import os
 import shutil
 import subprocess
-import time
 import urllib.error
 import urllib.request
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+import study_process
 
 TOP = Path(__file__).parents[1]
-PATIENCE_S = 180.0  # it runs beside everything else
 PLAIN, SEARCH = "locustfiles/chat.py", "locustfiles/knee.py"  # what Locust runs
-
-
 # Where `.ci/docker.sh` puts an engine of its own, if it must; the folder is ignored by git.
 HOME = TOP / ".docker"
+# it runs beside everything else, and each look may be a command in a container
+wait_for = partial(study_process.wait_for, patience_s=180, every_s=0.5)
 
 
 def where() -> dict[str, str]:
@@ -47,15 +45,6 @@ def missing() -> str:
         if done.returncode:
             return f"`docker {what}` fails: {done.stderr.decode().strip().splitlines()[-1]}"
     return ""
-
-
-def wait_for(condition: Callable[[], Any]) -> Any:
-    """Its first true value; fails after PATIENCE_S."""
-    until = time.monotonic() + PATIENCE_S
-    while not (found := condition()):
-        assert time.monotonic() < until, "this did not happen"
-        time.sleep(0.5)
-    return found
 
 
 class Stack:

@@ -65,13 +65,9 @@ NEEDS: Final[dict[str, Callable[[], str]]] = {
     "browser": cache(browser_run.missing),
     "npm": cache(npm_missing),
 }
-# What `.ci/run` found that it cannot install on this machine, by mark.
-CANNOT_HAVE: Final = os.environ.get("HARNESS_CANNOT_HAVE", "").split()
-# One worker runs all that share a stack, a server or a browser, in order, and begins with them:
-# these rows take longest. Then come tests that take long by themselves; the shortest are last, so
-# that all workers end at about the same time.
-SHARED: Final = ("docker", "vllm", "browser")
-FIRST: Final = (*SHARED, "long", "realtime", "process")
+# Tests that take longest come first, and the shortest are last, so that all workers end at about
+# the same time. One worker runs all that share a stack, a server or a browser.
+FIRST: Final = ("docker", "vllm", "browser", "long", "realtime", "process")
 
 
 def has(item: pytest.Item, mark: str) -> bool:
@@ -93,9 +89,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         raise pytest.UsageError(message)
     items.sort(key=rank)
     for item in items:
-        for mark in SHARED:
-            if has(item, mark):
-                item.add_marker(pytest.mark.xdist_group(mark))
+        if "vllm" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("vllm"))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -163,28 +158,25 @@ def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] 
     return (AGAIN, "A", "AGAIN") if report.outcome == AGAIN else None
 
 
-def excused(item: pytest.Item) -> bool:
-    """Whether what it needs cannot be had on this machine: `.ci/run` has tried."""
-    return any(has(item, mark) for mark in CANNOT_HAVE)
+def forbid_a_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """In CI it is a failure: `.ci/run` leaves out what cannot be had on its machine."""
+    if IN_CI and report.skipped and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped in CI: {report.longrepr}"
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
-    """In CI a skip is a failure, except where it is excused."""
+def pytest_runtest_makereport() -> Generator[None, Any, Any]:
     report = yield
-    if IN_CI and report.skipped and not hasattr(report, "wasxfail") and not excused(item):
-        report.outcome = "failed"
-        report.longrepr = f"skipped in CI: {report.longrepr}"
+    forbid_a_skip(report)
     return report
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report() -> Generator[None, Any, Any]:
-    """The same for a whole file, as `pytest.importorskip` skips it."""
+    """For a whole file, as `pytest.importorskip` skips it."""
     report = yield
-    if IN_CI and report.skipped:
-        report.outcome = "failed"
-        report.longrepr = f"skipped in CI: {report.longrepr}"
+    forbid_a_skip(report)
     return report
 
 
@@ -202,10 +194,18 @@ def figure(record_property: Callable[[str, object], None]) -> Callable[[str], No
 
 
 @pytest.fixture(scope="session")
-def vllm() -> Generator[Callable[[str], str], None, None]:
-    """Gives the URL of a real server by its name; each is started once."""
+def vllm_servers() -> Generator[Callable[[str], str], None, None]:
     with real_vllm.servers() as server:
         yield server
+
+
+@pytest.fixture
+def vllm(
+    vllm_servers: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], str]:
+    """Gives the URL of a real server by its name; each is started once. Its key is set."""
+    monkeypatch.setenv("VLLM_API_KEY", real_vllm.KEY)
+    return vllm_servers
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

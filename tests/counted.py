@@ -118,14 +118,20 @@ def expected(table: RecordTable, slos: Sequence[Slo]) -> dict[str, Any]:
     counts = np.bincount(table.outcome, minlength=len(OUTCOMES)).tolist()
     outcomes = dict(zip(OUTCOMES, counts, strict=True))
     del outcomes[Outcome.open]
+    n_observed, n_missed = [], []
+    for slo in slos:
+        latencies_ns = observed[slo.metric]
+        n_observed.append(len(latencies_ns))
+        n_missed.append(int((latencies_ns > slo.limit_ns).sum()))
+    prompt_tokens = table.prompt_tokens.clip(min=0)
     return {
         "latency": {key: bucketed(key, observed[key]) for key in HISTOGRAMS},
         "outcomes": outcomes,
         "output_tokens": int(delivered_tokens(table).sum()),
-        "prompt_tokens": int(table.prompt_tokens.clip(min=0).sum()),
+        "prompt_tokens": int(prompt_tokens.sum()),
         "good": int(good_requests(table, slos).sum()),
-        "observed": [len(observed[slo.metric]) for slo in slos],
-        "missed": [int((observed[slo.metric] > slo.limit_ns).sum()) for slo in slos],
+        "observed": n_observed,
+        "missed": n_missed,
     }
 
 

@@ -25,7 +25,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -44,6 +43,9 @@ from harness.records.request_record import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from harness.records.folder_reader import Run as FolderContents
+    from harness.records.record_table import RecordTable
 
 HERE: Final = Path(__file__).parent
 TOP: Final = HERE.parent
@@ -325,45 +327,69 @@ class Run:
 
     def _counted(self) -> Row:
         before = len(read_run(self.run_folder).table)
-        kept = {host: home / names.WORKER_FOLDER for host, home in self.homes.items()}
-        merge_kept(self.run_folder, kept.values())
+        merge_kept(self.run_folder, [self._kept(host) for host in WORKERS])
         run, sent = read_run(self.run_folder), read_sends(self.run_folder)
-        lost, arrived = run.damage.missing, self.arrived()
-        peers = Counter(peer for peer, _ in arrived)
-        answered = run.table.outcome == OUTCOME_CODE[Outcome.ok]
-        wrong, moved = [], {}
-        if not answered.sum() <= len(arrived) <= sum(sent.values()):
+        arrived = self.arrived()
+        wrong = []
+        if not _answered(run.table).sum() <= len(arrived) <= sum(sent.values()):
             wrong.append("the server saw others")
-        for host, home in kept.items():
-            worker = names.send_files(home)[0][0]
-            ours = run.table.worker == worker
-            n, last = int(ours.sum()), int(run.table.number[ours].max(initial=-1))
-            if sent[worker] != n + lost.get(worker, 0) or last >= sent[worker]:
-                wrong.append(
-                    f"{host}: {sent[worker]} sent, {n} records, {lost.get(worker, 0)} lost"
-                )
-            seen = peers[self.hosts.peer(host)]
-            if self.hosts.apart and not int((ours & answered).sum()) <= seen <= sent[worker]:
-                wrong.append(f"{host}: the server saw {seen} of {sent[worker]}")
-            at_ns = sorted(at for peer, at in arrived if peer == self.hosts.peer(host))
-            if len(at_ns) == n:  # the fastest is the nearest to the truth
-                late_ns = np.array(at_ns) - np.sort(run.table.sent_ns[ours])
-                moved[host] = float(late_ns.min()) / 1e6
+        for host in WORKERS:
+            wrong += self._wrong_of(host, run, sent)
         ended = read_json(self.run_folder / names.RESULT) or {}
-        apart_ms = round(moved["w1"] - moved["w0"], 3) if len(moved) == len(WORKERS) else None
         return Row(
             self.fault,
             self.seed,
             len(arrived),
             sum(sent.values()),
             len(run.table),
-            sum(lost.values()),
+            sum(run.damage.missing.values()),
             before,
             f"{ended.get('status', '-')}, {self.master.returncode}",
-            apart_ms,
+            self._moved_apart_ms(run.table),
             (ended.get("client") or {}).get("clock_apart_ms"),
             wrong,
         )
+
+    def _kept(self, host: str) -> Path:
+        """What this worker wrote on its own disk."""
+        return self.homes[host] / names.WORKER_FOLDER
+
+    def _worker_of(self, host: str) -> int:
+        """Its number in the records."""
+        return names.send_files(self._kept(host))[0][0]
+
+    def _wrong_of(self, host: str, found: FolderContents, sent: dict[int, int]) -> list[str]:
+        """Where records, losses and what the server saw of a worker do not add up to its sends."""
+        worker = self._worker_of(host)
+        ours = found.table.worker == worker
+        n_records = int(ours.sum())
+        n_lost = found.damage.missing.get(worker, 0)
+        last = int(found.table.number[ours].max(initial=-1))
+        wrong = []
+        if sent[worker] != n_records + n_lost or last >= sent[worker]:
+            wrong.append(f"{host}: {sent[worker]} sent, {n_records} records, {n_lost} lost")
+        n_seen = sum(peer == self.hosts.peer(host) for peer, _ in self.arrived())
+        n_answered = int((ours & _answered(found.table)).sum())
+        if self.hosts.apart and not n_answered <= n_seen <= sent[worker]:
+            wrong.append(f"{host}: the server saw {n_seen} of {sent[worker]}")
+        return wrong
+
+    def _moved_apart_ms(self, table: RecordTable) -> float | None:
+        """w1's instants against w0's, by the server's; None where a worker's lack some."""
+        moved_ms = []
+        for host in WORKERS:
+            sent_ns = np.sort(table.sent_ns[table.worker == self._worker_of(host)])
+            arrived_ns = sorted(at for peer, at in self.arrived() if peer == self.hosts.peer(host))
+            if len(arrived_ns) != len(sent_ns):
+                return None
+            # the fastest is the nearest to the truth
+            moved_ms.append(float((np.array(arrived_ns) - sent_ns).min()) / 1e6)
+        first_ms, second_ms = moved_ms
+        return round(second_ms - first_ms, 3)
+
+
+def _answered(table: RecordTable) -> np.ndarray:
+    return np.asarray(table.outcome == OUTCOME_CODE[Outcome.ok])
 
 
 def table(rows: list[dict[str, Any]]) -> Iterator[str]:

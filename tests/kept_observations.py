@@ -63,15 +63,17 @@ class Kept:
         data = json.loads(path.read_text())
         if "target" in data:
             data = kept_form(data)
+        slos = tuple(Slo.parse(text) for text in data["slos"])
+        levels = [from_json(Level, level) for level in data["levels"]]
         return cls(
-            str(data.get("name") or path.stem),
-            tuple(Slo.parse(text) for text in data["slos"]),
-            data["knee"],
-            from_json(MaxNumSeqs, data["max_num_seqs"]),
-            [from_json(Level, level) for level in data["levels"]],
-            data.get("truth", ""),
-            data.get("chosen_on", False),
-            data.get("source", ""),
+            name=str(data.get("name") or path.stem),
+            slos=slos,
+            knee=data["knee"],
+            max_num_seqs=from_json(MaxNumSeqs, data["max_num_seqs"]),
+            levels=levels,
+            truth=data.get("truth", ""),
+            chosen_on=data.get("chosen_on", False),
+            source=data.get("source", ""),
         )
 
     def judge(self) -> Bottleneck:

@@ -35,18 +35,21 @@ def record(
     worker: int = 0,
 ) -> RequestRecord:
     """A request sent at `sent` whose token-bearing events arrive at `events` (ms)."""
-    at = [round(e * MS) for e in events]
+    at_ns = [round(event_ms * MS) for event_ms in events]
+    not_before_ns = [round(low_ms * MS) for low_ms in lows] if lows else at_ns
+    if done is None:
+        done = max([sent, *events])
     return RequestRecord(
         worker=worker,
         number=number,
         user=number,
         sent_ns=round(sent * MS),
-        done_ns=round((done if done is not None else max([sent, *events])) * MS),
+        done_ns=round(done * MS),
         outcome=outcome,
         planned_tokens=planned or len(events),
         answer_index=0 if events else -1,
-        at_ns=ns_array(at),
-        not_before_ns=ns_array([round(x * MS) for x in lows] if lows else at),
+        at_ns=ns_array(at_ns),
+        not_before_ns=ns_array(not_before_ns),
         tokens=ns_array(tokens or [1] * len(events)),
     )
 

@@ -96,30 +96,51 @@ def bottleneck(seed: int) -> Configuration:
     seats = int(np.exp(rng.uniform(np.log(4), np.log(48))))
     mean = traffic.prompt_tokens + traffic.output_tokens
     blocks = max(int(seats * mean / 16), LONGEST // 16)
-    busy_front, busy_engine = kind == "front", kind == "engine"
-    many_events = bool(rng.integers(2))
-    engine = EngineConfig(
-        model=model,
-        gpu=gpu,
-        max_num_seqs=seats if kind == "slots" else 256,
-        max_num_batched_tokens=int(rng.choice([1024, 2048, 8192])),
-        max_model_len=LONGEST,
-        num_gpu_blocks=blocks if kind == "kv" else 0,
-        front_end_ns=int(rng.integers(1, 6)) * MS,
-        jitter=float(rng.choice([0.01, 0.03, 0.06])),
-        engine_step_ns=_between(rng, *((4000, 20_000) if busy_engine else (200, 1000))) * US,
-        engine_sequence_ns=_between(rng, *((30, 300) if busy_engine else (2, 10))) * US,
-        engine_spins=bool(rng.integers(2)),
-        front_request_ns=_between(rng, *((2000, 12_000) if busy_front else (100, 500))) * US,
-        front_event_ns=_between(rng, *((60, 400) if busy_front and many_events else (3, 20))) * US,
-        seed=seed,
-    )
+    has_busy_events = bool(rng.integers(2)) and kind == "front"
+    engine = replace(_engine(rng, kind, has_busy_events), model=model, gpu=gpu, seed=seed)
+    if kind == "slots":
+        engine = replace(engine, max_num_seqs=seats)
+    if kind == "kv":
+        engine = replace(engine, num_gpu_blocks=blocks)
     either = bool(rng.integers(2))
-    if kind in GAPS or (busy_front and many_events and either):
+    if kind in GAPS or (has_busy_events and either):
         slo = Slo("itl", 0.95, _gap_limit_us(rng, engine, kind) * US)
     else:
         slo = Slo("ttft", 0.95, int(rng.choice(TTFT_MS)) * MS)
     return Configuration(kind, engine, traffic, (slo,))
+
+
+def _engine(rng: np.random.Generator, kind: str, has_busy_events: bool) -> EngineConfig:
+    """What its processes cost. The order of the draws is what a seed means."""
+    step_us, sequence_us = (200, 1000), (2, 10)
+    request_us, event_us = (100, 500), (3, 20)
+    if kind == "engine":
+        step_us, sequence_us = (4000, 20_000), (30, 300)
+    if kind == "front":
+        request_us = (2000, 12_000)
+    if has_busy_events:
+        event_us = (60, 400)
+    max_num_batched_tokens = int(rng.choice([1024, 2048, 8192]))
+    front_end_ms = int(rng.integers(1, 6))
+    jitter = float(rng.choice([0.01, 0.03, 0.06]))
+    engine_step_us = _between(rng, *step_us)
+    engine_sequence_us = _between(rng, *sequence_us)
+    engine_spins = bool(rng.integers(2))
+    front_request_us = _between(rng, *request_us)
+    front_event_us = _between(rng, *event_us)
+    return EngineConfig(
+        max_num_seqs=256,
+        max_num_batched_tokens=max_num_batched_tokens,
+        max_model_len=LONGEST,
+        num_gpu_blocks=0,
+        front_end_ns=front_end_ms * MS,
+        jitter=jitter,
+        engine_step_ns=engine_step_us * US,
+        engine_sequence_ns=engine_sequence_us * US,
+        engine_spins=engine_spins,
+        front_request_ns=front_request_us * US,
+        front_event_ns=front_event_us * US,
+    )
 
 
 def _between(rng: np.random.Generator, low: float, high: float) -> int:

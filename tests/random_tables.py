@@ -30,25 +30,32 @@ def random_records(seed: int, requests: int, gap_ms: float = 20.0) -> list[Reque
 
 def _request(draw: np.random.Generator, number: int, gap_ms: float) -> RequestRecord:
     n = int(draw.choice([0, 1, 2, 3, 10, 60]))
-    sent = int(draw.integers(0, 20_000) * MS)
+    sent_ns = int(draw.integers(0, 20_000) * MS)
     spread = draw.choice([0.0, 0.001, 0.5])  # all gaps alike, nearly so, or not at all
-    gaps = gap_ms * MS * draw.lognormal(0, spread, n)
-    gaps[: min(n, 1)] *= 5
-    at = sent + np.cumsum(gaps).astype(np.int64)
-    low = at - np.where(draw.random(n) < 0.1, (gaps * draw.random(n)).astype(np.int64), 0)
-    done = int(at[-1] if n else sent) + int(draw.integers(0, 3)) * MS
+    gaps_ns = gap_ms * MS * draw.lognormal(0, spread, n)
+    gaps_ns[: min(n, 1)] *= 5
+    at_ns = sent_ns + np.cumsum(gaps_ns).astype(np.int64)
+    is_inexact = draw.random(n) < 0.1
+    width_ns = (gaps_ns * draw.random(n)).astype(np.int64)
+    not_before_ns = at_ns - np.where(is_inexact, width_ns, 0)
+    last_ns = int(at_ns[-1]) if n else sent_ns
+    done_ns = last_ns + int(draw.integers(0, 3)) * MS
+    outcome = KINDS[draw.integers(len(KINDS))]
+    planned_tokens = int(draw.integers(0, 80))
+    answer_index = int(draw.integers(-1, n)) if n else -1
+    tokens = draw.integers(1, 4, n)
     return RequestRecord(
         worker=number % 3,
         number=number,
         user=number % 7,
-        sent_ns=sent,
-        done_ns=done,
-        outcome=KINDS[draw.integers(len(KINDS))],
-        planned_tokens=int(draw.integers(0, 80)),
-        answer_index=int(draw.integers(-1, n)) if n else -1,
-        at_ns=ns_array(at.tolist()),
-        not_before_ns=ns_array(low.tolist()),
-        tokens=ns_array(draw.integers(1, 4, n).tolist()),
+        sent_ns=sent_ns,
+        done_ns=done_ns,
+        outcome=outcome,
+        planned_tokens=planned_tokens,
+        answer_index=answer_index,
+        at_ns=ns_array(at_ns.tolist()),
+        not_before_ns=ns_array(not_before_ns.tolist()),
+        tokens=ns_array(tokens.tolist()),
     )
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,40 +30,23 @@ ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
 }
-SERVERS: Final[dict[str, tuple[str, ...]]] = {
+KEY: Final = "k"  # what every server asks for under /v1
+SERVERS: Final = {
+    # For tests that may run beside others. At temperature 0 a model of random weights soon repeats
+    # itself, which n-grams predict; /inference/v1/generate is there only with --enable-scale-out.
+    "speculating": """
+        --max-num-seqs 4 --enable-scale-out --override-generation-config '{"temperature": 0}'
+        --speculative-config
+            '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}'
+    """,
+    # The others are for those that measure.
+    "16 slots": "--max-num-seqs 16",
     # 32 blocks of 32 tokens: about eight requests of 32 + 96 tokens, where 32 slots are free
-    "few KV blocks": (
-        "--max-num-seqs",
-        "32",
-        "--block-size",
-        "32",
-        "--num-gpu-blocks-override",
-        "33",
-        "--max-model-len",
-        "1024",
-    ),
-    # /inference/v1/generate is there only with --enable-scale-out
-    "16 slots": ("--max-num-seqs", "16", "--enable-scale-out"),
-    # at temperature 0 a model of random weights soon repeats itself, which n-grams predict
-    "speculating": (
-        "--max-num-seqs",
-        "4",
-        "--override-generation-config",
-        '{"temperature": 0}',
-        "--speculative-config",
-        '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}',
-    ),
+    "few KV blocks": """
+        --max-num-seqs 32 --block-size 32 --num-gpu-blocks-override 33 --max-model-len 1024
+    """,
 }
-
-
-# On two cores vLLM's processes spin on both. The client that measures them goes first, as it does
-# where it has cores of its own. Linux weighs sessions against each other where it groups processes
-# by session (autogroup), and single processes by `nice` where it does not.
-GIVES_WAY: Final = (
-    'sh -c \'echo 10 2> /dev/null > /proc/self/autogroup; exec nice -n 10 "$0" "$@"\''
-)
-
-KEYS: Final = {"few KV blocks": {"VLLM_API_KEY": "k"}}
+YIELDS: Final = 10  # the `nice` of a server that is ready
 
 # `vllm bench serve` without the command around it; its input is several such commands, for it
 # imports for ten seconds
@@ -74,6 +59,11 @@ add_cli_args(parser)
 for flags in map(json.loads, sys.stdin):
     main(parser.parse_args(flags))
 """
+BENCH_FLAGS: Final = f"""
+    --model m --tokenizer {HOME / "tiny"} --dataset-name random --ignore-eos
+    --percentile-metrics ttft,tpot,itl,e2el --metric-percentiles 50,99
+    --disable-tqdm --save-result --save-detailed
+"""
 
 
 def missing() -> str:
@@ -85,15 +75,8 @@ def missing() -> str:
 @contextlib.contextmanager
 def servers() -> Iterator[Callable[[str], str]]:
     """A function that gives the URL of one of SERVERS; all that it started end with the `with`."""
-    ready: dict[str, str] = {}
     with contextlib.ExitStack() as running:
-
-        def server(name: str) -> str:
-            if name not in ready:
-                ready[name] = running.enter_context(_served(name))
-            return ready[name]
-
-        yield server
+        yield cache(lambda name: running.enter_context(_served(name)))
 
 
 @contextlib.contextmanager
@@ -102,7 +85,7 @@ def benchmark() -> Iterator[subprocess.Popen[str]]:
     command = [str(HOME / "venv/bin/python"), "-c", BENCH]
     with subprocess.Popen(
         command,
-        env=os.environ | ENVIRONMENT,
+        env=os.environ | ENVIRONMENT | {"OPENAI_API_KEY": KEY},
         text=True,
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
@@ -122,34 +105,10 @@ def bench_serve(
     Fails with it.
     """
     results = [folder / f"bench-{number}.json" for number in range(len(runs))]
-    commands = [
-        json.dumps(
-            [
-                "--base-url",
-                url,
-                "--model",
-                "m",
-                "--tokenizer",
-                str(HOME / "tiny"),
-                "--dataset-name",
-                "random",
-                "--ignore-eos",
-                "--percentile-metrics",
-                "ttft,tpot,itl,e2el",
-                "--metric-percentiles",
-                "50,99",
-                "--disable-tqdm",
-                "--save-result",
-                "--save-detailed",
-                "--result-dir",
-                str(folder),
-                "--result-filename",
-                result.name,
-                *flags,
-            ]
-        )
-        for result, flags in zip(results, runs, strict=True)
-    ]
+    commands = []
+    for result, flags in zip(results, runs, strict=True):
+        to = ("--base-url", url, "--result-dir", str(folder), "--result-filename", result.name)
+        commands.append(json.dumps([*shlex.split(BENCH_FLAGS), *to, *flags]))
     _, err = tool.communicate("\n".join(commands), timeout=300)
     assert tool.returncode == 0, err[-2000:]
     return [json.loads(result.read_text()) for result in results]
@@ -163,13 +122,22 @@ def start_options() -> StartOptions:
 @contextlib.contextmanager
 def _served(name: str) -> Iterator[str]:
     """The URL of one of SERVERS, as the product starts it; fails with the log's end."""
-    flags = ["--max-model-len", "32768", "--served-model-name", "m", *SERVERS[name]]
+    flags = shlex.split(f"--max-model-len 32768 --served-model-name m {SERVERS[name]}")
     with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:
-        for variable, value in (ENVIRONMENT | KEYS.get(name, {})).items():
+        for variable, value in (ENVIRONMENT | {"VLLM_API_KEY": KEY}).items():
             patch.setenv(variable, value)
-        options = StartOptions(
-            start_command=f"{GIVES_WAY} {HOME / 'venv/bin/vllm'} serve", model_dir=HOME / "tiny"
-        )
-        server = stack.enter_context(started(options, flags, log=HOME / f"{name}.log"))
+        server = stack.enter_context(started(start_options(), flags, log=HOME / f"{name}.log"))
         patch.undo()
+        _give_way(server.pid)
         yield server.url
+
+
+def _give_way(session: int) -> None:
+    """Let the client that measures go first, as it does where it has cores of its own.
+
+    On two cores vLLM's processes spin on both. Linux weighs sessions against each other where it
+    groups processes by session (autogroup), and single processes by `nice` where it does not.
+    """
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{session}/autogroup").write_text(str(YIELDS))
+    os.setpriority(os.PRIO_PGRP, session, YIELDS)

@@ -57,30 +57,32 @@ class Recorded:
     def _said(self, name: str, arguments: tuple[Any, ...]) -> Any:
         now = self.reading
         clock = now["sm"] if arguments[-1:] == (pynvml.NVML_CLOCK_SM,) else now["mem"]
-        counters = [
-            SimpleNamespace(nvmlReturn=0, valueType=1, value=SimpleNamespace(uiVal=now[which]))
-            for which in ("rx", "tx")
+        gpu_pct, memory_pct = now["util"]
+        processes = [
+            SimpleNamespace(pid=pid)
+            for pid, device in self.users.items()
+            if arguments[:1] == (f"handle {(device,)}",)
         ]
-        return {
+        said = {
             "nvmlDeviceGetCount": self.devices,
             "nvmlDeviceGetHandleByIndex": f"handle {arguments[:1]}",
-            "nvmlDeviceGetComputeRunningProcesses": [
-                SimpleNamespace(pid=pid)
-                for pid, device in self.users.items()
-                if arguments[:1] == (f"handle {(device,)}",)
-            ],
+            "nvmlDeviceGetComputeRunningProcesses": processes,
             "nvmlSystemGetDriverVersion": SAID["driver"],
             "nvmlDeviceGetName": SAID["name"],
             "nvmlDeviceGetUUID": SAID["uuid"],
             "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=SAID["total"], used=now["used"]),
-            "nvmlDeviceGetUtilizationRates": SimpleNamespace(
-                gpu=now["util"][0], memory=now["util"][1]
-            ),
+            "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=gpu_pct, memory=memory_pct),
             "nvmlDeviceGetPowerUsage": now["power"],
             "nvmlDeviceGetTotalEnergyConsumption": now["energy"],
             "nvmlDeviceGetClockInfo": clock,
             "nvmlDeviceGetTemperature": now["temperature"],
             "nvmlDeviceGetCurrentClocksEventReasons": now["reasons"],
             "nvmlDeviceGetCurrentClocksThrottleReasons": now["reasons"],
-            "nvmlDeviceGetFieldValues": counters,
-        }[name]
+            "nvmlDeviceGetFieldValues": [counter(now["rx"]), counter(now["tx"])],
+        }
+        return said[name]
+
+
+def counter(value: int) -> SimpleNamespace:
+    """A field's value, an unsigned integer."""
+    return SimpleNamespace(nvmlReturn=0, valueType=1, value=SimpleNamespace(uiVal=value))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from array import array
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from harness.records.request_record import Outcome, RequestRecord
 from harness.records.samples import ServerSample
@@ -85,49 +85,59 @@ class Server:
         """Record it; its user goes on if there is still need of one."""
         self.running.remove(request)
         bad = self.users >= self.fail_above and self.rng.random() < 0.2
-        at = [] if bad else request.at
-        self.records.append(
-            RequestRecord(
-                worker=request.number % 2,
-                number=request.number // 2,
-                user=request.user,
-                sent_ns=request.sent_ns,
-                done_ns=request.at[-1],
-                status=503 if bad else 200,
-                outcome=Outcome.status if bad else Outcome.ok,
-                head_ns=request.at[0],
-                error=self.error if bad else "",
-                planned_tokens=request.length,
-                finish_reason="" if bad else "length",
-                prompt_tokens=256,
-                output_tokens=request.length,
-                answer_index=0 if at else -1,
-                at_ns=array("q", at),
-                tokens=array("q", [1] * len(at)),
-                not_before_ns=array("q", [a - (20_000 if a % 50 == 0 else 0) for a in at]),
-            )
+        record = RequestRecord(
+            worker=request.number % 2,
+            number=request.number // 2,
+            user=request.user,
+            sent_ns=request.sent_ns,
+            done_ns=request.at[-1],
+            outcome=Outcome.ok,
+            head_ns=request.at[0],
+            planned_tokens=request.length,
+            prompt_tokens=256,
+            output_tokens=request.length,
         )
+        if bad:
+            record = replace(record, status=503, outcome=Outcome.status, error=self.error)
+        else:
+            record = answered(record, request.at)
+        self.records.append(record)
         if len(self.waiting) + len(self.running) < self.users:
             self.send(request.user)
 
     def sample(self) -> None:
         """What the server's metrics show now."""
-        self.samples.append(
-            ServerSample(
-                at_ns=self.now,
-                running=float(len(self.running)),
-                waiting=float(len(self.waiting)),
-                kv_usage=len(self.running) * 300 / 16384,
-                preemptions_total=0.0,
-                prompt_tokens_total=self.prompts * 256.0,
-                requests_total=float(len(self.records)),
-                generation_tokens_total=float(self.tokens),
-                ttft_sum_s=self.ttft_s,
-                ttft_count=float(self.prompts),
-                queue_sum_s=self.queue_s,
-                queue_count=float(self.prompts),
-                prefill_sum_s=self.prompts * 0.016,
-                prefill_count=float(self.prompts),
-                took_ns=5.0 * MS,
-            )
+        n_running = float(len(self.running))
+        n_prompts = float(self.prompts)
+        sample = ServerSample(
+            at_ns=self.now,
+            running=n_running,
+            waiting=float(len(self.waiting)),
+            kv_usage=n_running * 300 / 16384,
+            preemptions_total=0.0,
+            prompt_tokens_total=n_prompts * 256,
+            requests_total=float(len(self.records)),
+            generation_tokens_total=float(self.tokens),
+            ttft_sum_s=self.ttft_s,
+            ttft_count=n_prompts,
+            queue_sum_s=self.queue_s,
+            queue_count=n_prompts,
+            prefill_sum_s=n_prompts * 0.016,
+            prefill_count=n_prompts,
+            took_ns=5.0 * MS,
         )
+        self.samples.append(sample)
+
+
+def answered(record: RequestRecord, at_ns: list[int]) -> RequestRecord:
+    """A token at each of these instants; one of 50 stamps is inexact."""
+    not_before_ns = [ns - 20_000 if ns % 50 == 0 else ns for ns in at_ns]
+    return replace(
+        record,
+        status=200,
+        finish_reason="length",
+        answer_index=0,
+        at_ns=array("q", at_ns),
+        tokens=array("q", [1] * len(at_ns)),
+        not_before_ns=array("q", not_before_ns),
+    )

@@ -4,7 +4,7 @@
 
 LEVELS is a JSON list of users, one per tick; the run is done after the last one. With the option
 `patient` each level is kept until it is seen, so nothing depends on how fast this machine is. With
-`missing` the workers' heartbeats seem to be late when the session begins. The first line printed is
+`late` the workers' heartbeats seem to be late when the session begins. The first line printed is
 `ready` and the pids of the load processes.
 """
 
@@ -15,10 +15,12 @@ import json
 import sys
 from collections import Counter
 from dataclasses import replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from locust.runners import STATE_MISSING
+from locust.runners import STATE_MISSING, MasterRunner
 
+from harness.core.run_kinds import LevelRun
 from harness.load.arrivals import LoadTarget
 from harness.load.workloads import WORKLOADS
 from harness.metrics.ledger import Ledger
@@ -86,6 +88,29 @@ class Patient(Script):
         return LoadTarget(users, float(max(users, 1)), not left or len(self.running) > self.MOST)
 
 
+class Late(Script):
+    """The workers' heartbeats are late, and at the first tick another message of theirs comes."""
+
+    def __init__(self, levels: list[int], runner: MasterRunner) -> None:
+        super().__init__(levels)
+        self.runner = runner
+        self.miss_workers()
+
+    def miss_workers(self) -> None:
+        """As Locust does; it hears of them again when their next heartbeat comes."""
+        for client in self.runner.clients.all:
+            client.state = STATE_MISSING
+
+    def tick(
+        self, now_ns: int, running_users: int, server: ServerSample | None, known_ns: int
+    ) -> LoadTarget:
+        """The next level."""
+        if not self.running:
+            self.miss_workers()
+            self.runner.check_stopped()  # as after each message: without workers, it has stopped
+        return super().tick(now_ns, running_users, server, known_ns)
+
+
 class Keep:
     """A sink that keeps whole records, and says once that each load process has sent some."""
 
@@ -119,13 +144,8 @@ def summary(session: Session, script: Script, keep: Keep) -> dict[str, Any]:
     """Run, then say what there is."""
     ended = session.run()
     stats = session.load.environment.stats.total
-    in_flight = 0
-    most = 0
-    for _, change in sorted(
-        [(r.sent_ns, 1) for r in keep.records] + [(r.done_ns, -1) for r in keep.records]
-    ):
-        in_flight += change
-        most = max(most, in_flight)
+    records = sorted(keep.records, key=lambda record: record.sent_ns)
+    known = [(known_ns, then, script.seen(known_ns)) for known_ns, then in script.known]
     return {
         "interrupted": ended.interrupted,
         "invalid": ended.invalid,
@@ -133,17 +153,25 @@ def summary(session: Session, script: Script, keep: Keep) -> dict[str, Any]:
         "figures": ended.figures,
         "running": script.running,
         "reached": script.reached if isinstance(script, Patient) else [],
-        "known": [(known_ns, then, script.seen(known_ns)) for known_ns, then in script.known],
+        "known": known,
         "samples": sum(sample is not None for sample in script.samples),
-        "outcomes": Counter(record.outcome.value for record in keep.records),
-        "keys": sorted(record.key for record in keep.records),
-        "tokens": sum(sum(record.tokens) for record in keep.records),
-        "most_in_flight": most,
+        "outcomes": Counter(record.outcome.value for record in records),
+        "keys": sorted(record.key for record in records),
+        "tokens": sum(sum(record.tokens) for record in records),
+        "most_in_flight": most_in_flight(records),
         "closed": keep.closed,
         "locust_requests": stats.num_requests,
         "locust_failures": stats.num_failures,
-        "first_sent_ns": [r.sent_ns for r in sorted(keep.records, key=lambda r: r.sent_ns)[:8]],
+        "first_sent_ns": [record.sent_ns for record in records[:8]],
     }
+
+
+def most_in_flight(records: list[RequestRecord]) -> int:
+    """At any instant."""
+    begins = [(record.sent_ns, 1) for record in records]
+    ends = [(record.done_ns, -1) for record in records]
+    changes = [change for _, change in sorted(begins + ends)]
+    return max(accumulate(changes), default=0)
 
 
 def main() -> None:
@@ -152,21 +180,26 @@ def main() -> None:
     more = json.loads(sys.argv[4]) if len(sys.argv) > 4 else {}
     drain_ns = more.pop("drain_ns", 20_000_000_000)
     ui_port, patient = more.pop("ui_port", None), more.pop("patient", False)
-    missing = more.pop("missing", False)
+    late = more.pop("late", False)
     work = WORKLOADS["chat"].sized(32, more.pop("output_tokens", 30))
     options = prepare(DriveOptions(url, "", work, processes=processes))
-    script, keep = Patient(levels) if patient else Script(levels), Keep()
+    keep = Keep()
     options = replace(options, **more)
     with contextlib.ExitStack() as stack:
         load = stack.enter_context(child_processes(options))
+        script: Script
+        if late:
+            script = Late(levels, load.runner)
+        elif patient:
+            script = Patient(levels)
+        else:
+            script = Script(levels)
         sinks: list[RecordSink] = [keep, script.ledger]
         if ui_port is not None:
-            view = stack.enter_context(RunPage("run"))
+            view = stack.enter_context(RunPage(LevelRun))
             view.serve(load, ui_port)
             sinks.append(view.live.counts)
         session = keep.session = Session(load, options, script, sinks, drain_ns=drain_ns)
-        for client in load.runner.clients.all if missing else ():
-            client.state = STATE_MISSING
         told = summary(session, script, keep)
     sys.stdout.write(json.dumps(told) + "\n")
 

@@ -388,18 +388,20 @@ def _record(
     attempt: Attempt, done_ns: int, outcome: Outcome, why: str, status: int
 ) -> RequestRecord:
     """What the client would have recorded."""
-    at: array[int] = array("q")
+    at_ns: array[int] = array("q")
     if attempt.sequence is not None and attempt.replica is not None:
         ends = attempt.replica.ends
         for first, end in attempt.sequence.spans:
-            at += ends[first:end]
+            at_ns += ends[first:end]
         for begin, over in attempt.replica.cuts:
             late = done_ns + 1 if over < 0 else over
-            at = array("q", (late if begin <= one < late else one for one in at))
-        while at and at[-1] > done_ns:  # a step that was still under way
-            at.pop()
-    if attempt.replica is None or not at:
-        status = status if outcome is Outcome.status else 0
+            at_ns = array("q", (late if begin <= one < late else one for one in at_ns))
+        while at_ns and at_ns[-1] > done_ns:  # a step that was still under way
+            at_ns.pop()
+    if outcome is not Outcome.status and (attempt.replica is None or not at_ns):
+        status = 0
+    prompt_tokens, planned_tokens = attempt.lengths
+    first_ns = at_ns[0] if at_ns else -1
     return RequestRecord(
         worker=0,
         number=attempt.number,
@@ -408,17 +410,17 @@ def _record(
         sent_ns=attempt.sent_ns,
         done_ns=done_ns,
         outcome=outcome,
-        head_ns=at[0] if at else -1,
-        first_event_ns=at[0] if at else -1,
+        head_ns=first_ns,
+        first_event_ns=first_ns,
         status=status,
         error=why,
-        planned_tokens=attempt.lengths[1],
-        prompt_tokens=attempt.lengths[0],
-        answer_index=0 if at else -1,
+        planned_tokens=planned_tokens,
+        prompt_tokens=prompt_tokens,
+        answer_index=0 if at_ns else -1,
         events_before=0,
         silent_events=0,
         mix_row=attempt.mix_row,
-        at_ns=at,
-        not_before_ns=at[:],
-        tokens=array("q", [1]) * len(at),
+        at_ns=at_ns,
+        not_before_ns=at_ns[:],
+        tokens=array("q", [1]) * len(at_ns),
     )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import psutil
 
 from harness.errors import MeasurementInvalid, NoKnee
 
@@ -76,12 +77,15 @@ def scripted_server(first_ms: int, gap_ms: int) -> Iterator[str]:
         server.kill()
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Until it holds; fails after PATIENCE_S."""
-    until = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < until, "this did not happen"
-        time.sleep(0.05)
+def wait_for(
+    condition: Callable[[], Any], patience_s: float = PATIENCE_S, every_s: float = 0.05
+) -> Any:
+    """Its first true value; fails after a while."""
+    until_s = time.monotonic() + patience_s
+    while not (found := condition()):
+        assert time.monotonic() < until_s, "this did not happen"
+        time.sleep(every_s)
+    return found
 
 
 def lines(path: Path) -> int:
@@ -95,39 +99,22 @@ def load(path: Path) -> dict[str, Any]:
     return found
 
 
-def _states() -> dict[int, tuple[int, str]]:
-    """(parent, state) of every process, by pid."""
-    found = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):  # it ended meanwhile
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                found[int(entry.name)] = (int(fields[1]), fields[0])
-    return found
-
-
 def descendants(pid: int) -> dict[int, str]:
     """Command lines of everything that it started, however far down, by pid."""
-    states = _states()
-    found: dict[int, str] = {}
-    wanted = [pid]
-    while wanted:
-        parent = wanted.pop()
-        for child in [c for c, (p, _) in states.items() if p == parent]:
-            with contextlib.suppress(OSError):
-                line = Path(f"/proc/{child}/cmdline").read_text().replace("\0", " ")
-                if line:  # a zombie has none
-                    found[child] = line
-            wanted.append(child)
+    found = {}
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):  # it ended meanwhile
+                if words := child.cmdline():  # a zombie has none
+                    found[child.pid] = " ".join(words)
     return found
 
 
 def alive(pids: dict[int, str]) -> list[str]:
     """Which of these still run (a zombie does not)."""
-    states = _states()
-    return [what for pid, what in pids.items() if states.get(pid, (0, "Z"))[1] != "Z"]
-
-
-def send(pid: int, number: int) -> None:
-    """A signal to one process."""
-    os.kill(pid, number)
+    found = []
+    for pid, what in pids.items():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                found.append(what)
+    return found

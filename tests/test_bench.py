@@ -47,10 +47,6 @@ CELLS = [
     ),
     pytest.param({"server": "engine"} | ALONE, 2 * 4 * 12, id="the engine's oracle"),
 ]
-pytestmark = [
-    pytest.mark.realtime,
-    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler: the floor needs one"),
-]
 
 
 def measured(cell: dict[str, Any], folder: Path) -> tuple[dict[str, Any], str]:
@@ -68,6 +64,9 @@ def measured(cell: dict[str, Any], folder: Path) -> tuple[dict[str, Any], str]:
     return {row["client"]: row for row in kept["rows"]}, page.read_text()
 
 
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler: the floor needs one")
+@pytest.mark.long
+@pytest.mark.process
 @pytest.mark.parametrize(("cell", "events"), CELLS)
 def test_what_is_read_matches_what_was_sent(
     cell: dict[str, Any], events: int, tmp_path: Path, figure: Callable[[str], None]

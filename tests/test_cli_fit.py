@@ -453,7 +453,7 @@ def test_a_real_vllm(
 ) -> None:
     """Its KV cache is what its configuration and its memory give, to the block."""
     out, config = tmp_path / "fit.json", ["--config", str(real_vllm.HOME / "tiny")]
-    assert main(["fit", vllm("16 slots"), *config, "--json", str(out)]) == 0
+    assert main(["fit", vllm("speculating"), *config, "--json", str(out)]) == 0
     served = json.loads(out.read_text())
     alone = [*config, "--kv-memory", str(GIB / 1e9), "--block-size", str(served["block_tokens"])]
     alone += ["--max-model-len", str(served["max_model_len"])]
@@ -463,7 +463,7 @@ def test_a_real_vllm(
     assert {name: computed[name] for name in same} == {name: served[name] for name in same}
     assert not served["server"]["differs"]
     assert served["server"]["kv_tokens"] == served["kv_tokens"]
-    assert main(["fit", vllm("16 slots"), "--users", "4"]) == 0  # without a configuration
+    assert main(["fit", vllm("speculating"), "--users", "4"]) == 0  # without a configuration
     assert "KV cache                        unknown" in capsys.readouterr().out
 
 

@@ -12,6 +12,7 @@ from harness.diagnosis.server_window import server_figures
 from harness.engine.config import EngineConfig
 from harness.metrics.metrics import itl, ttft
 from harness.units import MS, SECOND
+from lab.api_servers import FrontEnd
 from lab.closed_loop import ClosedLoop, Traffic
 
 US = 1_000
@@ -112,6 +113,25 @@ def test_turns_of_an_api_server() -> None:
         seen = loop.table(0, loop.now_ns)
         waits.append(seen.at_ns[0] - seen.sent_ns[0])
     assert [wait - waits[2] for wait in waits] == [10 * MS, 10 * MS, 0]
+
+
+def test_prompts_leave_a_tokenizer_together() -> None:
+    """Of five at once the first comes alone; it takes the others three and one at a time."""
+    engine = replace(PLAIN, front_tokenizer_ns=10 * MS, front_tokenizer_batch=3)
+    front = FrontEnd(engine)
+    for number in range(5):
+        front.request(number, number)
+    assert front.next_ns() == 0
+    front.work(SECOND)
+    assert sorted(front.ready) == [
+        (10 * MS, 0, 0),
+        (40 * MS, 1, 1),
+        (40 * MS, 2, 2),
+        (40 * MS, 3, 3),
+        (50 * MS, 4, 4),
+    ]
+    assert front.cpu_ns == 50 * MS
+    assert front.next_ns() == -1
 
 
 def test_recorded_lengths() -> None:

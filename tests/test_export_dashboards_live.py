@@ -90,7 +90,7 @@ def test_every_panel_of_a_real_vllm_has_data(
     command = ("run", "--users", "6", "--duration", "5s", *LENGTHS)
     # which does not say its seats
     with staged(
-        vllm("16 slots"), "m", tmp_path, SLOS, free_port(), *command, flags={"max_num_seqs": 16}
+        vllm("speculating"), "m", tmp_path, SLOS, free_port(), *command, flags={"max_num_seqs": 4}
     ) as stage:
         nothing = stage.without_data(asked)
     figure(f"real vLLM: {len(asked)} expressions, without a value: {sorted(nothing)}")

@@ -19,7 +19,7 @@ import real_vllm
 import report_example
 from report_example import Server
 from report_folder import begin, load, measured
-from study_process import alive, descendants, harness, lines, send, started, wait_for
+from study_process import alive, descendants, harness, lines, started, wait_for
 from study_process import load as json_of
 
 from harness.cli.app import main
@@ -237,25 +237,37 @@ def searched(path: Path, seed: int, slots: int) -> str:
     return str(path)
 
 
-def test_settings_of_recorded_runs(tmp_path: Path) -> None:
-    """40 slots against 30 and against 40 again: the knee by all runs of each, and the words."""
+@pytest.fixture(scope="module")
+def compared(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[list[Setting], list[Comparison]]:
+    """40 slots against 30 and against 40 again, of which one run more is invalid."""
+    folder = tmp_path_factory.mktemp("settings")
     runs = [("a", 40, (1, 2)), ("b", 30, (3, 4)), ("c", 40, (5,))]
     settings = [
-        Setting(name, runs={searched(tmp_path / f"{name}{i}", i, slots): 0 for i in seeds})
+        Setting(name, runs={searched(folder / f"{name}{i}", i, slots): 0 for i in seeds})
         for name, slots, seeds in runs
     ]
     settings[2].runs["nowhere"] = 5  # an invalid run has no figures
-    pairs = compare_settings(settings, 0.05)
-    assert [(c.a, c.b) for c in pairs] == [("a", "b"), ("a", "c"), ("b", "c")]
-    verdicts = {c.a + c.b: c.differences[0].verdict for c in pairs}
-    assert [c.differences[0].metric for c in pairs] == [KNEE] * 3
-    assert (verdicts["ab"], verdicts["bc"]) == (Change.worse, Change.better)
-    assert verdicts["ac"] in {Change.inconclusive, Change.no_difference_shown}
-    knees = {one.name: one.figures[KNEE] for one in settings}
-    assert [int(knees[name][0]) for name in "abc"] == [51, 40, 51]
-    lone = compare_settings([settings[2]], 0.05)
-    assert lone == []
-    text, page = settings_report(settings, pairs, ["ttft_p95=500ms"], 0)
+    return settings, compare_settings(settings, 0.05)
+
+
+def test_settings_of_recorded_runs(compared: tuple[list[Setting], list[Comparison]]) -> None:
+    """The knee by all runs of each."""
+    settings, pairs = compared
+    assert [(pair.a, pair.b) for pair in pairs] == [("a", "b"), ("a", "c"), ("b", "c")]
+    knees = [pair.differences[0] for pair in pairs]
+    assert [knee.metric for knee in knees] == [KNEE] * 3
+    of_ab, of_ac, of_bc = (knee.verdict for knee in knees)
+    assert (of_ab, of_bc) == (Change.worse, Change.better)
+    assert of_ac in {Change.inconclusive, Change.no_difference_shown}
+    assert [int(one.figures[KNEE][0]) for one in settings] == [51, 40, 51]
+    assert compare_settings([settings[2]], 0.05) == []
+
+
+def test_a_report_of_settings(compared: tuple[list[Setting], list[Comparison]]) -> None:
+    """The best one first, then what each step gains; a page that needs nothing from outside."""
+    text, page = settings_report(*compared, ["ttft_p95=500ms"], 0)
     first = text.splitlines()[0]
     assert re.fullmatch(r"Best for ttft_p95=500ms: [ac]\. No difference to [ac] is shown\.", first)
     assert re.search(r"b against a: knee \(users\) -2\d\.\d% \(", text)
@@ -521,7 +533,7 @@ def test_ctrl_c(moment: str, number: int, tmp_path: Path) -> None:
     ) as process:
         wait_for(lambda: MOMENTS[moment](process.pid, out))
         family = descendants(process.pid)
-        send(process.pid, number)
+        os.kill(process.pid, number)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert alive(family) == []

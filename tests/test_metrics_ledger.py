@@ -11,6 +11,7 @@ from measure_tables import MS, SECOND, record, window
 from random_tables import random_records
 
 from harness.core.load import Users
+from harness.core.run_kinds import KneeRun, LevelRun
 from harness.core.states import Purpose
 from harness.metrics import ledger as ledgers
 from harness.metrics.evidence import Window, gather_evidence
@@ -169,7 +170,7 @@ def test_tokens_are_let_go_and_requests_are_not(monkeypatch):
         gather_evidence(all_of_it, window(1, 0, 100), [Slo.parse("itl_p95=21ms")])
 
 
-def run_of(ledger, held, kind="knee", horizon_ns=0):
+def run_of(ledger, held, kind=KneeRun, horizon_ns=0):
     """A run whose one level had the window `held`, as far as a page reads it."""
     controller = SimpleNamespace(levels=[SimpleNamespace(window=held)], horizon_ns=horizon_ns)
     wanted = SimpleNamespace(kind=kind)
@@ -184,7 +185,7 @@ def test_a_long_level_has_the_figures_of_its_end(until_s, monkeypatch):
     for number in range(100):
         at = 1000 * number
         ledger.put([record(number, at, [at + 300, at + 500])])
-    [level] = ended_levels(run_of(ledger, window(1, 0, until_s), kind="run"))
+    [level] = ended_levels(run_of(ledger, window(1, 0, until_s), kind=LevelRun))
     assert level.ended == until_s
     assert level.failed == 0
     assert level.p95_ms["ttft"][0] == 300.0

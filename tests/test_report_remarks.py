@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from harness.core.load import CONCURRENT, REQUESTS_PER_S, LoadUnit
+from harness.core.run_kinds import kind_of
 from harness.metrics.result import Latency, Level
 from harness.records.samples import GpuSample
 from harness.report.remarks import idle_gpu_sentence, sweet_spot_sentence
@@ -70,7 +71,7 @@ def test_sweet_spot_sentence(levels: list[Level], command: str, unit: LoadUnit, 
     facts = SimpleNamespace(
         used=levels,
         unit=unit,
-        result=SimpleNamespace(command=command),
+        kind=kind_of(command),
         slos=(),
     )
     said = sweet_spot_sentence(facts)

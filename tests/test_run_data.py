@@ -79,7 +79,7 @@ def test_a_trace_hits_what_is_expected(url: str, tmp_path: Path) -> None:
 @pytest.mark.vllm
 def test_a_trace_hits_what_is_expected_in_vllm(vllm: Callable[[str], str], tmp_path: Path) -> None:
     """On the real one, whose blocks have 128 tokens on the CPU: 512 is a multiple."""
-    check_trace(vllm("16 slots"), tmp_path / "run")
+    check_trace(vllm("speculating"), tmp_path / "run")
 
 
 def test_rows_are_striped_over_processes(url: str, tmp_path: Path) -> None:

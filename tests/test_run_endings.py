@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from study_process import alive, descendants, harness, lines, load, send, started, wait_for
+from study_process import alive, descendants, harness, lines, load, started, wait_for
 
 from harness import open_run
 
@@ -98,7 +98,7 @@ def test_a_dead_decoder_ends_the_run(tmp_path: Path) -> None:
         wait_for(lambda: records.exists() and records.stat().st_size > 0)
         family = descendants(process.pid)
         decoder = next(pid for pid, what in family.items() if "reader.decoder_process" in what)
-        send(decoder, signal.SIGKILL)
+        os.kill(decoder, signal.SIGKILL)
         said, err = process.communicate(timeout=60)
     assert process.returncode == 5, err
     assert f"(pid {decoder}) ended in the middle of the run by signal 9" in " ".join(said.split())
@@ -115,7 +115,7 @@ def test_the_server_dies(tmp_path: Path) -> None:
     with started(*KNEE, "--out", str(out)) as process:
         wait_for(lambda: lines(out / "levels.jsonl") > 1)  # the first one's requests have ended
         family = descendants(process.pid)
-        send(next(p for p, what in family.items() if "engine.process" in what), signal.SIGKILL)
+        os.kill(next(p for p, what in family.items() if "engine.process" in what), signal.SIGKILL)
         said, err = process.communicate(timeout=120)
     assert process.returncode == 99, err
     assert "The server failed under load" in said
@@ -147,9 +147,9 @@ def test_a_client_that_cannot_tell_says_so(tmp_path: Path) -> None:
         until = time.monotonic() + 60
         while process.poll() is None and time.monotonic() < until:
             with contextlib.suppress(ProcessLookupError):
-                send(worker, signal.SIGSTOP)
+                os.kill(worker, signal.SIGSTOP)
                 time.sleep(0.15)
-                send(worker, signal.SIGCONT)
+                os.kill(worker, signal.SIGCONT)
                 time.sleep(0.05)
         said, err = process.communicate(timeout=60)
     assert process.returncode == 5, err

@@ -8,9 +8,11 @@ import signal
 import socket
 import time
 import urllib.request
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from counted import expected, exposed, records, with_parts
 from prometheus_tools import Series, lines_of, promtool
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+Lines = dict[Series, float]  # of a page
 SLOS = (Slo.parse("ttft_p95=500ms"), Slo.parse("itl_p95=11ms"))
 
 
@@ -94,7 +97,7 @@ def test_state_of_a_run():
     assert {name: lines.get(name) for name in want} == want
 
 
-def scrape(port: int) -> tuple[dict[Series, float], float]:
+def scrape(port: int) -> tuple[Lines, float]:
     """A page, and the seconds that it took; {} when nobody listens."""
     begun = time.perf_counter()
     try:
@@ -119,6 +122,25 @@ def exporting(url: str, *flags: str) -> Iterator[tuple[subprocess.Popen[str], in
         process.communicate()
 
 
+@dataclass
+class Watched:
+    """What a Prometheus that scrapes ten times a second would have."""
+
+    pages: list[Lines] = field(default_factory=list)  # of the run
+    target: Lines = field(default_factory=dict)  # of the exporter, the newest of each series
+    took_s: list[float] = field(default_factory=list)  # of both
+
+    def scrape(self, run: int, exporter: int) -> None:
+        """One page of each, by their ports."""
+        lines, seconds = scrape(run)
+        if lines:
+            self.pages.append(lines)
+            self.took_s.append(seconds)
+        lines, seconds = scrape(exporter)
+        self.took_s.append(seconds)
+        self.target |= lines
+
+
 @pytest.mark.realtime
 def test_a_run_as_prometheus_sees_it(tmp_path: Path, figure: Callable[[str], None]) -> None:
     """After the run its last page equals the records, bucket by bucket; before, it only grows.
@@ -126,8 +148,7 @@ def test_a_run_as_prometheus_sees_it(tmp_path: Path, figure: Callable[[str], Non
     The exporter beside it splits the server's TTFT into what the run folder's samples say.
     """
     out, port = tmp_path / "run", free_port()
-    command = (
-        "run",
+    flags = (
         "--users",
         "6",
         "--duration",
@@ -144,25 +165,26 @@ def test_a_run_as_prometheus_sees_it(tmp_path: Path, figure: Callable[[str], Non
         *(part for slo in SLOS for part in ("--slo", str(slo))),
     )
     engine = EngineConfig(max_num_seqs=4)
+    watched = Watched()
     with start_engine(engine) as serving, exporting(serving.url) as (_, beside):
-        run = started(*command[:1], serving.url, *command[1:])
-        pages, took, target = [], [], {}
+        run = started("run", serving.url, *flags)
         while run.poll() is None:
-            lines, seconds = scrape(port)
-            if lines:
-                pages.append(lines)
-                took.append(seconds)
-            others, seconds = scrape(beside)
-            took.append(seconds)
-            target |= others
+            watched.scrape(port, beside)
             time.sleep(0.1)
         run.communicate()
-    took.sort()
-    median, most_often = (took[len(took) * share // 100] * 1e3 for share in (50, 95))
+    took_ms = np.percentile(watched.took_s, [50, 95, 100]) * 1e3
+    median_ms, most_often_ms, most_ms = took_ms.tolist()
     figure(
-        f"{len(took)} scrapes of a run and of the exporter: {median:.1f} ms median, "
-        f"{most_often:.1f} ms p95, {took[-1] * 1e3:.0f} ms at most"
+        f"{len(watched.took_s)} scrapes of a run and of the exporter: {median_ms:.1f} ms median, "
+        f"{most_often_ms:.1f} ms p95, {most_ms:.0f} ms at most"
     )
+    target = serving.url.removeprefix("http://")
+    check_pages(watched.pages, out, target)
+    check_exporter(watched.target, out, target, engine)
+
+
+def check_pages(pages: list[Lines], out: Path, target: str) -> None:
+    """Of the run, from its first to its last."""
     table = concat_tables(list(read_run(out).chunks()))
     want = exposed(expected(table, SLOS), SLOS)
     assert {series: pages[-1][series] for series in want} == pytest.approx(want, abs=1e-9)
@@ -174,28 +196,33 @@ def test_a_run_as_prometheus_sees_it(tmp_path: Path, figure: Callable[[str], Non
     ]
     assert falls == []
     assert max(page.get(("harness_users_running", ()), 0) for page in pages) == 6
-    assert any(0 < p[("harness_e2e_seconds_count", ())] < len(table) for p in pages)  # live
+    n_ended = [page["harness_e2e_seconds_count", ()] for page in pages]
+    assert any(0 < n < len(table) for n in n_ended)  # live
     about = {
         "kind": "run",
         "workload": "chat",
         "run": "run",
         "model": "llama-3.1-8b",
-        "target": serving.url.removeprefix("http://"),
+        "target": target,
     }
     assert pages[-1]["harness_run_info", tuple(sorted(about.items()))] == 1
-    assert target["harness_target_info", (("target", about["target"]),)] == 1
-    assert target["harness_target_up", ()] == 1
-    assert target["harness_server_max_num_seqs", (("source", "read"),)] == 4
-    assert target["harness_server_kv_tokens", ()] == engine.blocks * engine.block_size
-    step = load(out / "result.json")["levels"][0]["server"]
+
+
+def check_exporter(lines: Lines, out: Path, target: str, engine: EngineConfig) -> None:
+    """What it says of the server, beside the run's own figures."""
+    assert lines["harness_target_info", (("target", target),)] == 1
+    assert lines["harness_target_up", ()] == 1
+    assert lines["harness_server_max_num_seqs", (("source", "read"),)] == engine.max_num_seqs
+    assert lines["harness_server_kv_tokens", ()] == engine.blocks * engine.block_size
+    level = load(out / "result.json")["levels"][0]["server"]
     parts = {
         dict(labels)["part"]: value
-        for (name, labels), value in target.items()
+        for (name, labels), value in lines.items()
         if name == "harness_server_ttft_part_mean_seconds"
     }
-    mean = target["harness_server_ttft_mean_seconds", ()]
-    assert sum(parts.values()) == pytest.approx(mean)
-    assert parts["queue"] == pytest.approx(step["queue_mean_s"], rel=0.5)  # another window
+    mean_s = lines["harness_server_ttft_mean_seconds", ()]
+    assert sum(parts.values()) == pytest.approx(mean_s)
+    assert parts["queue"] == pytest.approx(level["queue_mean_s"], rel=0.5)  # another window
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.realtime
+@pytest.mark.process
+@pytest.mark.long
 @pytest.mark.parametrize(("fault", "lost"), [("worker killed", 8), ("master killed", 0)])
 def test_nothing_is_lost_without_being_counted(fault: str, lost: int, tmp_path: Path) -> None:
     """A worker killed with its decoder: what it sent in the last second at most is counted as lost.

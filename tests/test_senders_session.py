@@ -179,7 +179,7 @@ def test_ctrl_c_leaves_records_of_everything(url: str, processes: int, kind: int
 
 def test_workers_that_are_late_when_it_begins(url: str) -> None:
     """Locust starts nobody while all are missing; once they are heard again the users start."""
-    got = end(start(url, 1, [2] * 8, missing=True))
+    got = end(start(url, 1, [2] * 8, late=True))
     assert got["invalid"] == ""
     assert max(got["running"]) == 2
 

@@ -6,12 +6,12 @@ One Locust, one engine and one browser serve the whole file, in the order of a w
 from __future__ import annotations
 
 import json
+import os
 import signal
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from browser_run import CONTRAST, Visit, browser, locust, until
-from study_process import send
 
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser, Page
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 # Two batch slots, answers of 0.2 s: from three users on, one waits for another's end. First tokens
 # come after 20 ms or after 200: a client that is late beside other tests can tell that from 100.
 OPTIONS = (
@@ -126,25 +126,44 @@ def test_a_search_from_the_form_to_the_report(day: Day, figure) -> None:
     """Start, figures move, the bracket closes, the knee is said, the report opens."""
     page, folder = begun(day)
     wait_for_badge(page, "knee found")
+    result = json.loads((folder / "result.json").read_text())
+    knee = result["knee"]
+    holds, users = knee["holds"], knee["estimate"]
+    figure(f"holds {holds}, knee {users}, {knee['ci95']}, {len(result['levels'])} levels")
+    assert users in (2, 3)  # two slots
+    assert result["damage"] == []
+    check_brackets(page)
+    check_knee(page, knee)
+    assert page.locator("#levels tbody tr").count() == len(result["levels"])
+    assert page.locator("#whole .wide >> nth=0").locator("tbody tr").count() == len(LATENCIES)
+    assert not page.locator("#slos").is_visible()  # each level was judged by itself
+    check_links(page, result)
+    page.close()
+
+
+def check_brackets(page: Page) -> None:
+    """What the cards said on the way are brackets of the search, the last of them closed."""
     brackets = [level["bracket"] for level in page.evaluate(LEVELS)]
     closed = {f"{low} to {high}" for low, high in brackets if None not in (low, high)}
     said = page.evaluate("window.said")
     assert {cards[-1] for cards in said if " to " in cards[-1]} <= closed
     assert len({cards[0] for cards in said}) > 1
-    knee = json.loads((folder / "result.json").read_text())
-    holds, users = knee["knee"]["holds"], knee["knee"]["estimate"]
-    figure(f"holds {holds}, knee {users}, {knee['knee']['ci95']}, {len(knee['levels'])} levels")
-    assert users in (2, 3)  # two slots
-    assert f"{brackets[-1][0]} to {brackets[-1][1]}" in closed
-    tiles = {name: page.locator("#cards li", has_text=name) for name in ("Holds", "Best estimate")}
-    assert f"fails by {knee['knee']['fails_by']}" in tiles["Holds"].inner_text()
-    low, high = knee["knee"]["ci95"]
-    assert f"95% CI: {low} to {high}" in tiles["Best estimate"].inner_text()
-    assert f"Holds {holds} concurrent requests" in page.locator("#sentence").inner_text()
-    assert page.locator("#levels tbody tr").count() == len(knee["levels"])
-    assert page.locator("#whole .wide >> nth=0").locator("tbody tr").count() == len(LATENCIES)
-    assert not page.locator("#slos").is_visible()  # each level was judged by itself
-    assert knee["damage"] == []
+    low, high = brackets[-1]
+    assert f"{low} to {high}" in closed
+
+
+def check_knee(page: Page, knee: dict[str, Any]) -> None:
+    """The knee of result.json, on its cards and in the sentence."""
+    cards = page.locator("#cards li")
+    assert f"fails by {knee['fails_by']}" in cards.filter(has_text="Holds").inner_text()
+    low, high = knee["ci95"]
+    assert f"95% CI: {low} to {high}" in cards.filter(has_text="Best estimate").inner_text()
+    sentence = page.locator("#sentence").inner_text()
+    assert f"Holds {knee['holds']} concurrent requests" in sentence
+
+
+def check_links(page: Page, result: dict[str, Any]) -> None:
+    """To the report, which says the same sentence, and to result.json."""
     headline = page.locator("#sentence").inner_text()
     page.get_by_role("link", name="Open the report").click()
     page.wait_for_url("**/report.html")
@@ -154,8 +173,7 @@ def test_a_search_from_the_form_to_the_report(day: Day, figure) -> None:
     wait_for_badge(page, "knee found")
     with page.expect_download() as loading:
         page.get_by_role("link", name="result.json").click()
-    assert json.loads(loading.value.path().read_text()) == knee
-    page.close()
+    assert json.loads(loading.value.path().read_text()) == result
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -220,7 +238,7 @@ def test_the_server_dies(day: Day) -> None:
     """The page says that the target failed, and the run folder is whole."""
     with start_engine(SEATS) as engine:
         page, folder = begun(day, host=engine.url, output_tokens=LONG)
-        send(engine.pid, signal.SIGKILL)
+        os.kill(engine.pid, signal.SIGKILL)
         wait_for_badge(page, "server failed")
     assert "The server failed under load" in page.locator("#sentence").inner_text()
     assert (folder / "report.html").exists()

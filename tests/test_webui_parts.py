@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 from browser_run import TOP, get, locust
 
+from harness.core.run_kinds import DrillRun, KneeRun, LocustRun, RunKind
 from harness.core.states import Decision, Status, Verdict
 from harness.errors import ConfigError
 from harness.export import live_state
@@ -197,9 +198,30 @@ def test_the_tiles_show_the_result(result: Result, want: list[Any]) -> None:
     assert told["answer"] == ["More."]
 
 
+@pytest.mark.parametrize(
+    ("kind", "title", "searches", "decides"),
+    [
+        (KneeRun, "search for the knee", True, True),
+        (DrillRun, "drill", False, True),
+        (LocustRun, "locust", False, False),
+    ],
+)
+def test_the_page_is_told_of_the_kind(
+    kind: type[RunKind],
+    title: str,
+    searches: bool,
+    decides: bool,
+) -> None:
+    """Also before a run begins, and of the next one."""
+    page = RunPage(kind)
+    page.starting("http://h:1")
+    told = {key: page.state.facts[key] for key in ("kind", "title", "searches", "decides")}
+    assert told == {"kind": kind.name, "title": title, "searches": searches, "decides": decides}
+
+
 def test_every_expectation_of_a_drill_is_on_the_page() -> None:
     """Also those that are over only with the load; what nothing decided is neither."""
-    page = RunPage("drill")
+    page = RunPage(DrillRun)
     page.live.set_expectations({"early": Verdict.met, "late": Verdict.inconclusive})
     assert '"late"' not in page.live.page().decode()
     verdicts = {"early": Verdict.met, "late": Verdict.missed, "vague": Verdict.inconclusive}

@@ -21,6 +21,8 @@ FIRST_CONTEXT: Final = 1024  # of the envelope; each next one is twice as long
 CONTEXTS: Final = 8
 LONGEST_CONTEXT: Final = 1 << 17  # where the model's limit is not known
 
+Facts = dict[str, Any]  # by the names of fit's --json
+
 
 @dataclass(frozen=True, slots=True)
 class Own:
@@ -33,7 +35,7 @@ class Own:
     differs: bool
 
 
-def answer(question: Question) -> dict[str, Any]:
+def answer(question: Question) -> Facts:
     """Return every figure of the answer."""
     own = _own_figures(question)
     room = _room(question, own)
@@ -41,14 +43,15 @@ def answer(question: Question) -> dict[str, Any]:
     pool = _pool_bytes(question, room)
     speeds = Speeds(question)
     blocks = room.likely if room else None
-    facts: dict[str, Any] = {"fits": verdict.fits, "why": verdict.why.value}
+    facts: Facts = {"fits": verdict.fits, "why": verdict.why.value}
     facts |= _requests(question)
     facts |= _memory(question, pool)
     facts |= _kv_cache(question, room, pool)
     if own:
         facts |= _server_figures(own)
     facts["user"] = speeds.row(question.context, blocks)
-    facts["envelope"] = [speeds.row(tokens, blocks) for tokens in _contexts(question)]
+    contexts = _contexts(question)
+    facts["envelope"] = [speeds.row(tokens, blocks) for tokens in contexts]
     facts["prefill_tokens_per_s"] = _number(speeds.compute)
     facts["decode_tokens_per_s"] = _number(speeds.of_one_user())
     return facts
@@ -58,9 +61,12 @@ def _own_figures(question: Question) -> Own | None:
     """Compare the server's figure with ours; None without a server, a shape or its figure."""
     server = question.server
     limit = question.max_model_len
-    if not server or not server.blocks or not server.kv_tokens or not question.shape or not limit:
+    if not server or not question.shape or not limit:
         return None
-    computed = int(question.layout.concurrency(server.blocks, limit) * limit)
+    if not server.blocks or not server.kv_tokens:
+        return None
+    requests = question.layout.concurrency(server.blocks, limit)
+    computed = int(requests * limit)
     factor = server.kv_tokens / max(computed, 1)
     return Own(
         kv_tokens=server.kv_tokens,
@@ -114,7 +120,8 @@ def _verdict(question: Question, room: Room | None) -> Verdict:
     if question.budget.overflows and not measured:
         return Verdict(False, Why.OVERFLOW)
     if room is None:
-        return Verdict(None, Why.NO_WEIGHTS if _lacks_weights(question) else Why.NO_MEMORY)
+        why = Why.NO_WEIGHTS if _lacks_weights(question) else Why.NO_MEMORY
+        return Verdict(None, why)
     start_blocks = 0
     if question.must_hold:
         start_blocks = question.layout.request_blocks(question.must_hold)
@@ -140,19 +147,22 @@ def _engine_blocks(question: Question) -> int:
     return max(needs)
 
 
-def _requests(question: Question) -> dict[str, Any]:
+def _requests(question: Question) -> Facts:
     requests = question.requests
     layout = question.layout
+    count = sum(times for _, times in requests)
+    all_tokens = sum(tokens * times for tokens, times in requests)
+    blocks = sum(times * layout.request_blocks(tokens) for tokens, times in requests)
     return {
-        "requests": sum(times for _, times in requests),
-        "request_tokens": sum(tokens * times for tokens, times in requests),
-        "need_blocks": sum(times * layout.request_blocks(tokens) for tokens, times in requests),
+        "requests": count,
+        "request_tokens": all_tokens,
+        "need_blocks": blocks,
         "max_model_len": question.max_model_len,
         "must_hold": question.must_hold,
     }
 
 
-def _memory(question: Question, pool: Span) -> dict[str, Any]:
+def _memory(question: Question, pool: Span) -> Facts:
     """Bytes; a reserve is what neither weights nor KV cache have of what vLLM takes."""
     budget = question.budget
     weights = question.weights
@@ -220,7 +230,7 @@ def _server_pool_bytes(question: Question, server: Server, room: Room | None) ->
     return server.blocks * question.layout.block_bytes * question.parallel.data
 
 
-def _kv_cache(question: Question, room: Room | None, pool: Span) -> dict[str, Any]:
+def _kv_cache(question: Question, room: Room | None, pool: Span) -> Facts:
     """Tokens and requests are those of one engine; several have a KV cache each."""
     layout = question.layout
     shape = question.shape
@@ -255,7 +265,7 @@ def _longest(question: Question) -> int:
     return question.max_model_len or max(_contexts(question))
 
 
-def _room_figures(question: Question, room: Room, pool: Span) -> dict[str, Any]:
+def _room_figures(question: Question, room: Room, pool: Span) -> Facts:
     """What follows from the number of blocks."""
     engines = question.parallel.data
     layout = question.layout
@@ -274,7 +284,7 @@ def _room_figures(question: Question, room: Room, pool: Span) -> dict[str, Any]:
     }
 
 
-def _server_figures(own: Own) -> dict[str, Any]:
+def _server_figures(own: Own) -> Facts:
     """The server's own figures, in place of ours."""
     return {
         "kv_tokens": own.kv_tokens,
@@ -324,7 +334,10 @@ class Speeds:
         self.bandwidth = ways.tensor * question.bandwidth
         active_share = weights.active_parameters / weights.parameters
         engine_weights = weights.total / ways.data
-        self.read_bytes = engine_weights if isnan(active_share) else engine_weights * active_share
+        # Of a mixture of experts a token reads a share; where that is not known, all of them.
+        if isnan(active_share):
+            active_share = 1.0
+        self.read_bytes = engine_weights * active_share
 
     def of_one_user(self) -> float:
         """Return a user's tokens/s alone, with an empty context."""
@@ -333,16 +346,18 @@ class Speeds:
     def of_users(self, users: int, context_tokens: int) -> float:
         """Return each one's tokens/s where so many decode on one engine."""
         layout = self.question.layout
-        kv = users * layout.read_bytes(context_tokens) / self.question.parallel.pipeline
-        moved = decode_tokens_per_s(self.bandwidth, self.read_bytes, kv)
-        return min(moved, self.compute / max(users, 1))
+        stages = self.question.parallel.pipeline
+        kv_bytes = users * layout.read_bytes(context_tokens) / stages
+        by_bandwidth = decode_tokens_per_s(self.bandwidth, self.read_bytes, kv_bytes)
+        by_compute = self.compute / max(users, 1)
+        return min(by_bandwidth, by_compute)
 
-    def row(self, context_tokens: int, blocks: int | None) -> dict[str, Any]:
+    def row(self, context_tokens: int, blocks: int | None) -> Facts:
         """Return what users of a context get; None for what the KV cache decides and is unknown."""
         question = self.question
         layout = question.layout
         size = layout.request_blocks(context_tokens) * layout.block_bytes
-        row: dict[str, Any] = {
+        row: Facts = {
             "context_tokens": context_tokens,
             "users": None,
             "kv_bytes_per_user": size if question.shape else None,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from math import isnan, nan
-from typing import Any, Final
+from typing import Final
 
-from harness.capacity.fit_answer import Speeds, answer
+from harness.capacity.fit_answer import Facts, Speeds, answer
 from harness.capacity.fit_question import Question, question
 from harness.errors import ConfigError
 from harness.memory.parallel import divides_heads
@@ -25,7 +25,7 @@ DEFAULT_LINK_BYTES_S: Final = 50e9  # 400 Gbit/s
 MS: Final = 1e3
 
 
-def splits(args: argparse.Namespace, asked: Question) -> list[dict[str, Any]]:
+def splits(args: Namespace, asked: Question) -> list[Facts]:
     """Return what `--gpus` hold as replicas of 1, 2, 4... GPUs each, as the model's heads allow."""
     if not args.gpus or asked.shape is None:
         return []
@@ -37,7 +37,7 @@ def splits(args: argparse.Namespace, asked: Question) -> list[dict[str, Any]]:
     return rows
 
 
-def _split(args: argparse.Namespace, gpus: int) -> dict[str, Any]:
+def _split(args: Namespace, gpus: int) -> Facts:
     """The figures of all replicas together, where each has so many GPUs."""
     replicas = args.gpus // gpus
     replica = _answer_of_replica(args, gpus)
@@ -57,8 +57,8 @@ def _split(args: argparse.Namespace, gpus: int) -> dict[str, Any]:
     }
 
 
-def _answer_of_replica(args: argparse.Namespace, gpus: int) -> dict[str, Any]:
-    asked = argparse.Namespace(**vars(args))
+def _answer_of_replica(args: Namespace, gpus: int) -> Facts:
+    asked = Namespace(**vars(args))
     asked.url = None  # whatever a server has now
     asked.admit = None
     asked.tensor_parallel = gpus
@@ -73,7 +73,7 @@ def _times(number: float | None, value: float | None) -> float | None:
     return None if number is None or value is None else number * value
 
 
-def prefill_apart(args: argparse.Namespace, asked: Question) -> dict[str, Any] | None:
+def prefill_apart(args: Namespace, asked: Question) -> Facts | None:
     """Return what prefill on replicas of its own moves, costs and takes away; None: not asked.
 
     Raises ConfigError for what it needs and is not known.
@@ -83,8 +83,10 @@ def prefill_apart(args: argparse.Namespace, asked: Question) -> dict[str, Any] |
     replica = _replica(args, asked)
     link = args.link or DEFAULT_LINK_BYTES_S
     replica_gpus = asked.parallel.gpus
-    replicas = max((args.gpus or 2 * replica_gpus) // replica_gpus, 1)
+    all_gpus = args.gpus or 2 * replica_gpus  # one replica for prefill, one for decode
+    replicas = max(all_gpus // replica_gpus, 1)
     together_s = together_requests_s(replica, replicas)
+    rows = [_layout_row(way, together_s) for way in layouts(replica, replicas, link)]
     chosen = choose(replica, replicas, link)
     return {
         "prompt_tokens": replica.prompt_tokens,
@@ -99,14 +101,14 @@ def prefill_apart(args: argparse.Namespace, asked: Question) -> dict[str, Any] |
         "gpus_of_a_replica": replica_gpus,
         "replicas": replicas,
         "together_requests_per_s": together_s,
-        "layouts": [_layout_row(way, together_s) for way in layouts(replica, replicas, link)],
+        "layouts": rows,
         "choose": "together" if chosen is None else "apart",
         "chosen_prefill": None if chosen is None else chosen.prefill,
         "chosen_decode": None if chosen is None else chosen.decode,
     }
 
 
-def _layout_row(way: Apart, together_s: float) -> dict[str, Any]:
+def _layout_row(way: Apart, together_s: float) -> Facts:
     return {
         "prefill": way.prefill,
         "decode": way.decode,
@@ -116,7 +118,7 @@ def _layout_row(way: Apart, together_s: float) -> dict[str, Any]:
     }
 
 
-def _replica(args: argparse.Namespace, asked: Question) -> Replica:
+def _replica(args: Namespace, asked: Question) -> Replica:
     prompt_tokens, answer_tokens = args.prefill_apart
     context = prompt_tokens + answer_tokens
     _check_context(context, asked.max_model_len)

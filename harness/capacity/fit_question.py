@@ -41,7 +41,7 @@ from harness.server import (
 from harness.wire.kv_cache import whole_number
 
 if TYPE_CHECKING:
-    import argparse
+    from argparse import Namespace
     from collections.abc import Iterable
 
     from harness.memory.model_shape import ModelShape
@@ -118,14 +118,14 @@ class Question:
 class _Sources:
     """Where all that is known comes from."""
 
-    args: argparse.Namespace
+    args: Namespace
     published: Config  # config.json as it is
     config: Config  # the same, as quantized by --quantization
     server: Server | None
     shape: ModelShape | None
 
 
-def question(args: argparse.Namespace) -> Question:
+def question(args: Namespace) -> Question:
     """Gather it. Raises ConfigError, ServerUnreachable."""
     sources = _sources(args)
     server = sources.server
@@ -165,7 +165,7 @@ def question(args: argparse.Namespace) -> Question:
     )
 
 
-def _sources(args: argparse.Namespace) -> _Sources:
+def _sources(args: Namespace) -> _Sources:
     published = _config(args)
     config = model_weights.quantized_by(published, args.quantization or "")
     server = _server(args) if args.url else None
@@ -173,7 +173,7 @@ def _sources(args: argparse.Namespace) -> _Sources:
     return _Sources(args, published, config, server, shape)
 
 
-def _config(args: argparse.Namespace) -> Config:
+def _config(args: Namespace) -> Config:
     config = model_config.model_config(args.config)
     if not config and (args.config or not args.url):
         raise ConfigError(
@@ -183,7 +183,7 @@ def _config(args: argparse.Namespace) -> Config:
     return config
 
 
-def _server(args: argparse.Namespace) -> Server:
+def _server(args: Namespace) -> Server:
     where = address.Address.parse(args.url)
     target = access.TargetAccess(where, *api_key(), args.ca_file, args.insecure)
     probed = probe.probe(target, "completions")
@@ -233,7 +233,8 @@ def _limit(sources: _Sources) -> int | None:
 
 
 def _check_lengths(limit: int | None, context: int, requests: Iterable[tuple[int, int]]) -> None:
-    longest = max(context, *(tokens for tokens, _ in requests))
+    lengths = [tokens for tokens, _ in requests]
+    longest = max(context, *lengths)
     if limit and longest > limit:
         flag = "--context" if context > limit else "--admit"
         raise ConfigError(
@@ -242,7 +243,7 @@ def _check_lengths(limit: int | None, context: int, requests: Iterable[tuple[int
         )
 
 
-def _step(args: argparse.Namespace, server: Server | None, memory: float) -> tuple[int, str]:
+def _step(args: Namespace, server: Server | None, memory: float) -> tuple[int, str]:
     if args.max_num_batched_tokens:
         return args.max_num_batched_tokens, "--max-num-batched-tokens"
     if server and server.step_tokens:
@@ -250,7 +251,7 @@ def _step(args: argparse.Namespace, server: Server | None, memory: float) -> tup
     return default_step_tokens(args.gpu or "", memory), "vLLM's default for this memory"
 
 
-def _parallel(args: argparse.Namespace, server: Server | None) -> Parallel:
+def _parallel(args: Namespace, server: Server | None) -> Parallel:
     return Parallel(
         tensor=args.tensor_parallel,
         pipeline=args.pipeline_parallel,
@@ -260,7 +261,7 @@ def _parallel(args: argparse.Namespace, server: Server | None) -> Parallel:
     )
 
 
-def _slots(args: argparse.Namespace, server: Server | None) -> int | None:
+def _slots(args: Namespace, server: Server | None) -> int | None:
     if args.max_num_seqs:
         return int(args.max_num_seqs)
     return server.slots if server else None
@@ -293,8 +294,9 @@ def _layout(
         return _blocks_only(ways, block_tokens)
     model_bytes = model_value_bytes(server.dtype if server else "")
     draft_shape = draft.shape if draft else None
-    layouts = [
-        kv_layout(
+    layouts = []
+    for batches in _batches(sources.args, server, ways):
+        layout = kv_layout(
             sources.shape,
             dtype,
             ways,
@@ -303,8 +305,7 @@ def _layout(
             model_bytes=model_bytes,
             draft=draft_shape,
         )
-        for batches in _batches(sources.args, server, ways)
-    ]
+        layouts.append(layout)
     return min(layouts, key=lambda layout: _distance(layout, server, limit))
 
 
@@ -314,13 +315,15 @@ def _blocks_only(ways: Parallel, block_tokens: int) -> KvLayout:
     return KvLayout((no_layers,), ((0, 0),), ways, block_tokens)
 
 
-def _batches(args: argparse.Namespace, server: Server | None, ways: Parallel) -> list[int]:
+def _batches(args: Namespace, server: Server | None, ways: Parallel) -> list[int]:
     """The batches in flight; of a server that does not say, first what a GPU has, then a CPU."""
     on_gpu = batches_in_flight(ways.pipeline, asynchronous=True)
     on_cpu = batches_in_flight(ways.pipeline, asynchronous=False)
     if args.no_async_scheduling:
         return [on_cpu]
-    return [on_gpu, on_cpu] if server else [on_gpu]
+    if server:
+        return [on_gpu, on_cpu]
+    return [on_gpu]
 
 
 def _distance(layout: KvLayout, server: Server | None, limit: int | None) -> float:
@@ -346,7 +349,8 @@ def _draft(sources: _Sources, ways: Parallel) -> Draft | None:
             "folder, or mtp; try --draft DIR."
         )
     shape = model_config.model_shape(config)
-    return Draft(shape, draft_weights.draft_weights(config, sources.config, ways))
+    weights = draft_weights.draft_weights(config, sources.config, ways)
+    return Draft(shape, weights)
 
 
 def _own_draft(model: ModelShape, config: Config, ways: Parallel) -> Draft:
@@ -366,7 +370,9 @@ def _weights(sources: _Sources, ways: Parallel, draft: Draft | None) -> ModelWei
     args = sources.args
     config = sources.config
     # Files are of the model as published: what --quantization makes of it is computed.
-    file_bytes = weight_files.stored_bytes(args.config) if config is sources.published else 0
+    file_bytes = 0
+    if config is sources.published:
+        file_bytes = weight_files.stored_bytes(args.config)
     model = model_weights.model_weights(config, ways) if config else Weights()
     source = "shape"
     if file_bytes:
@@ -397,9 +403,7 @@ def _sum(values: Iterable[float | None]) -> float:
     return sum(map(_known, values))
 
 
-def _budget(
-    args: argparse.Namespace, memory: float, weights: ModelWeights, reserve: Reserve
-) -> Budget:
+def _budget(args: Namespace, memory: float, weights: ModelWeights, reserve: Reserve) -> Budget:
     return Budget(
         memory=memory,
         utilization=_utilization(args),
@@ -410,14 +414,14 @@ def _budget(
     )
 
 
-def _utilization(args: argparse.Namespace) -> float:
+def _utilization(args: Namespace) -> float:
     """A reserve that is given alone is all that is neither weights nor KV cache."""
     if args.gpu_memory_utilization:
         return float(args.gpu_memory_utilization)
     return DEFAULT_UTILIZATION if args.reserve is None else 1.0
 
 
-def _reserve(args: argparse.Namespace, config: Config, memory: float, step_tokens: int) -> Reserve:
+def _reserve(args: Namespace, config: Config, memory: float, step_tokens: int) -> Reserve:
     if args.reserve is not None:
         return known_reserve(args.reserve)
     slots = args.max_num_seqs or default_slots(args.gpu or "", memory)

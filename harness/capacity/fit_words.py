@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from math import isnan
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harness.memory.parallel import divides_heads
 from harness.memory.verdict import Why
 
 if TYPE_CHECKING:
+    from harness.capacity.fit_answer import Facts
     from harness.capacity.fit_question import Question
 
 GB = 1e9
@@ -29,7 +30,7 @@ def plural(number: int, word: str) -> str:
     return f"{number:,} {word}{'' if number == 1 else 's'}"
 
 
-def sentence(question: Question, facts: dict[str, Any]) -> str:
+def sentence(question: Question, facts: Facts) -> str:
     """Return the verdict in words."""
     why = Why(facts["why"])
     if why is Why.SHAPE:
@@ -42,7 +43,7 @@ def sentence(question: Question, facts: dict[str, Any]) -> str:
     return f"{word}: {_need(question, facts)}; {_there_are(question, facts, why)}."
 
 
-def _need(question: Question, facts: dict[str, Any]) -> str:
+def _need(question: Question, facts: Facts) -> str:
     need = facts["need_blocks"]
     if facts["fits"] is None and _start_blocks(question) > need:
         return _promised(question, facts)
@@ -51,13 +52,13 @@ def _need(question: Question, facts: dict[str, Any]) -> str:
     return f"{requests}, {facts['request_tokens']:,} tokens, {verb} {_blocks(need, facts)}"
 
 
-def _blocks(number: int, facts: dict[str, Any]) -> str:
+def _blocks(number: int, facts: Facts) -> str:
     """Return `2 KV blocks, 0.01 GB (0.00 GiB)`; the size where it is known."""
     size = f", {gb(number * facts['block_bytes'])}" if facts["block_bytes"] else ""
     return f"{plural(number, 'KV block')}{size}"
 
 
-def _there_are(question: Question, facts: dict[str, Any], why: Why) -> str:
+def _there_are(question: Question, facts: Facts, why: Why) -> str:
     """Say how many blocks there are, and how many slots."""
     if why is Why.NO_WEIGHTS:
         notes = "".join(f": {note}" for note in question.weights.notes)
@@ -84,11 +85,11 @@ def _there_are(question: Question, facts: dict[str, Any], why: Why) -> str:
     return f"there are {facts['kv_blocks']:,}{engines}{_pool(facts)}{slots}"
 
 
-def _pool(facts: dict[str, Any]) -> str:
+def _pool(facts: Facts) -> str:
     return f", {gb(facts['kv_pool_bytes'])}" if facts["kv_pool_bytes"] else ""
 
 
-def _range(question: Question, facts: dict[str, Any]) -> str:
+def _range(question: Question, facts: Facts) -> str:
     least, most = facts["kv_blocks_range"]
     if isnan(question.budget.most_weights):
         notes = "; ".join(question.weights.notes)
@@ -108,7 +109,7 @@ def _range(question: Question, facts: dict[str, Any]) -> str:
     )
 
 
-def _overflow(question: Question, facts: dict[str, Any]) -> str:
+def _overflow(question: Question, facts: Facts) -> str:
     budget = question.budget
     gpus = question.parallel.gpus
     parts = []
@@ -123,7 +124,7 @@ def _overflow(question: Question, facts: dict[str, Any]) -> str:
     )
 
 
-def _overflowed(question: Question, facts: dict[str, Any]) -> str:
+def _overflowed(question: Question, facts: Facts) -> str:
     """The memory in words: all of it where the KV cache is given, else what vLLM takes."""
     budget = question.budget
     if budget.kv_given is not None:
@@ -160,7 +161,7 @@ def _divides(tensor: int, question: Question) -> bool:
     return question.shape is None or divides_heads(tensor, question.shape)
 
 
-def _start(question: Question, facts: dict[str, Any]) -> str:
+def _start(question: Question, facts: Facts) -> str:
     longest = facts["longest_start"]
     remedy = f"--max-model-len {longest}" if longest else "more --tensor-parallel"
     return (
@@ -173,7 +174,7 @@ def _start_blocks(question: Question) -> int:
     return question.layout.request_blocks(question.must_hold) if question.must_hold else 0
 
 
-def _promised(question: Question, facts: dict[str, Any]) -> str:
+def _promised(question: Question, facts: Facts) -> str:
     return (
         f"one request of --max-model-len, {question.must_hold or 0:,} tokens, needs "
         f"{_blocks(_start_blocks(question), facts)}"

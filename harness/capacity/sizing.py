@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from harness.units import SECOND
+
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
@@ -34,7 +36,9 @@ def busy_requests(mean: float, idle_share: float) -> float:
 
 def replicas_for(load: float, each: float, survive: int = 0) -> int:
     """Replicas that hold a load, and as many more as may fail."""
-    return max(ceil(load / each - 1e-9), 1) + survive
+    # A quotient that rounding puts just above a whole number does not cost a replica.
+    needed = ceil(load / each - 1e-9)
+    return max(needed, 1) + survive
 
 
 def cost_per_million_tokens(price_per_hour: float, tokens_per_s: float) -> float:
@@ -45,7 +49,8 @@ def cost_per_million_tokens(price_per_hour: float, tokens_per_s: float) -> float
 def threshold_with_lead(each: float, lead: float, replicas: int = 1) -> int:
     """The target per replica with which `replicas` hold the load until the next one is ready."""
     # It acts above replicas x target by the tolerance; then the load grows by the lead.
-    return floor((each - lead / replicas) / (1 + HPA_TOLERANCE) + 1e-9)
+    left_of_each = each - lead / replicas
+    return floor(left_of_each / (1 + HPA_TOLERANCE) + 1e-9)
 
 
 def prefill_speed(
@@ -76,7 +81,9 @@ def prefill_speed(
     differ = abs(slope - of_short.ns_per_token) > error + of_short.error
     if error > MAX_ERROR * slope or differ:
         return UNKNOWN
-    return float(1e9 / slope), float(1e9 / (slope + error)), float(1e9 / (slope - error))
+    slowest = SECOND / (slope + error)
+    fastest = SECOND / (slope - error)
+    return float(SECOND / slope), float(slowest), float(fastest)
 
 
 def _alone(sent: Floats, first: Floats) -> Ints:
@@ -100,4 +107,5 @@ def _slope(sizes: Floats, ttft_ns: Floats) -> _Slope | None:
     if len(sizes) < MIN_PROMPTS or np.ptp(sizes) == 0:
         return None
     line, covariance = np.polyfit(sizes, ttft_ns, 1, cov=True)
-    return _Slope(line[0], 1.96 * covariance[0, 0] ** 0.5)
+    standard_error = covariance[0, 0] ** 0.5
+    return _Slope(line[0], 1.96 * standard_error)

@@ -80,7 +80,7 @@ def usable_knee(folder: Path) -> tuple[Result, Knee, Number]:
         )
     knee = result.knee or Knee()
     low = knee.holds or knee.ci95[0] or 0
-    if result.command != "knee":
+    if not result.kind.searches:
         raise NoKnee(
             f"{folder} is of `vllm-harness {result.command}`, which promises no knee: expected a "
             "run folder of `knee`; try `vllm-harness knee http://HOST:8000 --slo ttft_p95=500ms`."
@@ -106,27 +106,30 @@ def threshold(folder: Path) -> Threshold:
         )
     users = int(low)
     at_knee = [level for level in result.used if level.load == knee.measured_at]
+    # It may be above 1: a request ends in the server a little after its user has the last token.
     share = min(_mean(at_knee, _counted_share), 1.0)
     requests = users if isnan(share) else floor(users * share)
+    waiting = _mean(at_knee, lambda level: level.server.waiting_mean)
     prompt_tokens_per_s = _mean(at_knee, lambda level: level.server.prompt_tokens_per_s)
     requests_per_s = _mean(at_knee, lambda level: level.server.requests_per_s or nan)
     prompt_tokens = prompt_tokens_per_s / requests_per_s
     output_tokens = knee.output_tokens_per_s / (knee.requests_per_s or nan)
-    knee_level = result.at_knee or Level(0, users)
+    ttft = (result.at_knee or Level(0, users)).ttft_ms
+    slos = tuple(Slo.parse(judged.slo) for judged in result.slos)
     return Threshold(
         requests=max(requests, 1),
         users=users,
         knee=int(knee.estimate or 0),
-        slos=tuple(Slo.parse(judged.slo) for judged in result.slos),
+        slos=slos,
         share=share,
         model=result.target.model,
         simulated=result.target.label,
         notes=_notes(result, knee, prompt_tokens, output_tokens),
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
-        waiting=_mean(at_knee, lambda level: level.server.waiting_mean),
+        waiting=waiting,
         prompt_tokens_per_s=prompt_tokens_per_s,
-        ttft_mean_of_p95=knee_level.ttft_ms.mean / knee_level.ttft_ms.p95,
+        ttft_mean_of_p95=ttft.mean / ttft.p95,
         prefill=_prefill(folder, result),
         unit=knee.unit,
     )
@@ -134,7 +137,8 @@ def threshold(folder: Path) -> Threshold:
 
 def _counted_share(level: Level) -> float:
     """The share of the users whose requests the server counts."""
-    return (level.server.running_mean + level.server.waiting_mean) / level.users
+    counted = level.server.running_mean + level.server.waiting_mean
+    return counted / level.users
 
 
 def _notes(
@@ -144,7 +148,8 @@ def _notes(
     began_ns = min((level.start_ns for level in result.levels), default=0)
     date = datetime.fromtimestamp(began_ns / SECOND, UTC).date()
     version = result.target.versions.get("server", "unknown")
-    flags = ", ".join(f"{key}={value}" for key, value in result.target.flags.items() if value)
+    set_flags = {flag: value for flag, value in result.target.flags.items() if value}
+    flags = ", ".join(f"{flag}={value}" for flag, value in set_flags.items())
     lengths = f"{prompt_tokens:,.0f} prompt and {output_tokens:,.0f} output tokens"
     return (
         f"The knee's 95% interval is {knee.ci95[0]} to {knee.ci95[1]}; its lower end counts.",
@@ -158,6 +163,7 @@ def _mean(levels: Sequence[Level], figure_of: Callable[[Level], float]) -> float
     figures = []
     for level in levels:
         figure = figure_of(level)
+        # A figure that is not known is NaN, and no comparison is true of NaN.
         if figure >= 0:
             figures.append((figure, level.seconds))
     total = fsum(figure * seconds for figure, seconds in figures)
@@ -167,6 +173,7 @@ def _mean(levels: Sequence[Level], figure_of: Callable[[Level], float]) -> float
 
 def _prefill(folder: Path, result: Result) -> tuple[float, float, float]:
     """From the requests of a folder that still has its records."""
+    # A prompt that is in the prefix cache is not computed: its length says nothing of the speed.
     cached = any(level.server.prefix_hit_share > MAX_HIT_SHARE for level in result.used)
     if cached or not names.record_files(folder):
         return UNKNOWN

@@ -64,7 +64,8 @@ def parser() -> Parser:
     manual.add_argument("command", nargs="?", metavar="COMMAND")
 
     def show_help(args: argparse.Namespace) -> Any:
-        return top.parse_args([args.command, "--help"] if args.command else ["--help"])
+        words = [args.command] if args.command else []
+        return top.parse_args([*words, "--help"])
 
     manual.set_defaults(execute=show_help)
     return top

@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.cli.by_name import call
+from harness.core.run_kinds import DrillRun
 from harness.drill.balancer import BalancerProcess
 from harness.drill.drill_file import parse_drill
 from harness.drill.servers import check_servers, running_servers
@@ -87,7 +88,7 @@ def wanted_drill(args: argparse.Namespace, drill: Drill, text: str) -> Wanted:
     plan = replace(plan, slos=drill.slos, budget_ns=drill.length_ns + 60 * SECOND)
     return replace(
         wanted,
-        kind="drill",
+        kind=DrillRun,
         load=replace(wanted.load, retries=drill.retries),
         output=plain.output_options(args, "drill"),
         planned=lambda: (plan, ()),

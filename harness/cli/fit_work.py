@@ -28,7 +28,8 @@ def fit(args: argparse.Namespace) -> int:
     facts["splits"] = splits(args, asked)
     facts["prefill_apart"] = prefill_apart(args, asked)
     page = render("fit.txt.j2", args=args, gb=gb, sentence=sentence(asked, facts), **facts)
-    (sys.stderr if args.json == "-" else sys.stdout).write(page)
+    stream = sys.stderr if args.json == "-" else sys.stdout
+    stream.write(page)
     if args.json:
         write_json(args.json, facts)
     return EXIT_CODES[facts["fits"]]

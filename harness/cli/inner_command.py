@@ -7,6 +7,7 @@ from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Final
 
 from harness.core.load import Rate, Users
+from harness.core.run_kinds import RUN_KINDS, kind_of
 from harness.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from harness.cli.parsing import Parser
 
-INNER: Final = ("knee", "run", "sweep")
+INNER: Final = tuple(name for name, kind in RUN_KINDS.items() if kind.may_repeat)
 NOT_YET: Final = "http://started-here"  # in place of a server that is not started yet
 OURS: Final = ("out", "json", "junit", "dry_run", "prove")  # not of a run of `vary`
 
@@ -64,6 +65,6 @@ def _check_not_ours(args: argparse.Namespace, command: str) -> None:
 
 def _load_of(args: argparse.Namespace, command: str) -> str:
     """What levels are of, as `knee --load` says it."""
-    if command == "knee":
+    if kind_of(command).searches:
         return str(args.load)
     return Users.option if args.users else Rate.option

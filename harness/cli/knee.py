@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from harness.cli.by_name import call
 from harness.cli.parsing import Subparsers, add_command
 from harness.core.load import UNIT_OF_OPTION, Rate, Users
+from harness.core.run_kinds import KneeRun
 from harness.errors import ConfigError
 from harness.run import options_from_args as plain
 from harness.run.option import Option, declare
@@ -86,7 +87,7 @@ def options(args: argparse.Namespace) -> Wanted:
         return plan, ()
 
     return Wanted(
-        kind="knee",
+        kind=KneeRun,
         target=target,
         load=load,
         output=output,

@@ -112,7 +112,10 @@ def _converted_text(converted: Made) -> str:
 
 def _write(where: str, text: str) -> None:
     try:
-        sys.stdout.write(text) if where == "-" else Path(where).write_text(text)
+        if where == "-":
+            sys.stdout.write(text)
+        else:
+            Path(where).write_text(text)
     except OSError as error:
         raise RunFolderError(
             f"{where} cannot be written ({error.strerror}): expected a file in a folder that "

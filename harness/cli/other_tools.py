@@ -141,7 +141,9 @@ def letters_apart(word: str, other: str) -> int:
             replaced = above[column - 1]
             if letter != other_letter:
                 replaced += 1
-            row.append(min(above[column] + 1, row[-1] + 1, replaced))
+            left_out = above[column] + 1
+            inserted = row[-1] + 1
+            row.append(min(left_out, inserted, replaced))
         above = row
     return above[-1]
 

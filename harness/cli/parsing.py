@@ -64,7 +64,8 @@ class Parser(argparse.ArgumentParser):
 
     def _check_separator(self, given: list[str]) -> None:
         """Raises ConfigError for an inner command that no `--` precedes."""
-        at = next((i for i, word in enumerate(given) if word in self.takes_command), 0)
+        places = (place for place, word in enumerate(given) if word in self.takes_command)
+        at = next(places, 0)
         if at:
             line = shlex.join([*given[:at], "--", given[at]])
             raise ConfigError(
@@ -111,7 +112,8 @@ def _join_verbatim(words: list[str]) -> None:
     """Make `--start-args=VALUE` of two words, in place: the value may begin with dashes."""
     if VERBATIM in words:
         at = words.index(VERBATIM)
-        words[at : at + 2] = ["=".join(words[at : at + 2])]
+        flag_and_value = words[at : at + 2]
+        words[at : at + 2] = ["=".join(flag_and_value)]
 
 
 def add_command(commands: Subparsers, name: str, execute: str | Callable[[Any], int]) -> Parser:

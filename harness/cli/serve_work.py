@@ -42,7 +42,8 @@ def serve(args: argparse.Namespace) -> int:
         phases = [f"{seconds:8.1f} s  {phase}" for phase, seconds in log.phases_s.items()]
         room = f"KV cache: {log.kv_tokens or 0:,.0f} tokens"
         address = f"vLLM {log.version} serves at {server.url}; Ctrl-C ends it."
-        _tell("\n".join((*server.notes, *phases, room, address)))
+        lines = (*server.notes, *phases, room, address)
+        _tell("\n".join(lines))
         psutil.Process(server.pid).wait()
         raise ServerUnreachable(f"vLLM ended by itself: expected Ctrl-C; see {args.log}.")
     return EXIT_OK
@@ -74,7 +75,8 @@ def coldstart(args: argparse.Namespace) -> int:
         measured = measure_cold_start(options, log, key, tokens)
         starts.append(to_json({**measured, "caches": caches}))
         result = {**starts[0], "pre_warmed": starts[1:]}
-        (folder / "coldstart.json").write_bytes(dumps(redact(result), indent=True))
+        written = dumps(redact(result), indent=True)
+        (folder / "coldstart.json").write_bytes(written)
     rows = run_rows(starts[0])
     (folder / "first_token_latency.csv").write_text(as_csv(rows, RUN_COLUMNS))
     page = render("first_token_latency.md.j2", starts=starts, rows=rows)

@@ -50,7 +50,8 @@ def repeat(args: argparse.Namespace) -> int:
         write_json(output.json_to, summary)
     if not completed:
         return EXIT_INTERRUPTED
-    return max((code for search, _ in runs for code in search.runs.values()), default=0)
+    codes = [code for search, _ in runs for code in search.runs.values()]
+    return max(codes, default=0)
 
 
 def _words_without(args: argparse.Namespace, ours: Sequence[Option]) -> list[str]:

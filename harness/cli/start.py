@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.cli.by_name import call
+from harness.core.load import UNIT_OF_OPTION
 from harness.errors import EXIT_OK
 from harness.metrics.numbers import count_of
 from harness.run.preflight import (
@@ -50,7 +51,7 @@ def _load_option(wanted: Wanted) -> str:
     """The option that says how much load there is at most."""
     if wanted.load.unit.by_schedule:
         return "--max-in-flight"
-    return "--max-users" if wanted.kind == "knee" else "--users"
+    return wanted.kind.load_option
 
 
 def plan_rows(wanted: Wanted) -> dict[str, str]:
@@ -143,7 +144,7 @@ def _held_levels_text(wanted: Wanted) -> str:
 
 def _loads_text(wanted: Wanted) -> str:
     """`1, 2, 4 users` or `5, 10 requests/s (poisson arrivals)`."""
-    unit = wanted.load.unit
+    unit = UNIT_OF_OPTION[wanted.load.unit.load.option]  # as it is asked for: sessions by --users
     numbers = [load.number for load in planned_levels(wanted)]
     loads = f"{', '.join(map(unit.load.digits, numbers))} {unit.short_noun(sum(numbers))}"
     arrivals = wanted.load.arrivals

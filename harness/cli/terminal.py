@@ -60,7 +60,7 @@ class _TerminalView:
     def __init__(self, live: LiveTerminal, wanted: Wanted) -> None:
         self.live = live
         self.wanted = wanted
-        self.view = TerminalPanel(title=f"vllm-harness {wanted.kind}")
+        self.view = TerminalPanel(title=f"vllm-harness {wanted.kind.name}")
         self._recent_ns = MAX_RECENT_NS
 
     def show(self, experiment: Experiment, now_ns: int, running_users: int) -> None:
@@ -177,9 +177,10 @@ class _TerminalView:
 
 def _row(plan: SearchPlan, level: HeldLevel, ended: EndedLevel) -> LevelRow:
     limits_ms = {slo.metric: slo.limit_ns / MS for slo in plan.slos if slo.statistic == "p95"}
-    latencies = {
-        key: Quantity(*p95, "ms", limits_ms.get(key, math.nan)) for key, p95 in ended.p95_ms.items()
-    }
+    latencies = {}
+    for key, p95 in ended.p95_ms.items():
+        limit_ms = limits_ms.get(key, math.nan)
+        latencies[key] = Quantity(*p95, "ms", limit_ms)
     counts = request_counts(ended.ended, ended.failed)
     running = f"{count_of(ended.n_open, 'request')} still running" if ended.n_open else ""
     return LevelRow(
@@ -197,7 +198,8 @@ def _row(plan: SearchPlan, level: HeldLevel, ended: EndedLevel) -> LevelRow:
 
 def affordable_ns(span_ns: int, events: int) -> int:
     """The span of the next update, after one of `span_ns` had so many events."""
-    return min(max(span_ns * MAX_EVENTS // max(events, 1), MIN_RECENT_NS), MAX_RECENT_NS)
+    affordable = span_ns * MAX_EVENTS // max(events, 1)
+    return min(max(affordable, MIN_RECENT_NS), MAX_RECENT_NS)
 
 
 def request_counts(ended: int, failed: int) -> str:
@@ -235,7 +237,9 @@ def result_text(level: HeldLevel) -> str:
 
 def whole_seconds(ns: int) -> str:
     """A duration in whole seconds, never below zero."""
-    return say_ns(max(ns, 0) // SECOND * SECOND) if ns >= SECOND else "0 s"
+    if ns < SECOND:
+        return "0 s"
+    return say_ns(ns // SECOND * SECOND)
 
 
 PLAIN_LINE_INTERVAL_S: Final = 10.0
@@ -283,7 +287,8 @@ class LevelRow:
         result = "measured" if self.result == Decision.held else self.result
         # A level that is held or passes so far needs no reason.
         reason = "" if self.result in (Decision.held, PASSING_SO_FAR) else self.reason
-        text = one_line(": ".join(filter(None, [result, reason, self.running])))
+        parts = filter(None, [result, reason, self.running])
+        text = one_line(": ".join(parts))
         row = aligned_row(cells, text, narrow=narrow)
         if not width or len(row) <= width:
             return [row]
@@ -305,7 +310,8 @@ class LevelRow:
 def aligned_row(cells: Sequence[str], last: str, *, narrow: bool) -> str:
     """Right-aligned cells, then one of any length."""
     widths = NARROW_COLUMN_WIDTHS if narrow else COLUMN_WIDTHS
-    row = " ".join(f"{cell:>{wide}}" for cell, wide in zip(cells, widths, strict=True))
+    by_column = zip(cells, widths, strict=True)
+    row = " ".join(f"{cell:>{wide}}" for cell, wide in by_column)
     return f"{row}  {one_line(last)}"
 
 
@@ -400,7 +406,8 @@ def progress_line(view: TerminalPanel) -> str:
     if not view.level:
         return "waiting for the first level"
     known = [f"p95 {name} {value}" for name, value in view.latencies.items() if value]
-    details = ", ".join(filter(None, [*known, view.counts, view.time]))
+    parts = filter(None, [*known, view.counts, view.time])
+    details = ", ".join(parts)
     return one_line(f"level {view.level}, {view.load}, {view.phase}: {details}")
 
 

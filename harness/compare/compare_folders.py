@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain, combinations, groupby, islice
+from itertools import chain, combinations, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -34,17 +34,18 @@ from harness.search import comparison as compare
 from harness.search.comparison import ERROR_SHARE, KNEE, Comparison, Pair, latency_side
 from harness.search.explain_knee import invalid_reason, shared_prompt_tokens
 from harness.search.fit import fit_crossing, fit_levels
-from harness.search.held_levels import LOCUST
 from harness.search.knee_estimate import ends_decided
-from harness.search.recorded_plan import levels_unit, logged_levels, search_plan
+from harness.search.recorded_plan import kind_of_run, levels_unit, logged_levels, search_plan
 from harness.search.replay import RunTokenStats, requests_in_window
 from harness.units import SECOND
 
 if TYPE_CHECKING:
+    from harness.core.arrays import Floats
     from harness.core.load import LoadUnit
-    from harness.metrics.evidence import Window
+    from harness.metrics.evidence import Evidence, Window
     from harness.metrics.record_source import RecordSource
     from harness.metrics.scan import EventChunk
+    from harness.metrics.token_gaps import GapCounter
     from harness.records.folder_reader import Run
     from harness.records.record_table import RecordTable
     from harness.search.comparison import Numbers, Setting, Side
@@ -61,19 +62,17 @@ class BlockTotals:
     """All holds of one level: gaps and tokens, in blocks of at least one request lifetime."""
 
     def __init__(self, recorded: RecordSource, windows: Sequence[Window]) -> None:
-        holds = [(requests_in_window(recorded.table, w), w.settled_ns, w.end_ns) for w in windows]
-        self.spans = [
-            BlockedWindow(start, end, _block_ns(t, end - start)) for t, start, end in holds
-        ]
+        table = recorded.table
+        self.spans = [_in_blocks(table, window) for window in windows]
         self.start_ns = min(span.start_ns for span in self.spans)
         self.end_ns = max(span.end_ns for span in self.spans)
-        self.gaps = [WindowGapCounter(recorded.table, span) for span in self.spans]
-        edges = [np.append(np.arange(s, e + 1, block), e + 1) for s, e, block in self.spans]
-        self.seconds = np.concatenate([np.diff(one) / SECOND for one in edges])
+        self.gaps = [WindowGapCounter(table, span) for span in self.spans]
+        self.seconds = np.concatenate([_block_seconds(span) for span in self.spans])
         self.tokens = np.zeros(len(self.seconds))
-        self.in_flight = max(concurrency(recorded.table, w) for w in windows)
+        # Users may run in step: `rate_side` has to know how many can be in one wave.
+        self.in_flight = max(concurrency(table, window) for window in windows)
         self.by_schedule = windows[0].load.by_schedule
-        self.unstable = any(backlog_growth(recorded.table, w)[1] for w in windows)
+        self.unstable = any(_is_unstable(table, window) for window in windows)
 
     def place(self, at_ns: Numbers) -> Numbers:
         """The block of each instant; -1 outside all holds."""
@@ -81,77 +80,180 @@ class BlockTotals:
         first = 0
         for span in self.spans:
             here = (at_ns >= span.start_ns) & (at_ns <= span.end_ns)
-            out[here] = first + (at_ns[here] - span.start_ns) // span.block_ns
+            since_start_ns = at_ns[here] - span.start_ns
+            out[here] = first + since_start_ns // span.block_ns
             first += span.blocks
         return out
 
     def count(self, at_ns: Numbers, each: Numbers | int = 1) -> Numbers:
         """The total of `each` per block."""
-        place = self.place(at_ns) + 1
-        return np.bincount(place, np.broadcast_to(each, len(place)), len(self.seconds) + 1)[1:]
+        n_places = len(self.seconds) + 1
+        place = self.place(at_ns) + 1  # 0: outside all holds
+        amounts = np.broadcast_to(each, len(place))
+        totals = np.bincount(place, amounts, n_places)
+        return totals[1:]
 
     def add(self, piece: EventChunk) -> None:
         for gaps in self.gaps:
             gaps.add(piece)
-        self.tokens += self.count(piece.chunk.at_ns, piece.chunk.tokens)
+        chunk = piece.chunk
+        self.tokens += self.count(chunk.at_ns, chunk.tokens)
 
     def sides(self, table: RecordTable) -> dict[str, Side]:
-        out = {}
-        gaps = pool_gaps(self.gaps)
-        blocks, bins, counts = gaps.histograms["ns"].cells
-        lost = np.arange(len(gaps.lost))  # infinite gaps, one value for each block
-        # One value per histogram bin and block, plus one infinite value per block for lost gaps.
-        values = np.append(gaps.histograms["ns"].totals[2][bins], np.full(len(lost), np.inf))
-        by_block = np.append(blocks, lost), np.append(counts, gaps.lost).astype(np.float64)
+        """The figures of the level, by metric."""
+        out: dict[str, Side] = {}
+        pooled = pool_gaps(self.gaps)
+        gaps = _GapsInBlocks.of(pooled)
         for name, q in QUANTILES.items():
-            for key, observe in OF_REQUESTS.items():
-                seen = observe(table)
-                place = self.place(table.sent_ns[seen.row])
-                if self.unstable and key != "tpot":  # it grows for as long as the level is held
-                    out[f"{key}_{name}"] = compare.INFINITE
-                elif (here := place >= 0).any():
-                    out[f"{key}_{name}"] = latency_side(q, seen.ns[here], place[here])
-            if gaps.n:
-                out[f"itl_{name}"] = latency_side(q, values, *by_block)
-        sent = table.sent_ns[table.outcome != DROPPED]  # what a schedule counts
-        requests = self.count(sent if self.by_schedule else table.done_ns[table.outcome == OK])
-        for name, amounts in (("output_tokens_per_s", self.tokens), ("requests_per_s", requests)):
-            out[name] = compare.rate_side(amounts, self.seconds, self.in_flight, len(self.spans))
-        if ended := self.count(table.done_ns[table.outcome != OPEN]).sum():
-            bad = self.count(table.done_ns[failed_requests(table)]).sum()
-            out[ERROR_SHARE] = compare.share_side(float(bad), float(ended))
+            for key in OF_REQUESTS:
+                latency = self._request_latency(table, key, q)
+                if latency:
+                    out[f"{key}_{name}"] = latency
+            if pooled.n:
+                out[f"itl_{name}"] = latency_side(q, gaps.ns, gaps.blocks, gaps.counts)
+        out["output_tokens_per_s"] = self._rate_side(self.tokens)
+        out["requests_per_s"] = self._rate_side(self._requests(table))
+        errors = self._errors(table)
+        if errors:
+            out[ERROR_SHARE] = errors
         return out
+
+    def _request_latency(self, table: RecordTable, key: str, q: float) -> Side | None:
+        """A quantile of the requests that were sent in the holds; None: there are none."""
+        # A backlog that grows makes waits grow for as long as the level is held: their quantiles
+        # would be figures of its length. How fast an answer comes, once begun, is not.
+        if self.unstable and key != "tpot":
+            return compare.INFINITE
+        seen = OF_REQUESTS[key](table)
+        # Requests that were sent together met the same server: a block has those sent in it.
+        place = self.place(table.sent_ns[seen.row])
+        here = place >= 0
+        if not here.any():
+            return None
+        return latency_side(q, seen.ns[here], place[here])
+
+    def _requests(self, table: RecordTable) -> Numbers:
+        """Requests per block: those sent, if a schedule sends them; else those that ended well."""
+        if self.by_schedule:
+            return self.count(table.sent_ns[table.outcome != DROPPED])
+        return self.count(table.done_ns[table.outcome == OK])
+
+    def _rate_side(self, amounts: Numbers) -> Side:
+        return compare.rate_side(amounts, self.seconds, self.in_flight, len(self.spans))
+
+    def _errors(self, table: RecordTable) -> Side | None:
+        """The share of failures among the requests that ended; None: none ended."""
+        ended_ns = table.done_ns[table.outcome != OPEN]
+        ended = self.count(ended_ns).sum()
+        if not ended:
+            return None
+        failed_ns = table.done_ns[failed_requests(table)]
+        failed = self.count(failed_ns).sum()
+        return compare.share_side(float(failed), float(ended))
+
+
+class _GapsInBlocks(NamedTuple):
+    """One value per histogram bin and block."""
+
+    ns: Numbers
+    blocks: Numbers
+    counts: Numbers
+
+    @classmethod
+    def of(cls, gaps: GapCounter) -> _GapsInBlocks:
+        """Tokens that failed requests did not deliver are one infinite value per block."""
+        histogram = gaps.histograms["ns"]
+        blocks, bins, counts = histogram.cells
+        _, _, means_ns = histogram.totals
+        n_blocks = len(gaps.lost)
+        infinite = np.full(n_blocks, np.inf)
+        return cls(
+            np.append(means_ns[bins], infinite),
+            np.append(blocks, np.arange(n_blocks)),
+            np.append(counts, gaps.lost).astype(np.float64),
+        )
+
+
+def _in_blocks(table: RecordTable, window: Window) -> BlockedWindow:
+    """The measured window of a hold."""
+    length_ns = window.end_ns - window.settled_ns
+    block_ns = _block_ns(requests_in_window(table, window), length_ns)
+    return BlockedWindow(window.settled_ns, window.end_ns, block_ns)
 
 
 def _block_ns(table: RecordTable, length_ns: int) -> int:
     """At least one lifetime; longer ones would be too few for Holm's small p-values."""
-    lifetimes = max(length_ns, 1) / max(lifetime_ns(table), 1)
-    return -(-max(length_ns, 1) // int(np.clip(lifetimes, MIN_BLOCKS, MAX_BLOCKS))) + 1
+    length_ns = max(length_ns, 1)
+    lifetimes = length_ns / max(lifetime_ns(table), 1)
+    n_blocks = int(np.clip(lifetimes, MIN_BLOCKS, MAX_BLOCKS))
+    rounded_up_ns = -(-length_ns // n_blocks)
+    # A window's last instant lies in it. Without one more that would begin a block of its own.
+    return rounded_up_ns + 1
+
+
+def _block_seconds(span: BlockedWindow) -> Floats:
+    """The length of each block: the last one may be shorter."""
+    past_end_ns = span.end_ns + 1
+    starts_ns = np.arange(span.start_ns, past_end_ns, span.block_ns)
+    edges_ns = np.append(starts_ns, past_end_ns)
+    return np.diff(edges_ns) / SECOND
+
+
+def _is_unstable(table: RecordTable, window: Window) -> bool:
+    _, sentence = backlog_growth(table, window)
+    return sentence != ""
 
 
 def level_figures(
     recorded: RecordSource, windows: Sequence[Window], plan: SearchPlan, *, searched: bool
 ) -> Sides:
     """The figures of each level, pooled over its holds, and the knee if one was searched."""
-    # groupby needs the windows of a level next to each other.
-    ordered = sorted(windows, key=lambda w: (w.load, w.settled_ns))
-    seen = {n: BlockTotals(recorded, list(of)) for n, of in groupby(ordered, lambda w: w.load)}
-    known = {w: RecordsAsOf(recorded, w.settled_ns, w.end_ns) for w in windows if searched}
-    judged = {w: EvidenceCounter(one.table, w, plan.slos) for w, one in known.items()}
-    scan(recorded, [*seen.values(), *judged.values()])
-    evidences = [gather_evidence(known[w], w, plan.slos, one) for w, one in judged.items()]
-    sides: Sides = {n.number: one.sides(recorded.table) for n, one in seen.items()}
-    if plan.slos and (levels := fit_levels(evidences, plan.slos, plan.max_errors)):
-        decided = ends_decided(plan, levels)
-        cross = fit_crossing(levels, plan.slos, plan.max_errors, plan.seed, decided=decided)
-        sides[0] = {KNEE: compare.knee_side(cross, plan.unit)}
+    holds: dict[int, list[Window]] = {}
+    for window in sorted(windows, key=lambda window: window.settled_ns):
+        holds.setdefault(window.load.count, []).append(window)
+    totals = {count: BlockTotals(recorded, held) for count, held in holds.items()}
+    known: dict[Window, RecordsAsOf] = {}
+    judged: dict[Window, EvidenceCounter] = {}
+    if searched:
+        for window in windows:
+            known[window] = RecordsAsOf(recorded, window.settled_ns, window.end_ns)
+            judged[window] = EvidenceCounter(known[window].table, window, plan.slos)
+    # Tokens are on disk: one pass serves the figures and the knee.
+    scan(recorded, [*totals.values(), *judged.values()])
+
+    sides: Sides = {}
+    for count, of_level in totals.items():
+        sides[plan.unit.number(count)] = of_level.sides(recorded.table)
+    evidence = []
+    for window, counter in judged.items():
+        evidence.append(gather_evidence(known[window], window, plan.slos, counter))
+    knee = _knee_side(evidence, plan)
+    if knee:
+        sides[0] = {KNEE: knee}
     return sides
+
+
+def _knee_side(evidence: Sequence[Evidence], plan: SearchPlan) -> Side | None:
+    """None: no SLO or no level to estimate it from."""
+    if not plan.slos:
+        return None
+    levels = fit_levels(evidence, plan.slos, plan.max_errors)
+    if not levels:
+        return None
+    decided = ends_decided(plan, levels)
+    crossing = fit_crossing(levels, plan.slos, plan.max_errors, plan.seed, decided=decided)
+    return compare.knee_side(crossing, plan.unit)
 
 
 def common_pairs(a: Sides, b: Sides, unit: LoadUnit = CONCURRENT) -> list[Pair]:
     """The figures that both runs have: the knee first, then level by level."""
-    common = sorted(a.keys() & b.keys())
-    return [Pair(m, n, x, b[n][m], unit) for n in common for m, x in a[n].items() if m in b[n]]
+    pairs = []
+    for load in sorted(a.keys() & b.keys()):
+        of_b = b[load]
+        for metric, side_a in a[load].items():
+            if metric in of_b:
+                pairs.append(Pair(metric, load, side_a, of_b[metric], unit))
+    return pairs
 
 
 def compare_folders(a: Path, b: Path, tolerance: float) -> Comparison:
@@ -189,8 +291,10 @@ def _unlike(settings_a: dict[str, str], settings_b: dict[str, str]) -> dict[str,
     """What differs, as it is in A and in B; "?" where a run does not say."""
     unlike = {}
     for name in settings_a | settings_b:
-        if settings_a.get(name) != settings_b.get(name):
-            unlike[name] = (settings_a.get(name, "?"), settings_b.get(name, "?"))
+        in_a = settings_a.get(name, "?")
+        in_b = settings_b.get(name, "?")
+        if in_a != in_b:
+            unlike[name] = (in_a, in_b)
     return unlike
 
 
@@ -205,16 +309,18 @@ def compare_settings(settings: Sequence[Setting], tolerance: float) -> list[Comp
     unit = CONCURRENT
     for setting in settings:
         runs = [read_run(run) for run, code in setting.runs.items() if code in MEASURED]
-        if runs:
-            # All are judged by the SLOs of the first run.
-            plan = plan or search_plan(runs[0])
-            unit = levels_unit(runs[0])
-            setting.unit = unit
-            sides[setting.name] = _mean_sides([_own_sides(run, plan) for run in runs])
-            setting.figures |= _figures(sides[setting.name])
-        else:
+        if not runs:
             setting.failure = _why_invalid(setting) or setting.failure
+            continue
+        # All are judged by the SLOs of the first run.
+        plan = plan or search_plan(runs[0])
+        unit = levels_unit(runs[0])
+        setting.unit = unit.short_many
+        own_sides = _mean_sides([_own_sides(run, plan) for run in runs])
+        setting.figures |= _figures(own_sides)
+        sides[setting.name] = own_sides
     pairs = {}
+    # Each setting has a level of its own, so its figures stand together as those of level 0.
     for a, b in combinations(sides, 2):
         pairs[a, b] = common_pairs({0: sides[a]}, {0: sides[b]}, unit)
     return _as_one_family(pairs, tolerance, plan.max_errors if plan else 0)
@@ -253,9 +359,10 @@ def _figures(sides: dict[str, Side]) -> dict[str, tuple[float, ...]]:
     """Each one's value and 95% interval, in its unit."""
     figures: dict[str, tuple[float, ...]] = {}
     for metric, side in sides.items():
-        low, high = side.bounds(compare.Z95)
-        ends = (compare.in_unit(metric, low), compare.in_unit(metric, high))
-        figures[metric] = (side.value, *ends)
+        low_point, high_point = side.bounds(compare.Z95)
+        low = compare.in_unit(metric, low_point)
+        high = compare.in_unit(metric, high_point)
+        figures[metric] = (side.value, low, high)
     return figures
 
 
@@ -263,7 +370,8 @@ def _own_sides(run: Run, plan: SearchPlan) -> dict[str, Side]:
     """The figures of the whole run and of its own level."""
     sides = _read(run, plan)
     own_level = _own_level(read_result(run.path) or Result())
-    return sides.get(0, {}) | sides.get(own_level, {})
+    of_run = sides.get(0, {})
+    return of_run | sides.get(own_level, {})
 
 
 def _own_level(result: Result) -> float:
@@ -276,23 +384,24 @@ def _own_level(result: Result) -> float:
 
 def _read(run: Run, plan: SearchPlan) -> Sides:
     """The figures of a run folder, without its invalid levels."""
-    config = run.info["config"]
     logged = logged_levels(run)
     reasons = {entry.window: entry.invalid for entry in logged}
     unaudited = [entry.window for entry in logged if not entry.audited]
     if unaudited:
         reasons |= _audit(run, plan, unaudited)
     valid = [window for window, reason in reasons.items() if not reason]
-    return level_figures(run, valid, plan, searched=config.get("kind") == "knee")
+    return level_figures(run, valid, plan, searched=kind_of_run(run).searches)
 
 
 def _audit(run: Run, plan: SearchPlan, windows: Sequence[Window]) -> dict[Window, str]:
     """Why levels that were not judged while they were held may not be used; "" for a valid one."""
     config = run.info["config"]
     shared = shared_prompt_tokens(config.get("drive") or {})
+    decides = kind_of_run(run).decides
     reasons = {}
-    for window, level in RunTokenStats(run, windows, plan.slos, run.server).levels.items():
-        if config.get("kind") == LOCUST:  # users may pause, as when its result was made
+    levels = RunTokenStats(run, windows, plan.slos, run.server).levels
+    for window, level in levels.items():
+        if not decides:  # users may pause, as when its result was made
             gaps = level.tokens.gaps
             reasons[window] = instrument_sentence(level.known, window, plan.slos, gaps)
         else:
@@ -308,7 +417,8 @@ def _settings(run: Run) -> dict[str, str]:
     drive = config.get("drive") or {}
     server = run.info.get("server") or {}
     client = run.info.get("hardware") or {}
-    gpus = (run.info.get("gpu") or {}).get("gpus") or []
+    gpu = run.info.get("gpu") or {}
+    gpus = gpu.get("gpus") or []
     settings: dict[str, Any] = {}
     for name in ("model", "version", "embedded", "api", "flags"):
         settings[name] = server.get(name)
@@ -317,4 +427,7 @@ def _settings(run: Run) -> dict[str, str]:
     settings["SLOs"] = config.get("slos")
     settings["arrivals"] = drive.get("arrivals") or "as answers end"
     settings["client"] = {name: client.get(name) for name in ("cpu", "usable_cores")}
-    return {name.replace(".", " "): str(value) for name, value in flat(settings).items()}
+    texts = {}
+    for name, value in flat(settings).items():
+        texts[name.replace(".", " ")] = str(value)
+    return texts

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from harness.metrics.level_figures import Difference
     from harness.search.comparison import Comparison, Setting
 
+    Knees = Mapping[tuple[str, str], Difference]  # of two settings
+
 # A knob that moves the knee by less is not what limits it. No smaller: a found knee is within 20%.
 PROOF_TOLERANCE: Final = 0.2
 # Cause -> flags: a factor on the present value, or the new value. The first one with which the
@@ -52,28 +54,45 @@ def prove(tried: Mapping[str, Sequence[Setting]], pairs: Iterable[Comparison]) -
 
     `pairs` are of AS_STARTED and of what was measured.
     """
-    knees = {(c.a, c.b): d for c in pairs for d in c.differences if d.metric == KNEE}
-    turned = [_first_measured(settings, knees) for settings in tried.values()]
-    moved = [knees.get((AS_STARTED, name)) for name in turned]
-    named = moved[0] if moved else None
-    rival = moved[1] if len(moved) > 1 else None
-    between = knees.get((turned[0], turned[1])) if len(turned) > 1 else None
-    verdict = judge(named, rival, between)
+    knees = _knee_differences(pairs)
+    turned = []
     sentences = []
     by_setting = {}
-    for (cause, settings), name, difference in zip(tried.items(), turned, moved, strict=True):
-        if difference is None:
+    for cause, settings in tried.items():
+        name = _first_measured(settings, knees)
+        turned.append(name)
+        moved = knees.get((AS_STARTED, name))
+        if moved is None:
             sentences.append(f"{cause}: {_why_unmoved(cause, settings)}")
         else:
-            sentences.append(f"{cause}: {_sentence(name, difference)}")
-            by_setting[name] = difference
+            sentences.append(f"{cause}: {_sentence(name, moved)}")
+            by_setting[name] = moved
+    verdict = _verdict(turned, knees)
     causes = "; ".join(sentences) or "no cause is named"
     return Proof(verdict, f"Diagnosis {verdict}: {causes}.", by_setting)
 
 
-def _first_measured(
-    settings: Sequence[Setting], knees: Mapping[tuple[str, str], Difference]
-) -> str:
+def _knee_differences(pairs: Iterable[Comparison]) -> Knees:
+    knees = {}
+    for pair in pairs:
+        for difference in pair.differences:
+            if difference.metric == KNEE:
+                knees[pair.a, pair.b] = difference
+    return knees
+
+
+def _verdict(turned: Sequence[str], knees: Knees) -> str:
+    """`turned`: the knob of each cause, the named one's first; "" where none was measured."""
+    named = rival = between = None
+    if turned:
+        named = knees.get((AS_STARTED, turned[0]))
+    if len(turned) > 1:
+        rival = knees.get((AS_STARTED, turned[1]))
+        between = knees.get((turned[0], turned[1]))
+    return judge(named, rival, between)
+
+
+def _first_measured(settings: Sequence[Setting], knees: Knees) -> str:
     """The first setting whose knee was compared with that before any knob; "" without one."""
     names = (setting.name for setting in settings if (AS_STARTED, setting.name) in knees)
     return next(names, "")

@@ -71,48 +71,56 @@ class Tool:
 with (files(__package__) / "definitions.csv").open() as _file:
     DEFINITIONS: Final = [Definition(**row) for row in csv.DictReader(_file)]
 
-COMPAT: Final = {
-    t.name: t
-    for t in (
-        Tool(
-            "vllm-bench",
-            "vllm bench serve",
-            "0.32.0",
-            LINEAR_RULE,
-            "https://github.com/vllm-project/vllm/blob/v0.32.0/vllm/benchmarks/serve.py",
+_TOOLS: Final = (
+    Tool(
+        name="vllm-bench",
+        title="vllm bench serve",
+        version="0.32.0",
+        quantile=LINEAR_RULE,
+        quantile_source="https://github.com/vllm-project/vllm/blob/v0.32.0/vllm/benchmarks/serve.py",
+        note=(
             "A stream that breaks off cleanly, or that ends in an error object, is a success to "
             "the tool; here it is left out as failed. When a chunk without text came between two "
-            "tokens is not in the records: the gap that it divides is divided evenly.",
+            "tokens is not in the records: the gap that it divides is divided evenly."
         ),
-        Tool(
-            "guidellm",
-            "GuideLLM",
-            "0.8.1",
-            STEP_RULE,
+    ),
+    Tool(
+        name="guidellm",
+        title="GuideLLM",
+        version="0.8.1",
+        quantile=STEP_RULE,
+        quantile_source=(
             "https://github.com/vllm-project/guidellm/"
-            "blob/v0.8.1/src/guidellm/schemas/base/statistics.py",
-            "Request latency is in seconds there and in milliseconds here.",
+            "blob/v0.8.1/src/guidellm/schemas/base/statistics.py"
         ),
-        Tool(
-            "aiperf",
-            "AIPerf",
-            "0.13.0",
-            LINEAR_RULE,
-            "https://github.com/ai-dynamo/aiperf/blob/v0.13.0/src/aiperf/metrics/metric_dicts.py",
+        note="Request latency is in seconds there and in milliseconds here.",
+    ),
+    Tool(
+        name="aiperf",
+        title="AIPerf",
+        version="0.13.0",
+        quantile=LINEAR_RULE,
+        quantile_source="https://github.com/ai-dynamo/aiperf/blob/v0.13.0/src/aiperf/metrics/metric_dicts.py",
+        note=(
             "The tool counts output tokens with a tokenizer of its own unless it is told to take "
-            "the server's count; here the server's is taken.",
+            "the server's count; here the server's is taken."
         ),
-        Tool(
-            "genai-bench",
-            "genai-bench",
-            "0.0.5",
-            LINEAR_RULE,
+    ),
+    Tool(
+        name="genai-bench",
+        title="genai-bench",
+        version="0.0.5",
+        quantile=LINEAR_RULE,
+        quantile_source=(
             "https://github.com/sgl-project/"
-            "genai-bench/blob/main/genai_bench/metrics/aggregated_metrics_collector.py",
+            "genai-bench/blob/main/genai_bench/metrics/aggregated_metrics_collector.py"
+        ),
+        note=(
             "A kept connection is charged the mean connect time of the requests that had to "
             "connect. The tool stops reading at the usage chunk, which comes with the last bytes, "
             "and gives no TPOT to a request that it read to the end within 1 ms of its first "
-            "token; here it has one.",
+            "token; here it has one."
         ),
-    )
-}
+    ),
+)
+COMPAT: Final = {tool.name: tool for tool in _TOOLS}

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from harness.core.arrays import Bools, Floats, Ints
     from harness.metrics.evidence import Window
 
-    Windows = Sequence[tuple[int, int]]
+    Span = tuple[int, int]  # ns: both ends lie in it
+    Windows = Sequence[Span]
 
 Json = dict[str, Any]
 STATISTICS: Final = {"mean": -1.0, "p50": 0.5, "p95": 0.95, "p99": 0.99}
@@ -46,35 +47,49 @@ class WeightedValues(NamedTuple):
 
     def statistic(self, q: float, rule: str) -> float:
         """The weighted mean (q below 0) or a quantile by the tool's rule; NaN without any."""
-        if not self.weight.sum() > 0:
+        total = self.weight.sum()
+        if not total > 0:
             return math.nan
+        if q < 0:
+            weighted_sum = (self.ns * self.weight).sum()
+            return float(weighted_sum / total)
         order = np.argsort(self.ns, kind="stable")
         ns = self.ns[order]
         weight_upto = np.cumsum(self.weight[order])
-        total = weight_upto[-1]
-        if q < 0:
-            return float((self.ns * self.weight).sum() / total)
         if rule == STEP_RULE:
-            place = int(np.searchsorted(weight_upto / total, q))
-            return float(ns[min(place, len(ns) - 1)])
-        # linear between two neighbors: a value that weighs k is k values
-        rank = q * (total - 1)
-        rank_below = int(rank)
-        rank_above = min(rank_below + 1, total - 1)
-        low, high = ns[np.searchsorted(weight_upto, [rank_below, rank_above], "right")]
-        return float(low + (high - low) * (rank % 1))
+            return _step_quantile(ns, weight_upto, q)
+        return _linear_quantile(ns, weight_upto, q)
+
+
+def _step_quantile(ns: Floats, weight_upto: Floats, q: float) -> float:
+    share_upto = weight_upto / weight_upto[-1]
+    place = int(np.searchsorted(share_upto, q))
+    last = len(ns) - 1
+    return float(ns[min(place, last)])
+
+
+def _linear_quantile(ns: Floats, weight_upto: Floats, q: float) -> float:
+    """Linear between two neighbors: a value that weighs k is k values."""
+    last_rank = weight_upto[-1] - 1
+    rank = q * last_rank
+    rank_below = int(rank)
+    rank_above = min(rank_below + 1, last_rank)
+    places = np.searchsorted(weight_upto, [rank_below, rank_above], "right")
+    low, high = ns[places]
+    return float(low + (high - low) * (rank % 1))
 
 
 def concat_values(parts: Sequence[WeightedValues]) -> WeightedValues:
-    # numpy concatenates no empty list
-    ns = np.concatenate([np.zeros(0), *(part.ns for part in parts)])
-    weight = np.concatenate([np.zeros(0), *(part.weight for part in parts)])
+    nothing = np.zeros(0)  # numpy concatenates no empty list
+    ns = np.concatenate([nothing, *(part.ns for part in parts)])
+    weight = np.concatenate([nothing, *(part.weight for part in parts)])
     return WeightedValues(ns, weight)
 
 
 def output_tokens(table: RecordTable) -> Ints:
     """As the server counted them, else as many as arrived."""
-    return np.where(table.output_tokens >= 0, table.output_tokens, delivered_tokens(table))
+    counted = table.output_tokens
+    return np.where(counted >= 0, counted, delivered_tokens(table))
 
 
 def instants_of(table: RecordTable, connect_ns: int = 0) -> dict[str, Ints]:
@@ -85,8 +100,10 @@ def instants_of(table: RecordTable, connect_ns: int = 0) -> dict[str, Ints]:
     has_events = table.counts > 0
     # A request without events may point beyond the last event: any index will do there.
     event_ns = table.at_ns if len(table.at_ns) else np.zeros(1, np.int64)
-    first_index = np.minimum(table.offsets[:-1], len(event_ns) - 1)
-    last_index = np.maximum(table.offsets[1:] - 1, 0)
+    begins = table.offsets[:-1]
+    ends = table.offsets[1:]
+    first_index = np.minimum(begins, len(event_ns) - 1)
+    last_index = np.maximum(ends - 1, 0)
     first_token = np.where(has_events, event_ns[first_index], NO_INSTANT)
     last_token = np.where(has_events, event_ns[last_index], NO_INSTANT)
     own_connect_ns = np.where(table.connect_ns > 0, table.connect_ns, connect_ns)
@@ -109,12 +126,19 @@ def values_of(d: Definition, table: RecordTable, connect_ns: int) -> WeightedVal
     start_ns = instants[d.start]
     end_ns = instants[d.end]
     tokens = output_tokens(table)
-    divisors = {"request": np.ones_like(tokens), "token": tokens, "later token": tokens - 1}
+    divisors = {
+        "request": np.ones_like(tokens),
+        "token": tokens,
+        "later token": tokens - 1,
+    }
     divisor = divisors[d.per]
-    counts = (start_ns != NO_INSTANT) & (end_ns != NO_INSTANT) & (divisor > 0)
-    ns = (end_ns - start_ns)[counts] / divisor[counts]
-    weight = divisor[counts].astype(np.float64) if d.by_tokens else np.ones(len(ns))
-    return WeightedValues(ns.astype(np.float64), weight)
+    has_both = (start_ns != NO_INSTANT) & (end_ns != NO_INSTANT)
+    counts = has_both & (divisor > 0)
+    own_divisor = divisor[counts].astype(np.float64)
+    ns = (end_ns - start_ns)[counts] / own_divisor
+    if d.by_tokens:
+        return WeightedValues(ns, own_divisor)
+    return WeightedValues(ns, np.ones(len(ns)))
 
 
 class Gaps(NamedTuple):
@@ -128,7 +152,7 @@ class Gaps(NamedTuple):
 class ChunkGaps:
     """An EventVisitor: gaps by chunk that ended in a window, of requests that ended well."""
 
-    def __init__(self, window: tuple[int, int], *, empty_ones: bool) -> None:
+    def __init__(self, window: Span, *, empty_ones: bool) -> None:
         """`empty_ones`: chunks with a choice but without a token count too."""
         self.start_ns, self.end_ns = window
         self.empty_ones = empty_ones
@@ -140,7 +164,8 @@ class ChunkGaps:
         for gaps in parts:
             here = within_window(gaps.end_ns, self.start_ns, self.end_ns)
             gap_ns = gaps.ns[here]
-            self.histogram.add(gap_ns, duration_bin(gap_ns), 0, gaps.times[here])
+            times = gaps.times[here]
+            self.histogram.add(gap_ns, duration_bin(gap_ns), weights=times)
 
     @property
     def values(self) -> WeightedValues:
@@ -169,13 +194,14 @@ def all_chunk_gaps(table: RecordTable) -> list[Gaps]:
     has_events = table.counts > 0
 
     # Old records do not say how many chunks came before the first token.
-    says_before = table.events_before >= 0
-    begins_empty = np.where(says_before, table.events_before > 0, first_chunk < first_token)
+    n_before = table.events_before
+    begins_empty = np.where(n_before >= 0, n_before > 0, first_chunk < first_token)
     begins_empty &= has_events
     ends_empty = has_events & (last_chunk > last_token)
 
-    # These came together with the first chunk.
-    more_before = np.where(has_events, table.events_before - 1, 0).clip(min=0)
+    # Of the chunks before the first token only the first one's time is known: the others are taken
+    # to have come together with it.
+    more_before = np.where(has_events, n_before - 1, 0).clip(min=0)
     leading = Gaps(np.zeros_like(more_before), more_before, first_chunk)
     before = Gaps(first_token - first_chunk, begins_empty.astype(np.int64), first_token)
     after = Gaps(last_chunk - last_token, ends_empty.astype(np.int64), last_chunk)
@@ -184,12 +210,13 @@ def all_chunk_gaps(table: RecordTable) -> list[Gaps]:
 
 def _divided_gaps(table: RecordTable, ends_empty: Bools) -> Gaps:
     """Between tokens; those that empty chunks divide, divided evenly."""
+    # When an empty chunk came between two tokens is not recorded: decision 6 says why.
     has_empty_between = table.silent_events - ends_empty > 0
-    end_event = GAPS["itl"](table).end
-    request = table.request_of_event[end_event]
-    k = np.where(has_empty_between[request], table.tokens[end_event], 1)
-    gaps = token_chunk_gaps(table)
-    return Gaps(np.rint(gaps.ns / k).astype(np.int64), k, gaps.end_ns)
+    gaps = GAPS["itl"](table)
+    request = table.request_of_event[gaps.end]
+    times = np.where(has_empty_between[request], table.tokens[gaps.end], 1)
+    even_ns = np.rint(gaps.ns / times).astype(np.int64)
+    return Gaps(even_ns, times, gaps.at_ns)
 
 
 class ToolComparison:
@@ -199,11 +226,10 @@ class ToolComparison:
         """`table`: all requests; a thin one will do."""
         self.table = table
         self.ours = {window: WindowTokens(table, window) for window in windows}
-        self.theirs = {
-            (window, empty_ones): ChunkGaps(window, empty_ones=empty_ones)
-            for window in windows
-            for empty_ones in (False, True)
-        }
+        self.theirs: dict[tuple[Span, bool], ChunkGaps] = {}
+        for window in windows:
+            for empty_ones in (False, True):
+                self.theirs[window, empty_ones] = ChunkGaps(window, empty_ones=empty_ones)
 
     @property
     def visitors(self) -> list[EventVisitor]:
@@ -223,8 +249,15 @@ class ToolComparison:
         by_count: dict[int, list[Window]] = {}
         for window in windows:
             by_count.setdefault(window.load.count, []).append(window)
-        levels = [self._level(tool, count, by_count[count]) for count in sorted(by_count)]
-        return {"title": tool.title, "version": tool.version, "note": tool.note, "levels": levels}
+        levels = []
+        for count, held in sorted(by_count.items()):
+            levels.append(self._level(tool, count, held))
+        return {
+            "title": tool.title,
+            "version": tool.version,
+            "note": tool.note,
+            "levels": levels,
+        }
 
     def _level(self, tool: Tool, count: int, windows: Sequence[Window]) -> Json:
         measured = [(window.settled_ns, window.end_ns) for window in windows]
@@ -241,41 +274,46 @@ class ToolComparison:
 
     def _lacks_chunks(self, tool: Tool) -> bool:
         """Whether the tool looks at chunks without text, and the records do not have them."""
-        is_well = self.table.outcome == OK
-        is_old = bool((self.table.events_before[is_well] < 0).any())
-        return is_old and any("chunk" in d.start + d.end for d in tool.definitions)
+        is_old = bool((self._ended_well.events_before < 0).any())
+        uses_chunks = any("chunk" in d.start + d.end for d in tool.definitions)
+        return is_old and uses_chunks
 
     def rows(self, tool: Tool, windows: Windows) -> list[Json]:
         """One row for each figure: metric, name, statistic, unit, ours, theirs, why."""
         rows: list[Json] = []
         for d in tool.definitions:
-            head = {"metric": d.key, "name": d.name, "unit": METRICS[d.key].unit}
+            unit = METRICS[d.key].unit
+            head = {"metric": d.key, "name": d.name, "unit": unit}
             if d.per == "second":
-                pair = _pair(self._our_rate(d.key, windows), self._rate(d.key, windows), d.why)
+                our_rate = self._our_rate(d.key, windows)
+                their_rate = self._rate(d.key, windows)
+                pair = _pair(our_rate, their_rate, d.why)
                 rows.append(head | {"statistic": ""} | pair)
                 continue
             our_figures = self._our_figures(d.key, windows)
             their_values = self._their_values(d, windows)
             for name, q in STATISTICS.items():
-                ours = json_ms(our_figures.quantile(q) if q > 0 else our_figures.mean_ns)
-                theirs = json_ms(their_values.statistic(q, tool.quantile))
-                pair = _pair(ours, theirs, _why(d, tool, our_figures, q))
+                our_ns = our_figures.quantile(q) if q > 0 else our_figures.mean_ns
+                their_ns = their_values.statistic(q, tool.quantile)
+                why = _why(d, tool, our_figures, q)
+                pair = _pair(json_ms(our_ns), json_ms(their_ns), why)
                 rows.append(head | {"statistic": name} | pair)
         return rows
 
     def _our_figures(self, key: str, windows: Windows) -> LatencyFigures:
         if key in GAPS:
-            return pool_gaps([self.ours[window].gaps[key] for window in windows])
+            by_window = [self.ours[window].gaps[key] for window in windows]
+            return pool_gaps(by_window)
         return sample_figures(self.table, key, blocked_windows(self.table, windows))
 
     def _their_values(self, d: Definition, windows: Windows) -> WeightedValues:
         if d.per == "gap":
             empty_ones = d.start == "first chunk"
-            return concat_values([self.theirs[window, empty_ones].values for window in windows])
+            counted = [self.theirs[window, empty_ones] for window in windows]
+            return concat_values([gaps.values for gaps in counted])
         well = self._ended_well
-        connected_ns = well.connect_ns[well.connect_ns > 0]
-        mean_connect_ns = round(float(connected_ns.mean())) if len(connected_ns) else 0
-        parts = [values_of(d, _sent_in(well, window), mean_connect_ns) for window in windows]
+        connect_ns = _mean_connect_ns(well)
+        parts = [values_of(d, _sent_in(well, window), connect_ns) for window in windows]
         return concat_values(parts)
 
     @property
@@ -299,8 +337,17 @@ class ToolComparison:
         amounts = by_request if key == "requests_per_s" else output_tokens(well)
         count = 0
         for start_ns, end_ns in windows:
-            count += int(amounts[within_window(well.done_ns, start_ns, end_ns)].sum())
+            here = within_window(well.done_ns, start_ns, end_ns)
+            count += int(amounts[here].sum())
         return _per_second(count, windows)
+
+
+def _mean_connect_ns(table: RecordTable) -> int:
+    """Over the requests that had to connect; 0 without any."""
+    connected_ns = table.connect_ns[table.connect_ns > 0]
+    if not len(connected_ns):
+        return 0
+    return round(float(connected_ns.mean()))
 
 
 def _per_second(count: int, windows: Windows) -> float | None:
@@ -308,9 +355,8 @@ def _per_second(count: int, windows: Windows) -> float | None:
     return round(count * SECOND / span_ns, 4) if span_ns > 0 else None
 
 
-def _sent_in(table: RecordTable, window: tuple[int, int]) -> RecordTable:
-    start_ns, end_ns = window
-    return table.select((table.sent_ns >= start_ns) & (table.sent_ns <= end_ns))
+def _sent_in(table: RecordTable, window: Span) -> RecordTable:
+    return table.select(table.sent_within(*window))
 
 
 def _pair(ours: Any, theirs: Any, why: str) -> Json:

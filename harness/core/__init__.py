@@ -1,1 +1,1 @@
-"""Layer 2, pure: what every folder may need: loads, states, typed JSON, parsers of values."""
+"""Layer 2, pure, for every folder: kinds of run, loads, states, typed JSON, value parsers."""

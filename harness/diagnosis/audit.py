@@ -6,7 +6,7 @@ A client that loses records breaks the first; a server that has other clients br
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isnan, nan
+from math import inf, isnan, nan
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -24,7 +24,7 @@ from harness.records.samples import ServerSample, samples_within
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
-    from harness.core.arrays import Floats
+    from harness.core.arrays import Bools, Floats
     from harness.metrics.record_source import RecordSource
 
 
@@ -45,17 +45,22 @@ def apply_littles_law(table: RecordTable, window: Window) -> Little:
     """Little's law for one level: a closed loop keeps every user busy, or thinking as planned."""
     start_ns = window.settled_ns
     end_ns = window.end_ns
-    ended = ~table.is_open & (table.done_ns >= start_ns) & (table.done_ns <= end_ns)
+    # X and R are of what ended in the window: requests that were under way when it began stand for
+    # those that are when it ends.
+    in_window = (table.done_ns >= start_ns) & (table.done_ns <= end_ns)
+    ended = in_window & ~table.is_open
     response_s = 0.0  # R, mean
     if ended.any():
-        response_s = float((table.done_ns - table.sent_ns)[ended].mean() / SECOND)
+        response_ns = (table.done_ns - table.sent_ns)[ended]
+        response_s = float(response_ns.mean() / SECOND)
     throughput_per_s = float(ended.sum()) / max(end_ns - start_ns, 1) * SECOND  # X
     users = window.load.in_flight(response_s)  # N
     think_s = 0.0  # Z, mean
     busy_users = mean_in_flight(table, start_ns, end_ns)
     if ended.any() and (table.think_ns > 0).any():
-        think_s = float(table.think_ns.clip(min=0)[ended].mean() / SECOND)
-        # Who thinks when the window begins may have asked before the records that we have: the
+        think_ns = table.think_ns[ended].clip(min=0)
+        think_s = float(think_ns.mean() / SECOND)
+        # Who thinks when the window begins may have sent before the records that we have: the
         # planned pauses that we see are too few, X Z is right on average, and noisy.
         seen_thinking = _mean_thinking(table, start_ns, end_ns)
         busy_users += max(seen_thinking, throughput_per_s * think_s)
@@ -71,8 +76,11 @@ def apply_littles_law(table: RecordTable, window: Window) -> Little:
 
 def _mean_thinking(table: RecordTable, start_ns: int, end_ns: int) -> float:
     """Users between an answer and their next request, by the planned pauses in the records."""
-    back_ns = np.where(table.is_open, table.done_ns, table.done_ns + table.think_ns.clip(min=0))
-    pauses_ns = (back_ns.clip(max=end_ns) - table.done_ns.clip(min=start_ns)).clip(min=0)
+    think_ns = np.where(table.is_open, 0, table.think_ns.clip(min=0))
+    # Of each pause, the part that lies in the window; it is negative where none does.
+    begin_ns = table.done_ns.clip(min=start_ns)
+    back_ns = (table.done_ns + think_ns).clip(max=end_ns)
+    pauses_ns = (back_ns - begin_ns).clip(min=0)
     return float(pauses_ns.sum()) / max(end_ns - start_ns, 1)
 
 
@@ -80,12 +88,11 @@ def scrapes_inside(
     window: Window, samples: Sequence[ServerSample]
 ) -> tuple[ServerSample, ServerSample] | None:
     """The first and the last scrape in the window with a token count; None: fewer than two."""
-    inside = [
-        s
-        for s in samples_within(samples, window.settled_ns, window.end_ns)
-        if not np.isnan(s.generation_tokens_total)
-    ]
-    return (inside[0], inside[-1]) if len(inside) > 1 else None
+    inside = samples_within(samples, window.settled_ns, window.end_ns)
+    counting = [sample for sample in inside if not isnan(sample.generation_tokens_total)]
+    if len(counting) <= 1:
+        return None
+    return counting[0], counting[-1]
 
 
 def arrivals_between(window: Window, samples: Sequence[ServerSample]) -> ArrivalCounter:
@@ -94,6 +101,7 @@ def arrivals_between(window: Window, samples: Sequence[ServerSample]) -> Arrival
     if scrapes is None:
         return ArrivalCounter(0, -1)
     first, last = scrapes
+    # What came by the first scrape is in its counter already.
     return ArrivalCounter(first.at_ns + 1, last.at_ns)
 
 
@@ -159,18 +167,24 @@ def prefix_surplus(
         return 0.0
     begin_ns = inside[0].at_ns
     end_ns = inside[-1].at_ns
-    sent = int(((table.sent_ns >= begin_ns) & (table.sent_ns <= end_ns)).sum())
-    in_flight = concurrency(table, window)
-    allowed_tokens = float((shared_tokens + KV_BLOCK_TOKENS) * (sent + in_flight))
-    turns = (table.new_tokens >= 0) & (table.sent_ns <= end_ns) & (table.done_ns > begin_ns)
+    # A request that was in flight at the first scrape may be looked up after it.
+    sent = int(table.sent_within(begin_ns, end_ns).sum())
+    prompts = sent + concurrency(table, window)
+    allowed_tokens = float((shared_tokens + KV_BLOCK_TOKENS) * prompts)
+    under_way = (table.sent_ns <= end_ns) & (table.done_ns > begin_ns)
+    turns = under_way & (table.new_tokens >= 0)
     if turns.any():
-        before_turn = table.prompt_tokens - table.new_tokens  # with the answer, where it is real
-        history_tokens = np.fmax(expected_hits(table, shared_tokens), before_turn)[turns]
-        if (history_tokens >= 0).all():
-            allowed_tokens += float(history_tokens.sum())
-        else:  # where the server does not count prompts, nothing is known of what they share
-            allowed_tokens = np.inf
+        allowed_tokens += _history_tokens(table, turns, shared_tokens)
     return float(max(hits - allowed_tokens, 0) / queries)
+
+
+def _history_tokens(table: RecordTable, turns: Bools, shared_tokens: int) -> float:
+    """What these turns share with those before; +inf where the server does not count prompts."""
+    before_turn = table.prompt_tokens - table.new_tokens  # with the answer, where it is real
+    history_tokens = np.fmax(expected_hits(table, shared_tokens), before_turn)[turns]
+    if not (history_tokens >= 0).all():
+        return inf
+    return float(history_tokens.sum())
 
 
 def expected_hits(table: RecordTable, shared_tokens: int, block: int = KV_BLOCK_TOKENS) -> Floats:
@@ -179,17 +193,20 @@ def expected_hits(table: RecordTable, shared_tokens: int, block: int = KV_BLOCK_
     A turn that goes on finds all of the prompt before, as the server counted it.
     """
     is_turn = table.new_tokens >= 0
-    known_tokens = np.where(is_turn, table.prompt_tokens - table.new_tokens, shared_tokens)
+    before_turn = table.prompt_tokens - table.new_tokens
+    known_tokens = np.where(is_turn, before_turn, shared_tokens)
     known_tokens = np.where(is_turn & (table.prompt_tokens < 0), np.nan, known_tokens)
     # Sorted so, a turn is the neighbor of the one before: the next turn of the same session.
     order = np.lexsort((table.turn, table.session, table.user, table.worker))
-    keys = np.stack([table.worker, table.user, table.session, table.turn])[:, order]
-    follows = (np.diff(keys) == [[0], [0], [0], [1]]).all(axis=0)
+    keys = np.stack([table.worker, table.user, table.session, table.turn])
+    steps = np.diff(keys[:, order])
+    follows = (steps == [[0], [0], [0], [1]]).all(axis=0)
     before = order[:-1][follows]
     after = order[1:][follows]
     counted = (table.prompt_tokens[before] >= 0) & is_turn[after]
     known_tokens[after[counted]] = table.prompt_tokens[before[counted]]
-    return np.asarray(known_tokens // block * block)
+    blocks = known_tokens // block
+    return np.asarray(blocks * block)
 
 
 def prefix_hits(
@@ -204,7 +221,7 @@ def prefix_hits(
     start_ns = window.settled_ns
     end_ns = window.end_ns
     expected = expected_hits(table, *shared)
-    rows = (table.sent_ns >= start_ns) & (table.sent_ns <= end_ns) & ~np.isnan(expected)
+    rows = table.sent_within(start_ns, end_ns) & ~np.isnan(expected)
     if not (rows & (table.session >= 0)).any():
         return None
     reporting = rows & (table.cached_tokens >= 0)
@@ -216,8 +233,9 @@ def prefix_hits(
         hit_tokens = counter_increase(inside, "prefix_hits_total")
         if isnan(hit_tokens):
             return None
-        rows &= (table.sent_ns >= inside[0].at_ns) & (table.sent_ns <= inside[-1].at_ns)
-    return PrefixHits(int(rows.sum()), float(expected[rows].sum()), hit_tokens)
+        rows &= table.sent_within(inside[0].at_ns, inside[-1].at_ns)
+    expected_tokens = float(expected[rows].sum())
+    return PrefixHits(int(rows.sum()), expected_tokens, hit_tokens)
 
 
 def gap_sentence(table: RecordTable, window: Window, host: HostFigures = UNKNOWN_HOST) -> str:
@@ -225,10 +243,12 @@ def gap_sentence(table: RecordTable, window: Window, host: HostFigures = UNKNOWN
     inside = (table.scheduled_ns >= window.settled_ns) & (table.sent_ns <= window.end_ns)
     numbers = table.user[inside]
     # the newest may be on their way, or wait for their turn in another process
-    settled = np.unique(numbers[numbers < numbers.max(initial=0) - len(numbers) // 10])
+    newest = numbers.max(initial=0) - len(numbers) // 10
+    settled = np.unique(numbers[numbers < newest])
     if not len(settled):
         return ""
-    lost = int(settled[-1] - settled[0]) + 1 - len(settled)
+    due = int(settled[-1] - settled[0]) + 1
+    lost = due - len(settled)
     if not lost:
         return ""
     return (

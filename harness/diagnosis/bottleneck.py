@@ -9,7 +9,8 @@ is undecided, which is a valid answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from math import floor, isnan
 from typing import TYPE_CHECKING, Final
 
@@ -57,16 +58,16 @@ def diagnose(f: VerdictInputs) -> Bottleneck:
         sentence = f"not decided: {_why_undecided(f)}"
         return Bottleneck(UNDECIDED, sentence, 0.0, _window(f), causes, ruled_out=not_named)
     named_results = [results[name] for name in named]
-    # A dict, as two causes may share evidence and remedies: each line once, the likelier's first.
-    evidence = dict.fromkeys(line for result in named_results for line in result.evidence)
-    remedies = dict.fromkeys(line for result in named_results for line in result.try_next)
-    try_next = list(remedies)
-    if named[0] not in ELSEWHERE:
+    sentences = [result.sentence for result in named_results]
+    evidence = _lines_once(result.evidence for result in named_results)
+    try_next = _lines_once(result.try_next for result in named_results)
+    likeliest = named[0]
+    if likeliest not in ELSEWHERE:
         try_next.append("another replica")
     return Bottleneck(
-        bound_by=named[0],
-        sentence="; or ".join(result.sentence for result in named_results),
-        confidence=probabilities[named[0]],
+        bound_by=likeliest,
+        sentence="; or ".join(sentences),
+        confidence=probabilities[likeliest],
         window=_window(f),
         causes=causes,
         evidence=tuple(evidence),
@@ -75,15 +76,27 @@ def diagnose(f: VerdictInputs) -> Bottleneck:
     )
 
 
+def _lines_once(of_causes: Iterable[Sequence[str]]) -> list[str]:
+    """Two causes may share evidence and remedies: each line once, the likelier's first."""
+    return list(dict.fromkeys(chain.from_iterable(of_causes)))
+
+
 def _probabilities(f: VerdictInputs, results: Mapping[str, RuleResult]) -> dict[str, float]:
     """Of each cause that is possible, in hundredths. What they lack to 1 is unknown."""
+    # Confidences that do not know of each other are no probabilities, so they count as odds, each
+    # for its part of the wait (decision 17).
     odds = {}
     for name, result in results.items():
         weighted = f.breaks * f.part_in_wait(name) * result.confidence
         odds[name] = weighted / (1 - result.confidence)
     total = 1 + sum(odds.values())  # 1: the odds of "unknown"
-    # Rounded down, so that they never add up to more than 1.
-    return {name: floor(100 * odd / total + 1e-9) / 100 for name, odd in odds.items() if odd}
+    probabilities = {}
+    for name, odd in odds.items():
+        if odd:
+            # Rounded down, so that they never add up to more than 1.
+            hundredths = floor(100 * odd / total + 1e-9)
+            probabilities[name] = hundredths / 100
+    return probabilities
 
 
 def _named(probabilities: Mapping[str, float], unknown: float) -> list[str]:
@@ -132,10 +145,7 @@ def _why_undecided(f: VerdictInputs) -> str:
 
 def _window(f: VerdictInputs) -> str:
     """The level that was judged, in words."""
-    load = (
-        f"{f.level.concurrency:,}"
-        if isinstance(f.level.concurrency, int)
-        else f"{f.level.concurrency:.3g}"
-    )
+    concurrency = f.level.concurrency
+    load = f"{concurrency:,}" if isinstance(concurrency, int) else f"{concurrency:.3g}"
     held = f"{load} {f.unit} held for {f.level.seconds:,.0f} s"
     return f"{held}, {f.server.samples:.0f} readings of the server"

@@ -66,8 +66,10 @@ def choose_scrapes(
     start_ns, end_ns = window
     earliest_ns, latest_ns = around
     quarter_ns = (end_ns - start_ns) // 4
-    early = [s for s in samples if earliest_ns <= s.at_ns <= start_ns + quarter_ns]
-    late = [s for s in samples if end_ns - quarter_ns <= s.at_ns <= latest_ns]
+    early_until_ns = start_ns + quarter_ns
+    late_from_ns = end_ns - quarter_ns
+    early = [sample for sample in samples if earliest_ns <= sample.at_ns <= early_until_ns]
+    late = [sample for sample in samples if late_from_ns <= sample.at_ns <= latest_ns]
     # outside the window and nearest to it, else as near to its edge as possible inside it
     early.sort(key=lambda sample: (sample.at_ns > start_ns, abs(sample.at_ns - start_ns)))
     late.sort(key=lambda sample: (sample.at_ns < end_ns, abs(sample.at_ns - end_ns)))
@@ -118,7 +120,8 @@ class Bounded:
         hi = self.hi - part.lo
         if lo == hi:
             return Bounded(estimate, estimate, estimate)
-        return Bounded(estimate, max(lo, least), max(hi, least)).clamp(estimate)
+        bounds = Bounded(estimate, max(lo, least), max(hi, least))
+        return bounds.clamp(estimate)
 
 
 def reconcile(
@@ -139,7 +142,8 @@ def reconcile(
     # the second has the rest of `both`, and must stay in its bounds, too
     least = both.estimate - second.hi
     most = both.estimate - second.lo
-    first = first.clamp(min(max(both.estimate * share, least), most))
+    fair = both.estimate * share
+    first = first.clamp(min(max(fair, least), most))
     second = second.clamp(both.estimate - first.estimate)
     return total, first, second, both
 
@@ -258,11 +262,12 @@ class SumUncertainty:
         most_missing_ns = min(_sum_of_largest(self.missing_ns, missing), later_missing_ns)
         lo = max(total_ns - most_extra_ns, 0.0)
         hi = total_ns + most_missing_ns
+        # The best estimate: the cohort's requests are like those that were observed.
         likely = total_ns / count * self.n if count else 0.0
         return Bounded(likely, lo, hi).clamp(likely)
 
 
 def _sum_of_largest(values: Ints, n: int) -> float:
-    if not n:
-        return 0.0
-    return float(np.sort(values)[len(values) - n :].sum())
+    ascending = np.sort(values)
+    largest = ascending[len(values) - n :]
+    return float(largest.sum())

@@ -24,7 +24,9 @@ def gpu_figures(samples: Sequence[GpuSample], tokens_per_s: float = nan) -> GpuF
     for sample in samples:
         by_gpu[sample.gpu].append(sample)
     gpus = by_gpu.values()
+    # Utilization, clocks and temperature are of any GPU; power, memory and traffic add up.
     power_w = fsum(_power_w(gpu) for gpu in gpus)
+    j_per_output_token = power_w / tokens_per_s if tokens_per_s > 0 else nan
     figures = GpuFigures(
         gpus=len(by_gpu),
         samples=len(samples),
@@ -32,7 +34,7 @@ def gpu_figures(samples: Sequence[GpuSample], tokens_per_s: float = nan) -> GpuF
         memory_util_pct_mean=_mean(samples, "memory_util_pct"),
         memory_used_mib_max=fsum(_max(gpu, "memory_used_mib") for gpu in gpus),
         power_w=power_w,
-        j_per_output_token=power_w / tokens_per_s if tokens_per_s > 0 else nan,
+        j_per_output_token=j_per_output_token,
         sm_clock_mhz_min=_min(samples, "sm_clock_mhz"),
         sm_clock_mhz_mean=_mean(samples, "sm_clock_mhz"),
         sm_clock_mhz_max=_max(samples, "sm_clock_mhz"),
@@ -49,13 +51,16 @@ def _slowed_share(samples: Sequence[GpuSample]) -> float:
     """Share of the samples with a clock held down; NaN where GPUs do not say."""
     if all(sample.throttled is None for sample in samples):
         return nan
-    slowed = [s for s in samples if SLOWING_REASONS.intersection(s.throttled or ())]
+    reasons = [sample.throttled or () for sample in samples]
+    slowed = [given for given in reasons if SLOWING_REASONS.intersection(given)]
     return len(slowed) / len(samples)
 
 
 def _throttling(samples: Sequence[GpuSample]) -> str:
     """Every reason with its share of the samples, slowing or not."""
-    counts = Counter(reason for sample in samples for reason in sample.throttled or ())
+    counts: Counter[str] = Counter()
+    for sample in samples:
+        counts.update(sample.throttled or ())
     return ", ".join(f"{reason} {count / len(samples):.0%}" for reason, count in counts.items())
 
 
@@ -65,6 +70,7 @@ def _power_w(samples: Sequence[GpuSample]) -> float:
     last = samples[-1]
     seconds = (last.at_ns - first.at_ns) / SECOND
     joules = last.energy_j - first.energy_j
+    # The counter has all of the window, a power reading only its instant.
     if seconds > 0 and joules >= 0:
         return joules / seconds
     return _mean(samples, "power_w")

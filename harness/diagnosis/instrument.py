@@ -78,22 +78,28 @@ def quantile_uncertainties(
     judged = [(slo.metric, slo.q, float(slo.limit_ns)) for slo in slos]
     if not judged:
         judged = [(key, 0.95, 0.0) for key in DEFAULT_PRECISION_NS]
+    # Gaps need a pass over all tokens; the other latencies do not.
     if gaps is None and any(key in GAPS for key, _, _ in judged):
         gaps = WindowTokens.of(recorded, span).gaps
+    blocked = blocked_windows(table, [span])
     uncertainties = []
     for key, q, limit_ns in judged:
         figures: LatencyFigures
         if gaps is not None and key in GAPS:
             figures = gaps[key]
         else:
-            figures = _closed(sample_figures(table, key, blocked_windows(table, [span])))
+            figures = _closed(sample_figures(table, key, blocked))
         if figures.n >= MIN_OBSERVATIONS:
-            by_schedule = window.load.by_schedule and key not in GAPS
-            claimed_ns = DEFAULT_PRECISION_NS.get(key, 0.0)
-            if by_schedule:
-                claimed_ns = SCHEDULE_PRECISION_NS
+            claimed_ns = _claimed_precision_ns(key, window)
             uncertainties.append(_bounds(figures, key, q, limit_ns, claimed_ns))
     return uncertainties
+
+
+def _claimed_precision_ns(key: str, window: Window) -> float:
+    by_schedule = window.load.by_schedule and key not in GAPS
+    if by_schedule:
+        return SCHEDULE_PRECISION_NS
+    return DEFAULT_PRECISION_NS.get(key, 0.0)
 
 
 def _closed(sample: SampleFigures) -> SampleFigures:
@@ -110,7 +116,10 @@ def _bounds(
 ) -> QuantileUncertainty:
     value_ns = figures.quantile(q)
     low_ns, high_ns = figures.instrument(q)
-    scale_ns = max(limit_ns, value_ns if np.isfinite(value_ns) else 0.0)
+    scale_ns = limit_ns
+    if np.isfinite(value_ns):
+        scale_ns = max(limit_ns, value_ns)
+    # Without a limit a bracket as wide as the claimed accuracy is fine, however short the latency.
     if not limit_ns:
         scale_ns = max(scale_ns, claimed_ns / MAX_INSTRUMENT_SHARE)
     return QuantileUncertainty(key, q, value_ns, low_ns, high_ns, scale_ns)
@@ -156,8 +165,9 @@ def _holds_a_limit(known: QuantileUncertainty, slos: Sequence[Slo]) -> bool:
 
 def _why_uncertain(table: RecordTable, scale_ns: float) -> str:
     lags_ns = schedule_lag(table).ns
-    if len(lags_ns) and lags_ns.max() > MAX_INSTRUMENT_SHARE * scale_ns:
-        return f"requests were sent up to {lags_ns.max() / MS:.4g} ms later than they were due"
+    longest_ns = lags_ns.max(initial=0.0)
+    if longest_ns > MAX_INSTRUMENT_SHARE * scale_ns:
+        return f"requests were sent up to {longest_ns / MS:.4g} ms later than they were due"
     if (table.not_before_ns == table.at_ns).any():
         return "two arrivals shared a read, or were read late"
     return "no arrival has a kernel stamp here"
@@ -175,11 +185,11 @@ def turnarounds(table: RecordTable, window: Window) -> Floats:
     same_worker = table.worker[after] == table.worker[before]
     same_user = same_worker & (table.user[after] == table.user[before])
     closed_loop = table.scheduled_ns[after] < 0
-    sent_ns = table.sent_ns[after]
-    inside = (sent_ns >= window.settled_ns) & (sent_ns <= window.end_ns)
+    inside = table.sent_within(window.settled_ns, window.end_ns)[after]
     due_ns = (table.done_ns + table.think_ns.clip(min=0))[before]
-    delays_ns = (sent_ns - due_ns)[closed_loop & same_user & inside]
-    return np.asarray(delays_ns.clip(min=0), np.float64)
+    delays_ns = table.sent_ns[after] - due_ns
+    counted_ns = delays_ns[closed_loop & same_user & inside]
+    return np.asarray(counted_ns.clip(min=0), np.float64)
 
 
 def client_figures(
@@ -201,11 +211,12 @@ def client_figures(
         name = f"{known.metric}_{statistic(known.metric, known.q)}"
         shares[name] = round(known.share, 5)
     inside = samples_within(samples, window.settled_ns, window.end_ns)
+    loop_lags_ms = [sample.loop_lag_ms for sample in inside]
     return ClientFigures(
         shares,
         turnaround,
         cpu=_cores(inside),
-        loop_lag_max_ms=max((sample.loop_lag_ms for sample in inside), default=nan),
+        loop_lag_max_ms=max(loop_lags_ms, default=nan),
         stamp_coverage=_coverage(inside),
         clock_steps=_increase(inside, "clock_steps"),
     )
@@ -215,19 +226,25 @@ def _first_and_last(
     samples: Sequence[ClientSample],
 ) -> dict[str, tuple[ClientSample, ClientSample]]:
     """Of each process; those with a single sample are left out."""
+    # Each process counts for itself, from its own start on.
     by_process: dict[str, list[ClientSample]] = {}
     for sample in samples:
         by_process.setdefault(sample.process, []).append(sample)
-    return {name: (own[0], own[-1]) for name, own in by_process.items() if len(own) > 1}
+    ends = {}
+    for name, own in by_process.items():
+        if len(own) > 1:
+            ends[name] = (own[0], own[-1])
+    return ends
 
 
 def _cores(samples: Sequence[ClientSample]) -> dict[str, float]:
     """Cores used by each process between the window's first and last sample."""
     cores = {}
     for name, (first, last) in sorted(_first_and_last(samples).items()):
-        if last.at_ns > first.at_ns:
+        span_ns = last.at_ns - first.at_ns
+        if span_ns > 0:
             used_s = last.cpu_s - first.cpu_s
-            cores[name] = round(used_s / (last.at_ns - first.at_ns) * SECOND, 3)
+            cores[name] = round(used_s / span_ns * SECOND, 3)
     return cores
 
 

@@ -50,10 +50,13 @@ class GapSample:
         """Keep every k-th gap; if there are too many, k doubles and every other one goes."""
         # The gaps kept are always those whose index, counted from 0, is a multiple of k. So they
         # are evenly sampled, whatever k was when they arrived.
-        here = np.arange(len(piece.ends))[within_window(piece.end_ns, self.start_ns, self.end_ns)]
-        sampled = here[-self._n % self._stride :: self._stride]
+        in_window = within_window(piece.end_ns, self.start_ns, self.end_ns)
+        here = np.arange(len(piece.ends))[in_window]
+        first_kept = -self._n % self._stride  # up to the next multiple of k
+        sampled = here[first_kept :: self._stride]
         self._n += len(here)
-        fresh = np.stack([piece.end_ns[sampled], piece.gap_ns[sampled], piece.tokens[sampled]])
+        columns = (piece.end_ns, piece.gap_ns, piece.tokens)
+        fresh = np.stack([column[sampled] for column in columns])
         self._kept = np.concatenate([self._kept, fresh], axis=1)
         while self._kept.shape[1] > MAX_GAPS:
             self._kept = self._kept[:, ::2]
@@ -88,7 +91,8 @@ def gap_figures(
     gaps_ms = gap_ns / MS
     if isnan(prefill_s):
         prefill_s = 0.0
-    beside, prompt_tokens = _prompts(table, gap_end_ns - gap_ns, gap_end_ns, prefill_s)
+    gap_begin_ns = gap_end_ns - gap_ns
+    beside, prompt_tokens = _prompts(table, gap_begin_ns, gap_end_ns, prefill_s)
     longest = gaps_ms >= np.quantile(gaps_ms, P95, method="higher")
     alone_ms = gaps_ms[~beside]
     slope, base_ms, correlation = _line(prompt_tokens, gaps_ms)
@@ -118,7 +122,8 @@ def _late_share(gaps_ms: Floats, event_tokens: Ints) -> float:
     median gap.
     """
     after_late_event = gaps_ms < EARLY_EVENT_SHARE * np.median(gaps_ms)
-    return float((after_late_event | (event_tokens > 1)).mean())
+    late = after_late_event | (event_tokens > 1)
+    return float(late.mean())
 
 
 def _prompts(
@@ -130,54 +135,65 @@ def _prompts(
     prompt is assumed to be computed for most of `prefill_s`, scaled with its length.
     """
     rows = np.flatnonzero(table.counts > 0)
-    first_ns = table.at_ns[table.offsets[:-1][rows]]
+    first_event = table.offsets[rows]
+    first_ns = table.at_ns[first_event]
     order = np.argsort(first_ns, kind="stable")
     first_ns = first_ns[order]
-    tokens = table.prompt_tokens[rows][order].clip(min=1)
+    # Where the server does not count prompts (-1), each of them is one token.
+    tokens = table.prompt_tokens[rows[order]].clip(min=1)
     tokens_until = np.concatenate([np.zeros(1, np.int64), np.cumsum(tokens)])
-    # Of each gap: how many prompts had ended before it, had ended with it, and had begun by its end
-    slack_ns = (end_ns - begin_ns) // 4
-    before = np.searchsorted(first_ns, begin_ns + slack_ns, "right")
-    ended = np.maximum(np.searchsorted(first_ns, end_ns + slack_ns, "right"), before)
     mean_tokens = max(float(tokens.mean()), 1.0)
     prefill_ns = CERTAIN_PREFILL_SHARE * prefill_s * SECOND * tokens / mean_tokens
     begun_ns = np.sort(first_ns - prefill_ns.astype(np.int64))
+    # Of each gap: how many prompts had ended before it, had ended with it, and had begun by its end
+    slack_ns = (end_ns - begin_ns) // 4
+    before = np.searchsorted(first_ns, begin_ns + slack_ns, "right")
+    ended = np.searchsorted(first_ns, end_ns + slack_ns, "right")
     begun = np.searchsorted(begun_ns, end_ns, "left")
+    ended = np.maximum(ended, before)
     beside = np.maximum(begun, ended) > before
-    return beside, (tokens_until[ended] - tokens_until[before]).astype(float)
+    tokens_ended = tokens_until[ended] - tokens_until[before]
+    return beside, tokens_ended.astype(float)
 
 
 def _line(x: Floats, y: Floats) -> tuple[float, float, float]:
     """Least squares: (slope, intercept, correlation); 0 if x or y does not vary."""
+    x_mean = x.mean()
+    y_mean = y.mean()
     x_std = float(x.std())
     y_std = float(y.std())
     if not x_std > 0 or not y_std > 0:
-        return 0.0, float(y.mean()), 0.0
-    covariance = ((x - x.mean()) * (y - y.mean())).mean()
+        return 0.0, float(y_mean), 0.0
+    covariance = ((x - x_mean) * (y - y_mean)).mean()
     correlation = float(covariance / (x_std * y_std))
     slope = correlation * y_std / x_std
-    intercept = float(y.mean() - slope * x.mean())
+    intercept = float(y_mean - slope * x_mean)
     return slope, intercept, correlation
 
 
 def arrival_figures(table: RecordTable, start_ns: int, end_ns: int) -> ArrivalFigures:
     """Of the requests sent in the window. A closed loop has a dispersion below 1, bursts above."""
-    inside = (table.sent_ns >= start_ns) & (table.sent_ns <= end_ns)
+    inside = table.sent_within(start_ns, end_ns)
     sent_ns = np.sort(table.sent_ns[inside])
     seconds = (end_ns - start_ns) / SECOND
     if len(sent_ns) < MIN_GAPS or seconds <= 0:
         return ArrivalFigures()
     bin_s = max(MIN_BIN_S, MIN_PER_BIN * seconds / len(sent_ns))
     bins = max(int(seconds / bin_s), 1)
+    # The variance of so few counts says nothing.
     if bins < MIN_GAPS // 2:
         return ArrivalFigures()
     bin_of_each = (sent_ns - start_ns) // int(bin_s * SECOND)
-    counts = np.bincount(bin_of_each, minlength=bins)[:bins]  # without an incomplete bin at the end
+    counts = np.bincount(bin_of_each, minlength=bins)
+    counts = counts[:bins]  # without an incomplete bin at the end
+    # Independent arrivals are Poisson, whose variance is the mean: a dispersion of 1.
+    dispersion = counts.var() / max(counts.mean(), 1e-9)
+    scheduled = table.scheduled_ns[inside] >= 0
     figures = ArrivalFigures(
         n=len(sent_ns),
         bin_s=bin_s,
-        dispersion=float(counts.var() / max(counts.mean(), 1e-9)),
-        scheduled=float((table.scheduled_ns[inside] >= 0).mean()),
+        dispersion=float(dispersion),
+        scheduled=float(scheduled.mean()),
     )
     return round_floats(figures, DECIMALS)
 

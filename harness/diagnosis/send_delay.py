@@ -45,6 +45,11 @@ class LateSends:
     max_ns: float
 
     @property
+    def excess(self) -> float:
+        """How many times as many are late as may be."""
+        return self.n_late / max(self.allowed * self.n, 1e-9)
+
+    @property
     def too_many(self) -> bool:
         return self.n >= MIN_REQUESTS and self.n_late > self.allowed * self.n
 
@@ -56,8 +61,10 @@ def send_delays(table: RecordTable, start_ns: int, end_ns: int) -> Floats:
     """
     due = np.where(table.scheduled_ns >= 0, table.scheduled_ns, _ready_ns(table))
     sent = ~np.isin(table.outcome, (CONNECT, DROPPED))
-    inside = sent & (due >= 0) & (due <= end_ns) & (table.sent_ns >= start_ns)
-    return np.asarray((table.sent_ns - due)[inside].clip(min=0), np.float64)
+    in_window = (due <= end_ns) & (table.sent_ns >= start_ns)
+    counted = sent & in_window & (due >= 0)
+    delays_ns = (table.sent_ns - due)[counted]
+    return np.asarray(delays_ns.clip(min=0), np.float64)
 
 
 def _ready_ns(table: RecordTable) -> Ints:
@@ -84,22 +91,24 @@ def late_sends(
     delays_ns = send_delays(table, start_ns, end_ns)
     if not len(delays_ns):
         return None
-    limits = [(float(slo.limit_ns), slo.allowed) for slo in slos if slo.metric in WHOLE]
-    if not limits:
-        limits = [(float(DEFAULT_LIMIT_NS), DEFAULT_ALLOWED)]
-    by_limit = [_late_by(delays_ns, limit_ns, allowed) for limit_ns, allowed in limits]
-    return max(by_limit, key=lambda late: late.n_late / max(late.allowed * late.n, 1e-9))
+    of_requests = [slo for slo in slos if slo.metric in WHOLE]
+    if not of_requests:
+        return _late_by(delays_ns, float(DEFAULT_LIMIT_NS), DEFAULT_ALLOWED)
+    by_slo = [_late_by(delays_ns, float(slo.limit_ns), slo.allowed) for slo in of_requests]
+    return max(by_slo, key=lambda late: late.excess)
 
 
 def _late_by(delays_ns: Floats, limit_ns: float, allowed: float) -> LateSends:
     """By one SLO, of which a share of `allowed` may be over the limit."""
     late_ns = max(LATE_SHARE * limit_ns, float(MIN_LATE_NS))
+    is_late = delays_ns > late_ns
+    p95_ns = np.quantile(delays_ns, 0.95, method="higher")
     return LateSends(
         n=len(delays_ns),
-        n_late=int((delays_ns > late_ns).sum()),
+        n_late=int(is_late.sum()),
         late_ns=late_ns,
         allowed=ALLOWED_SHARE * allowed,
-        p95_ns=float(np.quantile(delays_ns, 0.95, method="higher")),
+        p95_ns=float(p95_ns),
         max_ns=float(delays_ns.max()),
     )
 

@@ -54,7 +54,8 @@ def _slots_may_be_full(before: ServerSample, after: ServerSample) -> bool:
     """Whether requests waited at two scrapes in a row, and not for KV blocks."""
     waited = min(_waiting(before), _waiting(after)) >= 1
     preempted = after.preemptions_total > before.preemptions_total
-    return waited and not _fullest(after) >= KV_FULL_SHARE and not preempted
+    lacks_blocks = preempted or _fullest(after) >= KV_FULL_SHARE
+    return waited and not lacks_blocks
 
 
 def _is_near(running: float, highest: float) -> bool:
@@ -83,7 +84,8 @@ def flat_share(samples: Sequence[ServerSample]) -> float:
     1 if every slot is taken, as `running` then stays the same however many requests wait. NaN:
     none, or one: on an H200 with 512 slots 235, 215 and 237 ran, and 17 waited at the last reading.
     """
-    highest = max((s.running for s in samples if not isnan(s.running)), default=0.0)
+    known = [sample.running for sample in samples if not isnan(sample.running)]
+    highest = max(known, default=0.0)
     with_queue = [sample.running for sample in samples if _waiting(sample) >= 1]
     if len(with_queue) < MIN_FLAT_SAMPLES:
         return nan

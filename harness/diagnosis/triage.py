@@ -35,17 +35,18 @@ class Symptom:
 
 SYMPTOMS: Final = (
     Symptom(
-        "ttft",
-        "p95 TTFT",
-        "queueing and prefill",
-        "waiting requests, vllm:request_queue_time_seconds, vllm:request_prefill_time_seconds, "
-        "--max-num-seqs, --max-num-batched-tokens, prefix cache hits",
+        metric="ttft",
+        title="p95 TTFT",
+        inspect="queueing and prefill",
+        look="waiting requests, vllm:request_queue_time_seconds, "
+        "vllm:request_prefill_time_seconds, --max-num-seqs, --max-num-batched-tokens, "
+        "prefix cache hits",
     ),
     Symptom(
-        "itl",
-        "p95 ITL",
-        "decode scheduling and memory pressure",
-        "running requests, vllm:kv_cache_usage_perc, preemptions, --max-num-seqs, "
+        metric="itl",
+        title="p95 ITL",
+        inspect="decode scheduling and memory pressure",
+        look="running requests, vllm:kv_cache_usage_perc, preemptions, --max-num-seqs, "
         "--max-num-batched-tokens, --gpu-memory-utilization",
     ),
 )

@@ -80,8 +80,9 @@ def ttft_split(
         figures[f"{key}_n"] = _count(key, first, last)
         figures |= _quantiles(key, histogram_increase([first, last], key))
     under_way_before, under_way_after = cohort.in_flight()
+    known_exactly = [total is not None and total.exact for total in observed_sums.values()]
     return TtftSplit(
-        exact=all(total_ns is not None and total_ns.exact for total_ns in observed_sums.values()),
+        exact=all(known_exactly),
         from_ns=first.at_ns,
         to_ns=last.at_ns,
         n=len(cohort),
@@ -147,7 +148,8 @@ class _Observed:
 
 def _increase_ns(first: ServerSample, last: ServerSample, keys: Sequence[str]) -> float:
     """Of the sums of these durations, added up."""
-    return sum(counter_increase([first, last], f"{key}_sum_s") for key in keys) * SECOND
+    sums_s = [counter_increase([first, last], f"{key}_sum_s") for key in keys]
+    return sum(sums_s) * SECOND
 
 
 def _client(cohort: Cohort) -> Bounded | None:
@@ -163,8 +165,10 @@ def _mean_fields(key: str, total_ns: Bounded | None, n: int) -> dict[str, Any]:
     """The mean over `n` requests and its bounds."""
     if total_ns is None or not n:
         return {}
-    bounds_ms = (_mean_ms(total_ns.lo, n), _mean_ms(total_ns.hi, n))
-    return {f"{key}_ms": _mean_ms(total_ns.estimate, n), f"{key}_ms_bound": bounds_ms}
+    return {
+        f"{key}_ms": _mean_ms(total_ns.estimate, n),
+        f"{key}_ms_bound": (_mean_ms(total_ns.lo, n), _mean_ms(total_ns.hi, n)),
+    }
 
 
 def _mean_ms(total_ns: float, n: int) -> float:
@@ -209,13 +213,15 @@ def late_split(
         in_flight = (table.sent_ns <= sample.at_ns) & (done_ns > sample.at_ns)
         no_token = in_flight & (first_ns > sample.at_ns)
         n_late = int((late & no_token).sum())
-        if not n_late or isnan(sample.running + sample.waiting):
+        in_engine = sample.running + sample.waiting
+        if not n_late or isnan(in_engine):
             continue
-        outside = max(int(in_flight.sum()) - sample.running - sample.waiting, 0)
+        outside = max(int(in_flight.sum()) - in_engine, 0)
         # Preempted requests wait, too, although they have a token; a request that the engine
         # has ended is outside, although it has all of them.
         n_waiting = max(int(no_token.sum()), sample.waiting + outside)
-        weighted_shares += n_late * np.array([sample.waiting, outside]) / n_waiting
+        shares = np.array([sample.waiting, outside]) / n_waiting
+        weighted_shares += n_late * shares
         waits += n_late
     if not waits:
         return LateSplit()
@@ -234,5 +240,6 @@ def _late_requests(table: RecordTable, slos: Sequence[Slo]) -> Bools:
     late = np.zeros(len(table), bool)
     for slo in slos:
         if slo.metric in WHOLE:
-            late |= SLO_METRICS[slo.metric].observe(table).ns > slo.limit_ns
+            seen = SLO_METRICS[slo.metric].observe(table)
+            late |= seen.ns > slo.limit_ns
     return late

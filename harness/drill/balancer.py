@@ -51,6 +51,7 @@ class Balancer:
 
     def order(self) -> list[str]:
         """In which they are tried."""
+        # Sorting is stable: servers with equally many connections take turns.
         return sorted(self.in_turn(), key=self.connections.__getitem__)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -82,7 +83,9 @@ class Balancer:
         address = urlsplit(url)
         back, forth = await asyncio.open_connection(address.hostname, address.port)
         with closing(forth):
-            await asyncio.gather(self._pump(reader, forth, url), self._pump(back, writer, url))
+            requests = self._pump(reader, forth, url)
+            answers = self._pump(back, writer, url)
+            await asyncio.gather(requests, answers)
 
     async def _pump(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, url: str
@@ -95,10 +98,12 @@ class Balancer:
                     await asyncio.sleep(fault.delay_s)
                     if fault.bytes_per_s:
                         await asyncio.sleep(len(data) / fault.bytes_per_s)
+                    # Looked up again: it changes while this waits.
                     while self.faults[url].cut:  # noqa: ASYNC110 - an event would lie in another loop
                         await asyncio.sleep(FAULT_POLL_S)
                 writer.write(data)
                 await writer.drain()
+            # Half closed: an answer may still come the other way.
             writer.write_eof()
 
 
@@ -111,6 +116,7 @@ class BalancerProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            # Ctrl-C in a terminal reaches its whole session: this one ends when its input does.
             start_new_session=True,
         )
         assert self._process.stdout is not None  # noqa: S101 - asked for above

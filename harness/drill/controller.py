@@ -40,9 +40,11 @@ class DrillController(KneeController):
         judged_ns = self._judged_ns
         known_ns = self.horizon_ns - self.began_ns
         self._judged_ns = known_ns
+        # The first look gives each a verdict, inconclusive as it may be; each later one judges
+        # only spans that ended since, as a test of a span may be made once.
         due = list(drill.expectations)
         if self.verdicts:
-            due = [e for e in drill.expectations if judged_ns < e.end_ns <= known_ns]
+            due = [expected for expected in due if judged_ns < expected.end_ns <= known_ns]
         if not due or self.began_ns < 0:
             return
         recorded = self.records.table(self.began_ns, self.horizon_ns)
@@ -73,6 +75,7 @@ class DrillController(KneeController):
             self.stage.begin(now_ns)
         if known_ns is None:
             known_ns = now_ns - LAG_NS
+        # It never moves back, and records that are far too late do not hold it up.
         self.horizon_ns = max(known_ns, self.horizon_ns, now_ns - MAX_LAG_NS)
         at_ns = now_ns - self.began_ns
         self._turn(at_ns, now_ns)
@@ -89,6 +92,7 @@ class DrillController(KneeController):
     def _turn(self, at_ns: int, now_ns: int) -> None:
         """Keep the phases that are over, begin the one that is on."""
         phases = self.stage.drill.phases
+        # More than one may be over: the process may have stood still.
         while len(self.levels) < len(phases) and at_ns >= phases[len(self.levels)].end_ns:
             self._end_phase(now_ns)
         if len(self.levels) == len(phases):

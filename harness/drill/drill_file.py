@@ -64,12 +64,12 @@ class _Table(NamedTuple):
     def read(self, needs: Mapping[str, Kind], may: Mapping[str, Kind]) -> dict[str, Any]:
         """What its keys mean; those that it may have and lacks are left out."""
         known = {**needs, **may}
-        unknown = next((key for key in self.values if key not in known), None)
-        if unknown is not None:
-            meant = closest(unknown, known, next(iter(known)))
-            raise ConfigError(
-                f"{self.where} has {unknown!r}: expected {', '.join(known)}; try {meant}."
-            )
+        for key in self.values:
+            if key not in known:
+                meant = closest(key, known, next(iter(known)))
+                raise ConfigError(
+                    f"{self.where} has {key!r}: expected {', '.join(known)}; try {meant}."
+                )
         found = {}
         for key, kind in known.items():
             if key in needs or key in self.values:
@@ -93,7 +93,8 @@ class _Table(NamedTuple):
 
     def name_of(self, key: str, known: Sequence[str]) -> str:
         """A name that is one of these."""
-        if (name := self.values.get(key)) not in known:
+        name = self.values.get(key)
+        if name not in known:
             example = closest(str(name), known, known[0])
             raise self.wrong(key, f"one of {', '.join(known)}", f'{key} = "{example}"')
         return str(name)
@@ -133,12 +134,12 @@ def parse_drill(text: str, source: str, knee: float | None = None) -> Drill:
 
 def _tables(top: _Table, key: str) -> list[_Table]:
     """Those of [[key]], in the file's order."""
-    tables = top.values.get(key, [])
-    if not all(isinstance(table, dict) for table in tables):
-        raise top.wrong(key, f"tables [[{key}]]", f"[[{key}]]")
-    return [
-        _Table(table, f"{top.where}, [[{key}]] {number}") for number, table in enumerate(tables, 1)
-    ]
+    tables = []
+    for number, values in enumerate(top.values.get(key, []), 1):
+        if not isinstance(values, dict):
+            raise top.wrong(key, f"tables [[{key}]]", f"[[{key}]]")
+        tables.append(_Table(values, f"{top.where}, [[{key}]] {number}"))
+    return tables
 
 
 def _phases(
@@ -165,7 +166,12 @@ def _phases(
 
 def _phase(table: _Table, kind: str, begin_ns: int, knee: float | None) -> Phase:
     """`kind`: the key of its load, users or rate."""
-    found = table.read({"name": str, "for": duration_or_zero, kind: lambda _: _LOAD.fullmatch}, {})
+    keys: dict[str, Kind] = {
+        "name": str,
+        "for": duration_or_zero,
+        kind: lambda _: _LOAD.fullmatch,
+    }
+    found = table.read(keys, {})
     if not found["for"]:
         raise table.wrong("for", "how long it lasts", 'for = "20s"')
     match = found[kind]
@@ -197,7 +203,8 @@ def _replicas(servers: _Table) -> tuple[dict[str, Any], int]:
     given = [key for key in ("engines", "vllm", "urls") if key in found]
     urls = found.get("urls", [])
     owners = [key for key in ("pids", "containers") if key in found]
-    wrong_owners = len(owners) > 1 or any(len(found[key]) != len(urls) for key in owners)
+    owners_fit = all(len(found[key]) == len(urls) for key in owners)
+    wrong_owners = len(owners) > 1 or not owners_fit
     wrong_engine = "engine" in found and given != ["engines"]
     wrong_args = "args" in found and given != ["vllm"]
     if len(given) != 1 or wrong_owners or wrong_engine or wrong_args:
@@ -210,7 +217,8 @@ def _replicas(servers: _Table) -> tuple[dict[str, Any], int]:
 
 
 def _retries(clients: _Table, unit: LoadUnit) -> int:
-    retries: int = clients.read({}, {"retries": _whole}).get("retries", 0)
+    found = clients.read({}, {"retries": _whole})
+    retries: int = found.get("retries", 0)
     if retries and not unit.by_schedule:
         raise clients.wrong("retries", "phases with a rate, as users wait", 'rate = "8/s"')
     return retries
@@ -221,7 +229,8 @@ def _event(table: _Table, servers: _Table, count: int, drill_end_ns: int) -> Eve
     kind = EVENTS[table.name_of("do", tuple(EVENTS))]
     needs = {key.name: key.parser for key in (AT, *kind.needs)}
     may = {key.name: key.parser for key in kind.may}
-    event = kind.from_keys(table.read({"do": str, **needs}, {"name": str, **may}))
+    values = table.read({"do": str, **needs}, {"name": str, **may})
+    event = kind.from_keys(values)
     if event.replica >= count:
         raise table.wrong("replica", f"the number of one of {count} replicas", "replica = 1")
     refusal = event.refusal
@@ -247,9 +256,11 @@ def _check_within_reach(table: _Table, event: Event, servers: _Table) -> None:
 def _expectations(
     tables: Sequence[_Table], phases: Sequence[Phase], events: Sequence[Event]
 ) -> tuple[Expectation, ...]:
-    names = [phase.name for phase in phases] + [event.name for event in events]
+    names = [phase.name for phase in phases]
+    names += [event.name for event in events]
     for table in tables:
-        if names.count(str(table.values.get("after"))) > 1:
+        after = str(table.values.get("after"))
+        if names.count(after) > 1:
             raise table.wrong("after", "a name that only one phase or event has", 'name = "first"')
     if not tables:
         raise ConfigError(

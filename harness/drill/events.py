@@ -250,6 +250,7 @@ class Slow(Event):
             scene.sleep(SLICE_S / self.factor)
 
     def undo(self, scene: Scene) -> None:
+        # It may have been ended while the server was stopped.
         scene.send_signal(self.replica, signal.SIGCONT)
 
 
@@ -330,14 +331,15 @@ class OtherClients(Event):
     count: int  # requests that are sent besides the load
 
     def meanwhile(self, scene: Scene) -> None:
-        scene.send_evenly(self._bodies(scene.model), self.length_s / self.count, self.hang_up_s)
+        pause_s = self.length_s / self.count
+        scene.send_evenly(self._bodies(scene.model), pause_s, self.hang_up_s)
 
     def _bodies(self, model: str) -> Iterator[dict[str, Any]]:
         """Each of its own words, which no prefix cache knows."""
         rng = random.Random(self.at_ns)  # noqa: S311 - no secret
         for _ in range(self.count):
-            prompt = " ".join(rng.choices(TEXT.split(), k=self.n_words))
-            yield {"model": model, "prompt": prompt, **self.options}
+            words = rng.choices(TEXT.split(), k=self.n_words)
+            yield {"model": model, "prompt": " ".join(words), **self.options}
 
     @property
     def n_words(self) -> int:

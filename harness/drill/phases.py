@@ -42,7 +42,8 @@ def meet(phase: Phase, expected: Expectation) -> bool:
 def slos_in(drill: Drill, phase: Phase) -> list[Slo]:
     """What is expected of latencies in a phase."""
     met = [expected for expected in drill.expectations if meet(phase, expected)]
-    return list(dict.fromkeys(expected.slo for expected in met if expected.slo is not None))
+    slos = [expected.slo for expected in met if expected.slo is not None]
+    return list(dict.fromkeys(slos))
 
 
 def late_phases(drill: Drill, began_ns: int, table: RecordTable) -> dict[Phase, str]:
@@ -51,7 +52,8 @@ def late_phases(drill: Drill, began_ns: int, table: RecordTable) -> dict[Phase, 
     for phase in drill.phases:
         begin_ns = began_ns + phase.begin_ns
         end_ns = began_ns + phase.end_ns
-        if reason := send_delay_sentence(table, begin_ns, end_ns, slos_in(drill, phase)):
+        reason = send_delay_sentence(table, begin_ns, end_ns, slos_in(drill, phase))
+        if reason:
             reasons[phase] = reason
     return reasons
 
@@ -87,5 +89,8 @@ def _joins_pieces(drill: Drill, phase: Phase) -> bool:
 
     What is unknown then is the drill's own doing, and matters only if an SLO's limit lies in it.
     """
-    inside = [e for e in drill.events if e.at_ns < phase.end_ns and e.end_ns > phase.begin_ns]
-    return any(event.joins_pieces for event in inside)
+    for event in drill.events:
+        inside = event.at_ns < phase.end_ns and event.end_ns > phase.begin_ns
+        if inside and event.joins_pieces:
+            return True
+    return False

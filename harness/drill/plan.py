@@ -57,7 +57,10 @@ class Drill:
 
     def load_at(self, at_ns: int) -> float:
         """The load at that instant, bursts included; 0 after the last phase."""
-        load = next((p.load for p in self.phases if p.begin_ns <= at_ns < p.end_ns), 0.0)
+        load = 0.0
+        for phase in self.phases:
+            if phase.begin_ns <= at_ns < phase.end_ns:
+                load = phase.load
         for event in self.events:
             if event.at_ns <= at_ns < event.end_ns:
                 load = event.changed_load(load)
@@ -66,7 +69,8 @@ class Drill:
     @property
     def slos(self) -> tuple[Slo, ...]:
         """All that are expected."""
-        return tuple(dict.fromkeys(e.slo for e in self.expectations if e.slo is not None))
+        slos = [expected.slo for expected in self.expectations if expected.slo is not None]
+        return tuple(dict.fromkeys(slos))
 
     @property
     def most(self) -> float:

@@ -131,10 +131,10 @@ def _windows_back(
     firsts = np.searchsorted(at_ns, starts_ns)
     behinds = np.searchsorted(at_ns, starts_ns + sliding.width_ns)
     back = np.zeros(len(starts_ns), bool)
-    for number, (first, behind) in enumerate(zip(firsts, behinds, strict=True)):
-        in_order_ns = np.sort(latency_ns[first:behind])
+    for number in range(len(starts_ns)):
+        in_window_ns = latency_ns[firsts[number] : behinds[number]]
         # a window without a request has NaN, which is not back
-        back[number] = quantile(in_order_ns, slo.q) <= high_ns
+        back[number] = quantile(np.sort(in_window_ns), slo.q) <= high_ns
     return back
 
 
@@ -155,17 +155,19 @@ def former_interval(
     table: RecordTable, slo: Slo, baseline: tuple[int, int], sliding: Sliding
 ) -> tuple[float, float]:
     """Where the quantiles of windows of the baseline lie, in ns: all together 95% of the time."""
-    table = table.select((table.sent_ns >= baseline[0]) & (table.sent_ns <= baseline[1]))
+    begin_ns, end_ns = baseline
+    table = table.select(table.sent_within(begin_ns, end_ns))
     figures = sample_figures(table, slo.metric, blocked_windows(table, [baseline]))
     n = figures.n
-    length_ns = baseline[1] - baseline[0]
-    if n * (1 - slo.q) < MIN_TAIL or not isfinite(figures.quantile(slo.q)):
+    length_ns = end_ns - begin_ns
+    quantile_ns = figures.quantile(slo.q)
+    if n * (1 - slo.q) < MIN_TAIL or not isfinite(quantile_ns):
         raise ConfigError(
             f"the baseline of {say_ns(length_ns)} has {n} requests, {figures.n_failed} of which "
             f"failed: expected {MIN_TAIL} above its {slo.name}, and that it does not fail; try a "
             "longer baseline or a lower rate."
         )
-    if figures.quantile(slo.q) > slo.limit_ns:
+    if quantile_ns > slo.limit_ns:
         raise ConfigError(
             f"the baseline misses {slo} itself: expected a server at rest; try a lower rate, or "
             "more time after an earlier overload."
@@ -174,10 +176,14 @@ def former_interval(
     # add up, which widens the ranks among the n as if each of these resembled 1 + n / m others.
     wider_for_window = 1 + length_ns / sliding.width_ns
     # For several windows it is Bonferroni's quantile in place of that of one.
-    bonferroni = NORMAL.inv_cdf(1 - 0.025 / sliding.together) / NORMAL.inv_cdf(0.975)
+    z_of_one = NORMAL.inv_cdf(0.975)
+    z_of_all = NORMAL.inv_cdf(1 - 0.025 / sliding.together)
+    bonferroni = z_of_all / z_of_one
     effect = figures.effect(slo.q) * wider_for_window * bonferroni**2
     low, high = interval_ranks(n, slo.q, effect, len(figures.block_sizes))
     # Where the interval has no upper end, or failures, the slowest request that did not fail takes
     # its place, which is stricter.
     last = figures.finite - 1
-    return figures.value_at(min(low, last)), figures.value_at(min(high or last, last))
+    low_ns = figures.value_at(min(low, last))
+    high_ns = figures.value_at(min(high or last, last))
+    return low_ns, high_ns

@@ -51,6 +51,7 @@ class Server:
             docker(DOCKER[number], self.container)
             return
         pids = [self.pid]
+        # The engine and the API servers of a vLLM are processes of their own.
         if self.run is not None:
             pids = session_pids(self.pid)
         for pid in pids:
@@ -62,6 +63,7 @@ class Server:
         if self.container:
             docker("start", self.container)
         elif self.run is not None:
+            # A signal may have killed it, which ends nothing here: its log is still open.
             self.stop()
             self.pid = self._running.enter_context(self.run())
 
@@ -154,7 +156,10 @@ def _given_servers(drill: Drill) -> list[Server]:
     urls = drill.servers.get("urls", ())
     pids = drill.servers.get("pids") or repeat(-1)
     replicas = zip(urls, pids, containers or repeat(""), strict=False)
-    return [Server(url, pid=pid, container=str(name)) for url, pid, name in replicas]
+    servers = []
+    for url, pid, container in replicas:
+        servers.append(Server(url, pid=pid, container=str(container)))
+    return servers
 
 
 def _own_servers(drill: Drill, start: StartOptions, logs: Path) -> list[Server]:

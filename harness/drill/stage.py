@@ -49,6 +49,7 @@ class Stage:
         return self
 
     def __exit__(self, *_: object) -> None:
+        # First, so that no event begins, or is undone by its own greenlet, meanwhile.
         self._group.kill()
         for event in list(self._begun.values()):
             self._try(event, event.undo_early)
@@ -60,7 +61,8 @@ class Stage:
             self._group.spawn(self._happen, number, event, began_ns)
 
     def _happen(self, number: int, event: Event, began_ns: int) -> None:
-        gevent.sleep(max(began_ns + event.at_ns - CLOCK.now_ns(), 0) / SECOND)
+        wait_ns = began_ns + event.at_ns - CLOCK.now_ns()
+        gevent.sleep(max(wait_ns, 0) / SECOND)
         self._say(event, "begins")
         self._begun[number] = event  # before it acts: Ctrl-C may come in between
         self._try(event, event.do)
@@ -77,7 +79,12 @@ class Stage:
             self.failed = self.failed or f"{event.sentence} could not be done: {error}"
 
     def _say(self, event: Event, what: str) -> None:
-        row = {"at_ns": CLOCK.now_ns(), "name": event.name, "what": what, "event": event.sentence}
+        row = {
+            "at_ns": CLOCK.now_ns(),
+            "name": event.name,
+            "what": what,
+            "event": event.sentence,
+        }
         self.done.append(row)
         self.log(row)
 
@@ -95,7 +102,8 @@ class Stage:
     def set_fault(
         self, replica: int, *, cut: bool = False, delay_s: float = 0.0, bytes_per_s: float = 0.0
     ) -> None:
-        self.balancer.set_fault(self.servers[replica].url, Fault(cut, delay_s, bytes_per_s))
+        fault = Fault(cut, delay_s, bytes_per_s)
+        self.balancer.set_fault(self.servers[replica].url, fault)
 
     def sleep(self, seconds: float) -> None:
         gevent.sleep(seconds)

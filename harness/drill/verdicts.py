@@ -17,6 +17,7 @@ from harness.drill.phases import meet
 from harness.metrics.evidence import Window
 from harness.metrics.metrics import SLO_METRICS
 from harness.metrics.result import Gate
+from harness.records.samples import samples_within
 from harness.search.decide import ALPHA, count_in_order, counts_of, decide, p_met, p_missed
 from harness.search.replay import RunTokenStats
 from harness.units import SECOND, exact_ns, say_ns
@@ -76,7 +77,9 @@ def judge_drill(
             answer = _waiting(expected, samples, began_ns)
         else:
             answer = _lost(expected, missing)
-        at_s = (answer.at_ns - began_ns) / SECOND if answer.at_ns >= 0 else nan
+        at_s = nan
+        if answer.at_ns >= 0:
+            at_s = (answer.at_ns - began_ns) / SECOND
         gates.append(Gate(expected.name, answer.verdict, answer.sentence, at_s))
     return gates
 
@@ -91,9 +94,16 @@ def _slo_results(
     seen: RecordSource, windows: Mapping[Expectation, Window], until_ns: int
 ) -> dict[Expectation, SloResult]:
     """Of the expectations of an SLO that are over; all are decided together."""
-    over = [e for e, window in windows.items() if e.slo is not None and window.end_ns <= until_ns]
-    counts = [_counts_by_slo(seen, expected, windows[expected]) for expected in over]
-    return {e: level.slos[0] for e, level in zip(over, decide(counts), strict=True)}
+    counts = {}
+    for expected, window in windows.items():
+        if expected.slo is not None and window.end_ns <= until_ns:
+            counts[expected] = _counts_by_slo(seen, expected, window)
+    # Holm's procedure runs over all of them, so that many expectations are not missed by chance.
+    decided = decide(list(counts.values()))
+    results = {}
+    for expected, level in zip(counts, decided, strict=True):
+        results[expected] = level.slos[0]
+    return results
 
 
 def _counts_by_slo(seen: RecordSource, expected: Expectation, window: Window) -> list[SloCounts]:
@@ -141,7 +151,8 @@ def _window(drill: Drill, expected: Expectation, began_ns: int) -> Window:
 
 def _begun_in(window: Window, table: RecordTable) -> RecordTable:
     begun_ns = table.begun_ns
-    return table.select((begun_ns >= window.settled_ns) & (begun_ns <= window.end_ns))
+    inside = (begun_ns >= window.settled_ns) & (begun_ns <= window.end_ns)
+    return table.select(inside)
 
 
 def _slo(
@@ -151,7 +162,8 @@ def _slo(
     assert slo is not None  # noqa: S101 - of this kind
     share = result.n_over / result.n if result.n else 0.0
     verdict = result.verdict
-    if verdict == Verdict.inconclusive and result.n >= GROSS_N and share > GROSS_SHARE:
+    is_gross = result.n >= GROSS_N and share > GROSS_SHARE
+    if verdict == Verdict.inconclusive and is_gross:
         verdict = Verdict.missed
     sentence = f"{share:.1%} of {result.n:,} {slo.beyond} {slo} ({result.allowed:.1%} allowed)"
     if verdict == Verdict.inconclusive and result.needs_more:
@@ -172,18 +184,20 @@ def _back(slo: Slo, table: RecordTable, since_ns: int, until_ns: int) -> int:
     """The first instant from which BACK_NS and all that follow meet the SLO; -1: there is none."""
     seen = SLO_METRICS[slo.metric].observe(table)
     begun_ns = table.begun_ns[seen.row]
-    inside = (begun_ns >= since_ns) & (begun_ns <= until_ns)
-    order = np.argsort(begun_ns[inside], kind="stable")
-    at_ns = begun_ns[inside][order]
-    over = (seen.ns > slo.limit_ns)[inside][order]
-    if not len(at_ns):
+    inside = np.flatnonzero((begun_ns >= since_ns) & (begun_ns <= until_ns))
+    if not len(inside):
         return -1
+    order = np.argsort(begun_ns[inside], kind="stable")
+    in_order = inside[order]
+    at_ns = begun_ns[in_order]
+    over = seen.ns[in_order] > slo.limit_ns
     # of each request, the share over the limit of those that begin with it and up to BACK_NS later
     behind = np.searchsorted(at_ns, at_ns + BACK_NS, "right")
     over_before = np.concatenate([[0], np.cumsum(over)])
     n_over = over_before[behind] - over_before[:-1]
     n = behind - np.arange(len(at_ns))
     is_met = n_over <= slo.allowed * n
+    # At the end too little follows to call it back; that takes nothing from what was back before.
     is_watched = at_ns + BACK_NS <= until_ns
     missed = np.flatnonzero(is_watched & ~is_met)
     first = int(missed[-1]) + 1 if len(missed) else 0
@@ -193,7 +207,7 @@ def _back(slo: Slo, table: RecordTable, since_ns: int, until_ns: int) -> int:
 
 
 def _errors(expected: Expectation, table: RecordTable, window: Window) -> _Answer:
-    counts = counts_of(table, window, [], expected.limit)[-1]
+    *_, counts = counts_of(table, window, [], expected.limit)
     n = int(counts.n)
     failed = int(counts.k)
     sentence = f"{failed / max(n, 1):.1%} of {n:,} requests failed"
@@ -213,7 +227,8 @@ def _refused(expected: Expectation, table: RecordTable) -> _Answer:
     if len(refused):
         span_ns = int(np.ptp(refused.sent_ns))
         p95 = say_ns(float(np.quantile(took_ns, 1 - SLOW_SHARE)))
-    at_once = max(float(took_ns.sum()) / max(span_ns, 1), 1)  # refusals under way
+    # Refusals under way on average, by Little's law: those that were together count as alike.
+    at_once = max(float(took_ns.sum()) / max(span_ns, 1), 1)
     slow = took_ns > expected.limit
     counts = count_in_order("refused", SLOW_SHARE, slow, refused.sent_ns, users=at_once)
     limit = exact_ns(int(expected.limit))
@@ -221,6 +236,8 @@ def _refused(expected: Expectation, table: RecordTable) -> _Answer:
 
 
 def _judged(counts: SloCounts) -> Verdict:
+    # A span has an end and is looked at once, when it is over: all of alpha is for that look
+    # (decision 14).
     if not counts.n:
         return Verdict.inconclusive
     if float(p_missed(counts)) <= ALPHA:
@@ -236,7 +253,7 @@ def _waiting(expected: Expectation, samples: Sequence[ServerSample], began_ns: i
     by_ns = began_ns + expected.end_ns
     if expected.begin_ns > expected.since_ns:
         by_ns = began_ns + max(expected.begin_ns, 0)
-    in_time = [s for s in samples if since_ns <= s.at_ns <= by_ns and s.waiting >= 0]
+    in_time = [sample for sample in samples_within(samples, since_ns, by_ns) if sample.waiting >= 0]
     if not in_time:
         return _Answer(Verdict.inconclusive, "the servers did not say how many wait")
     for sample in in_time:

@@ -39,6 +39,10 @@ class EngineConfig:
     front_token_ns: int = 0  # per token of an event
     # A request is handled in so many turns of its process, which does other work in between
     front_turns: int = 1
+    # Each API server has one tokenizer, a thread of its own: time per request. It takes as many
+    # waiting prompts at once as this, and they leave it together.
+    front_tokenizer_ns: int = 0
+    front_tokenizer_batch: int = 1
     api_server_count: int = 1
     # Fields of Roofline, as measured on a server; empty: those of the model on the GPU
     measured_step: tuple[float, ...] = ()

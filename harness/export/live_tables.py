@@ -59,7 +59,8 @@ class LiveTables:
         latencies = []
         for key, bins in self._latencies.look().items():
             values = [_shown(ms) for ms in _values_ms(bins)]
-            latencies.append([LATENCIES[key].name, bins.n, *values])
+            name = LATENCIES[key].name
+            latencies.append([name, bins.n, *values])
         return {"latencies": latencies, "slos": self.slo_rows()}
 
     def slo_rows(self) -> list[dict[str, str | int]]:
@@ -80,7 +81,8 @@ class LiveTables:
         writer.writerow(CSV_COLUMNS)
         for key, bins in self._latencies.look().items():
             cells = ["-" if isnan(ms) else f"{ms:.2f}" for ms in _values_ms(bins)]
-            writer.writerow([key, LATENCIES[key].title, bins.n, *cells])
+            title = LATENCIES[key].title
+            writer.writerow([key, title, bins.n, *cells])
         return text.getvalue()
 
 
@@ -93,7 +95,9 @@ def _values_ms(bins: LatencyBins) -> list[float]:
 def _shown(ms: float) -> float | str | None:
     if isnan(ms):
         return None
-    return "inf" if isinf(ms) else round(ms, 2)
+    if isinf(ms):
+        return "inf"
+    return round(ms, 2)
 
 
 def _slo_row(slo: Slo, n: int, over: int) -> dict[str, str | int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import nan
 from typing import TYPE_CHECKING, Any, Final
@@ -33,7 +34,7 @@ class RunSeries:
         slos: Sequence[Slo] = (),
         tap: Callable[[str, NDArray[Any]], None] | None = None,
     ) -> None:
-        """`kind`: knee, run, sweep, drill or locust.
+        """`kind`: the name of one of RUN_KINDS.
 
         Of two limits for one quantile the stricter counts. `tap` is called with each latency's new
         values in ns, for the live page.
@@ -44,9 +45,12 @@ class RunSeries:
             if known is None or slo.limit_ns <= known.limit_ns:
                 strictest[slo.name] = slo
         self.counts = RunCounts(list(strictest.values()), tap)
-        limits = {(slo.name,): slo.limit_ns / SECOND for slo in strictest.values()}
-        allowed = {(slo.name,): slo.allowed for slo in strictest.values()}
-        self._values: dict[str, Any] = {"slo_limit": limits, "slo_allowed": allowed}
+        limits_s = {name: slo.limit_ns / SECOND for name, slo in strictest.items()}
+        allowed = {name: slo.allowed for name, slo in strictest.items()}
+        self._values: dict[str, Any] = {
+            "slo_limit": _labeled(limits_s),
+            "slo_allowed": _labeled(allowed),
+        }
         self._about = (kind, workload)
         self._unit = Users.option  # of levels
         self.set_run_info("", "", "")
@@ -65,19 +69,16 @@ class RunSeries:
 
     def set_level(self, number: int, phase: str, purpose: str) -> None:
         """Set the current level; without a phase and a purpose ("") between two levels."""
-        self._values |= {
-            "level": float(number),
-            "level_phase": {(name,): float(name == phase) for name in PHASES},
-            "level_purpose": {(name,): float(name == purpose) for name in Purpose},
-        }
+        self._values["level"] = float(number)
+        self._values["level_phase"] = _one_of(PHASES, phase)
+        self._values["level_purpose"] = _one_of(tuple(Purpose), purpose)
 
     def set_progress(self, decisions: Iterable[str], low: float = nan, high: float = nan) -> None:
-        decided = list(decisions)
-        self._values |= {
-            "levels": {(decision,): float(decided.count(decision)) for decision in Decision},
-            f"bracket_low_{self._unit}": low,
-            f"bracket_high_{self._unit}": high,
-        }
+        n_decided = Counter(decisions)
+        levels = {str(decision): n_decided[decision] for decision in Decision}
+        self._values["levels"] = _labeled(levels)
+        self._values[f"bracket_low_{self._unit}"] = low
+        self._values[f"bracket_high_{self._unit}"] = high
 
     def set_client_samples(self, samples: Iterable[ClientSample]) -> None:
         loop_lag = {}
@@ -90,32 +91,46 @@ class RunSeries:
 
     def set_drill(self, events: Mapping[str, int]) -> None:
         """Set how often each event has begun."""
-        self._values["drill_events"] = {(name,): float(n) for name, n in events.items()}
+        self._values["drill_events"] = _labeled(events)
 
     def set_expectations(self, verdicts: Mapping[str, Verdict]) -> None:
         """Set which expectations are true or false; one that is inconclusive is left out."""
-        known = {Verdict.met: 1.0, Verdict.missed: 0.0}
-        self._values["drill_expectation"] = {
-            (name,): known[verdict] for name, verdict in verdicts.items() if verdict in known
-        }
+        decided = {}
+        for name, verdict in verdicts.items():
+            if verdict != Verdict.inconclusive:
+                decided[name] = verdict == Verdict.met
+        self._values["drill_expectation"] = _labeled(decided)
 
     def set_knee(self, knee: Knee) -> None:
         low, high = knee.ci95
-        for name, value in (("knee", knee.estimate), ("knee_low", low), ("knee_high", high)):
+        values = {"knee": knee.estimate, "knee_low": low, "knee_high": high}
+        for name, value in values.items():
             if value is not None:
                 self._values[f"{name}_{self._unit}"] = float(value)
 
     def page(self) -> bytes:
         counts = self.counts
-        slo_names = [(slo.name,) for slo in counts.slos]
-        requests = {(str(outcome),): n for outcome, n in counts.outcomes.items()}
+        slo_names = [slo.name for slo in counts.slos]
+        requests = {str(outcome): n for outcome, n in counts.outcomes.items()}
+        observations = dict(zip(slo_names, counts.observed, strict=True))
+        misses = dict(zip(slo_names, counts.missed, strict=True))
         counted = {
             "output_tokens": counts.output_tokens,
             "prompt_tokens": counts.prompt_tokens,
-            "requests": requests,
+            "requests": _labeled(requests),
             "good_requests": counts.good,
-            "slo_observations": dict(zip(slo_names, counts.observed, strict=True)),
-            "slo_misses": dict(zip(slo_names, counts.missed, strict=True)),
+            "slo_observations": _labeled(observations),
+            "slo_misses": _labeled(misses),
         }
         latencies = {key: counter.histogram() for key, counter in counts.latency.items()}
         return render_metrics(RUN, self._values | latencies | counted)
+
+
+def _labeled(values: Mapping[str, float]) -> dict[tuple[str, ...], float]:
+    """Of a metric with one label, as `render_metrics` takes it."""
+    return {(label,): float(value) for label, value in values.items()}
+
+
+def _one_of(names: Sequence[str], chosen: str) -> dict[tuple[str, ...], float]:
+    """1 for the one that is chosen, 0 for the others."""
+    return _labeled({name: name == chosen for name in names})

@@ -148,10 +148,11 @@ def figures(
         "first request: beyond a warm one": max(cold["ttft_s"] - usual_s, 0.0),
         "first request: as a warm one": min(cold["ttft_s"], usual_s),
     }
+    until_first_request_s = first_token_s - cold["ttft_s"]
     return {
         "cold_wall_s": cold["wall_s"],
         "warm_wall_s": warm["wall_s"],
-        "wall_s": first_token_s - cold["ttft_s"] + cold["wall_s"],  # with the start
+        "wall_s": until_first_request_s + cold["wall_s"],  # with the start
         "total_tokens": cold["total_tokens"],
         "output_preview": cold["output_preview"],
         "first_token_s": first_token_s,
@@ -191,12 +192,15 @@ def _sanity(
     """What must hold of figures that are to be believed, in words, and whether it does."""
     ttfts_s = [request["ttft_s"] for request in requests]
     lengths = {request["total_tokens"] for request in requests}
+    in_order = [0 < request["ttft_s"] <= request["wall_s"] for request in requests]
+    came_at_once = [request["came_at_once"] for request in requests]
+    deviation = parts_sum_s / first_token_s - 1
     return {
         "all requests have as many tokens": len(lengths) == 1,
-        "TTFT is below e2e": all(0 < r["ttft_s"] <= r["wall_s"] for r in requests),
-        "the first token came before the last": not any(r["came_at_once"] for r in requests),
+        "TTFT is below e2e": all(in_order),
+        "the first token came before the last": not any(came_at_once),
         "the first request is the slowest": ttfts_s[0] == max(ttfts_s),
-        "the parts add up within 10%": abs(parts_sum_s / first_token_s - 1) <= ADDS_UP,
+        "the parts add up within 10%": abs(deviation) <= ADDS_UP,
     }
 
 
@@ -210,8 +214,15 @@ def others_cores(requests: Sequence[Figures]) -> float:
 def spread_of(runs: Sequence[Figures]) -> dict[str, Figures]:
     """The runs with the lowest, the middle and the highest TTFT, as `name` and `ttft_s`."""
     ordered = sorted(runs, key=lambda run: run["ttft_s"])
-    chosen = {"min": ordered[0], "median": ordered[len(ordered) // 2], "max": ordered[-1]}
-    return {what: {"name": run["name"], "ttft_s": run["ttft_s"]} for what, run in chosen.items()}
+    chosen = {
+        "min": ordered[0],
+        "median": ordered[len(ordered) // 2],
+        "max": ordered[-1],
+    }
+    spread = {}
+    for what, run in chosen.items():
+        spread[what] = {"name": run["name"], "ttft_s": run["ttft_s"]}
+    return spread
 
 
 def run_rows(start: Figures) -> list[Figures]:
@@ -281,7 +292,7 @@ def timed_stream(line: HttpConnection, body: Figures) -> Figures:
     last_byte_ns, _ = answer.pieces[-1]
     return {
         "ttft_s": (stream.first_ns - answer.sent_ns) / SECOND,
-        "came_at_once": stream.first_ns == stream.last_ns and body["max_tokens"] > 1,
+        "came_at_once": body["max_tokens"] > 1 and stream.first_ns == stream.last_ns,
         "wall_s": (last_byte_ns - answer.sent_ns) / SECOND,
         "total_tokens": stream.tokens,
         "output_preview": stream.text[:PREVIEW_CHARS],
@@ -312,7 +323,8 @@ def _read_stream(answer: HttpAnswer) -> _Stream:
                 if not first_ns:
                     first_ns = at_ns
                 last_ns = at_ns
-                text += read_json(event)["choices"][0].get("text") or ""
+                choice = read_json(event)["choices"][0]
+                text += choice.get("text") or ""
     return _Stream(text, tokens, first_ns, last_ns)
 
 
@@ -328,18 +340,19 @@ def counters(session: int) -> dict[str, float]:
     for pid in session_pids(session):
         with suppress(psutil.Error, OSError):
             process = psutil.Process(pid)
-            stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            faults += int(stat[MAJOR_FAULTS])
+            # The name of a process, in parentheses, may have blanks and parentheses itself.
+            _, _, after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
+            faults += int(after_name.split()[MAJOR_FAULTS])
             read_bytes += process.io_counters().read_bytes
             own = process.cpu_times()
             # its children that have ended, compilers for example, are nobody else's either
             server_cpu_s += own.user + own.system + own.children_user + own.children_system
-    others_s = machine.user + machine.nice + machine.system - server_cpu_s
+    machine_s = machine.user + machine.nice + machine.system
     return {
         "major faults": faults,
         "disk reads, MB": read_bytes / 1e6,
         SERVER_CPU: server_cpu_s,
-        OTHERS_CPU: others_s,
+        OTHERS_CPU: machine_s - server_cpu_s,
     }
 
 

@@ -55,8 +55,9 @@ class GapsByPosition:
         context_tokens = prompt_tokens + output_tokens
         is_in_window = (piece.end_ns >= self.start_ns) & (piece.end_ns <= self.end_ns)
         counts = is_in_window & (prompt_tokens >= 0)
+        context_thousands = context_tokens[counts] / THOUSAND
         gap_us = piece.gap_ns[counts] / THOUSAND
-        self.sums += sums_of(context_tokens[counts] / THOUSAND, gap_us, 2)
+        self.sums += sums_of(context_thousands, gap_us, 2)
 
 
 def context_costs(settings: Sequence[Setting]) -> list[Coefficient]:
@@ -77,10 +78,9 @@ def context_costs(settings: Sequence[Setting]) -> list[Coefficient]:
         n_terms = min(len(measured), len(TTFT_TERMS))
         ttft_sums.append(_sums_of_ttft(run.table, windows, n_terms))
         gap_sums.append(_sums_of_gaps(run, windows))
-    again = all(
-        sum(folder in levels for folder in setting.runs) > 1  # or there is no spread
-        for setting in measured
-    )
+    # Where each setting was measured twice, runs show their spread.
+    n_usable = [sum(folder in levels for folder in setting.runs) for setting in measured]
+    again = min(n_usable) > 1
     return [
         *_coefficients(TTFT_TERMS, ttft_sums, load, again=again),
         *_coefficients(ITL_TERMS, gap_sums, load, again=again),
@@ -116,9 +116,10 @@ def _lowest_common_load(levels: Mapping[str, Sequence[Level]]) -> float | None:
 def _sums_of_ttft(table: RecordTable, windows: Sequence[Level], n_terms: int) -> Floats:
     """One run's normal equations of TTFT over prompt length."""
     all_ttfts = ttft(table)
-    of_windows = [
-        in_window(all_ttfts, table, "ttft", level.settled_ns, level.end_ns) for level in windows
-    ]
+    of_windows = []
+    for level in windows:
+        own = in_window(all_ttfts, table, "ttft", level.settled_ns, level.end_ns)
+        of_windows.append(own)
     row = np.concatenate([ttfts.row for ttfts in of_windows])
     ttft_ns = np.concatenate([ttfts.ns for ttfts in of_windows])
     prompt_tokens = table.prompt_tokens[row]
@@ -139,11 +140,10 @@ def _coefficients(
 ) -> list[Coefficient]:
     """As many of the terms as the fit has."""
     fitted = fit(np.array(sums_by_run), again=again)
-    by_term = zip(terms.items(), fitted, strict=False)
-    return [
-        Coefficient(name, value, ci95, meaning, float(load))
-        for (name, meaning), (value, ci95) in by_term
-    ]
+    coefficients = []
+    for (name, meaning), (value, ci95) in zip(terms.items(), fitted, strict=False):
+        coefficients.append(Coefficient(name, value, ci95, meaning, float(load)))
+    return coefficients
 
 
 def sums_of(x: Floats, y: Floats, terms: int) -> Floats:
@@ -158,15 +158,21 @@ def fit(runs: Floats, *, again: bool) -> list[tuple[float, tuple[float, float]]]
     systems = [total]
     if again:
         systems += list(total - runs)  # all but one run, each left out in turn
-    if any(np.linalg.matrix_rank(sums[:, :-1]) < len(total) for sums in systems):
-        return []  # all of one length
-    solutions = np.array([np.linalg.solve(sums[:, :-1], sums[:, -1]) for sums in systems])
+    solved = []
+    for sums in systems:
+        matrix = sums[:, :-1]
+        if np.linalg.matrix_rank(matrix) < len(total):
+            return []  # all of one length
+        solved.append(np.linalg.solve(matrix, sums[:, -1]))
+    solutions = np.array(solved)
     n = len(runs)
     coefficients = []
     for value, *without_a_run in solutions.T.tolist():
         half_width = nan
         if again:
-            low, high = mean_interval([n * value - (n - 1) * less for less in without_a_run])
+            # The jackknife's pseudo-values: runs differ in them as much as in the coefficient.
+            pseudo_values = [n * value - (n - 1) * less for less in without_a_run]
+            low, high = mean_interval(pseudo_values)
             half_width = (high - low) / 2
         coefficients.append((value, (value - half_width, value + half_width)))
     return coefficients

@@ -131,7 +131,8 @@ def _details(lines: Sequence[str]) -> list[str]:
     """The first of a list of errors: the field, if it has one, and what is wrong with it."""
     details = []
     for line in lines[:MAX_DETAIL_LINES]:
-        if detail := DETAIL.match(line):
+        detail = DETAIL.match(line)
+        if detail:
             details.append(detail[1].strip())
         if " [type=" in line:
             break
@@ -146,4 +147,6 @@ def _number(pattern: str, text: str) -> float | None:
     digits = _last(pattern, text).replace(",", "")
     if not digits:
         return None
-    return int(digits) if digits.isdigit() else float(digits)
+    if digits.isdigit():
+        return int(digits)
+    return float(digits)

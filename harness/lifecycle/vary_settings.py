@@ -115,14 +115,16 @@ def in_order(settings: Sequence[Setting], out: Path, *, once: bool) -> list[tupl
     runs = list(settings)
     if (is_pair or has_one_server) and not once:
         runs += settings[::-1]
-    return [
-        (setting, out / _folder_name(f"{number}-{setting.name}"))
-        for number, setting in enumerate(runs, start=1)
-    ]
+    with_folders = []
+    for number, setting in enumerate(runs, start=1):
+        folder = out / _folder_name(f"{number}-{setting.name}")
+        with_folders.append((setting, folder))
+    return with_folders
 
 
 def _folder_name(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9.=_-]+", "_", text)[:MAX_FOLDER_NAME]
+    name = re.sub(r"[^A-Za-z0-9.=_-]+", "_", text)
+    return name[:MAX_FOLDER_NAME]
 
 
 def measure(
@@ -140,6 +142,7 @@ def measure(
     _interrupt_on(signal.SIGTERM)
     _interrupt_on(signal.SIGHUP)  # the terminal is closed
     os.environ.setdefault("VLLM_SERVER_DEV_MODE", "1")  # its /server_info shows flags
+    # An interrupt ends inside the stack, which then ends the server as after the last run.
     with ExitStack() as stack, suppress(KeyboardInterrupt):
         for number, (setting, folder) in enumerate(runs, start=1):
             if start is not None and running != setting.server and not setting.failure:
@@ -220,12 +223,16 @@ def prove_knee(words: Sequence[str], start: StartOptions, out: Path, stream: Tex
     flags = _present_flags(out, base, result)
     tried: dict[str, list[Setting]] = {}
     for cause in _causes_to_prove(result.bottleneck):
-        settings = [setting for text in turns(cause, flags) for setting in parse_variable(text)]
+        settings: list[Setting] = []
+        for text in turns(cause, flags):
+            settings += parse_variable(text)
         tried[cause] = settings
         for setting in settings:
             # One run proves a cause: the next setting is for a server that did not start.
-            if is_complete and not any(other.runs for other in settings):
-                is_complete = measure([(setting, out / setting.name)], inner, start, stream)
+            was_measured = any(other.runs for other in settings)
+            if is_complete and not was_measured:
+                folder = out / setting.name
+                is_complete = measure([(setting, folder)], inner, start, stream)
     measured = [base, *chain.from_iterable(tried.values())]
     proof = prove(tried, compare_settings(measured, PROOF_TOLERANCE))
     RunFolder(out).write_json(names.PROOF, proof)
@@ -234,7 +241,8 @@ def prove_knee(words: Sequence[str], start: StartOptions, out: Path, stream: Tex
 
 def _present_flags(out: Path, base: Setting, result: Result) -> dict[str, Any]:
     """The server's flags as far as they are known: what was inferred counts least."""
-    server = (read_json(out / names.RUN) or {}).get("server") or {}
+    info = read_json(out / names.RUN) or {}
+    server = info.get("server") or {}
     cache_config = server.get("cache_config") or {}
     inferred = {
         MAX_NUM_SEQS: result.target.max_num_seqs.value,
@@ -247,4 +255,5 @@ def _causes_to_prove(bottleneck: Bottleneck) -> list[str]:
     """The named cause and its runner-up; none where the diagnosis has not decided."""
     if bottleneck.bound_by not in RULES:
         return []
-    return [cause.name for cause in bottleneck.causes if cause.name in RULES][:2]
+    possible = [cause.name for cause in bottleneck.causes if cause.name in RULES]
+    return possible[:2]

@@ -83,10 +83,12 @@ def started(
     command, notes = command_line(options, more_args, port)
     memory = _GpuMemory()
     process = None
+    # By default SIGTERM ends Python on the spot: no `finally` would run, and the server be left.
     is_sigterm_ours = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     if is_sigterm_ours:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
+        # An interrupt after the process began and before it has a name would leave it running.
         with log.open("wb") as out, _uninterrupted():
             began_s = time.monotonic()
             process = subprocess.Popen(  # noqa: S603 - the user's own command
@@ -153,17 +155,26 @@ def command_line(
     _check_model(options)
     if options.model_dir is not None:
         command.append(str(options.model_dir))
-    names = {arg.partition("=")[0].replace("_", "-").replace("--no-", "--") for arg in given}
-    added = [new for new in _flags_of_ours(options.model_dir, command) if new.flag not in names]
-    for new in added:
-        command += new.words
+    names = {_name_of_flag(arg) for arg in given}
+    added = []
+    for ours in _flags_of_ours(options.model_dir, tuple(command)):
+        if ours.flag not in names:
+            added.append(ours)
+            command += ours.words
     command += [*given, "--port", str(port)]
     if list(redact(command)) != command:
         raise ConfigError(
             "the command that starts vLLM holds a secret: expected it in the environment, which no "
             "file and no list of processes shows; try `export VLLM_API_KEY=...` or HF_TOKEN."
         )
-    return command, tuple(f"{' '.join(new.words)}: {new.why}" for new in added if new.why)
+    notes = [f"{' '.join(ours.words)}: {ours.why}" for ours in added if ours.why]
+    return command, tuple(notes)
+
+
+def _name_of_flag(arg: str) -> str:
+    """`--enable-x` of `--no-enable_x=...`: vLLM takes all of these spellings."""
+    name, _, _ = arg.partition("=")
+    return name.replace("_", "-").replace("--no-", "--")
 
 
 def _check_model(options: StartOptions) -> None:
@@ -205,7 +216,8 @@ def _flags_of_ours(model: Path | None, command: Sequence[str]) -> Iterator[_Flag
             why = "random weights, for the model folder has no weight files"
             yield _Flag("--load-format", "dummy", why)
     # vLLM tells a CPU build in the same way.
-    if "cpu" in installed_version(command) or os.environ.get("VLLM_TARGET_DEVICE") == "cpu":
+    is_for_cpu = "cpu" in installed_version(command)
+    if is_for_cpu or os.environ.get("VLLM_TARGET_DEVICE") == "cpu":
         for flag, value in CPU_FLAGS.items():
             yield _Flag(flag, value, "a CPU build of vLLM")
 
@@ -235,7 +247,8 @@ def installed_version(command: Sequence[str]) -> str:
         if first_line.startswith("#!") and "python" in first_line:
             python = first_line.removeprefix("#!").split()
             question = [*python, "-c", ASK_VERSION]
-            return subprocess.run(question, capture_output=True, text=True, check=False).stdout  # noqa: S603 - as above
+            told = subprocess.run(question, capture_output=True, text=True, check=False)  # noqa: S603 - as above
+            return told.stdout
     return ""
 
 
@@ -257,6 +270,7 @@ def _until_ready(
                 ready = fetch(access, "/health").status == HTTPStatus.OK
             now_s = time.monotonic() - began_s
             gpu_mib = used_mib()
+            # Read after /health was asked: what was written before it was ready is in the list.
             lines_so_far += [SeenLine(now_s, line.rstrip("\n"), gpu_mib) for line in lines]
             if ready:
                 return [*lines_so_far, SeenLine(now_s, "ready", gpu_mib)]
@@ -282,7 +296,8 @@ def _end(process: subprocess.Popen[bytes], port: int) -> None:
                 os.kill(pid, number)
 
     def remains() -> str:
-        if running := session_pids(process.pid):
+        running = session_pids(process.pid)
+        if running:
             return f"processes {running}: expected none; try `kill -9`"
         try:
             check_port("--port", LOOPBACK, port)
@@ -296,7 +311,8 @@ def _end(process: subprocess.Popen[bytes], port: int) -> None:
     _until(lambda: not remains())
     with suppress(subprocess.TimeoutExpired):
         process.wait(END_S)  # it may be about to end: no zombie stays
-    if left := remains():
+    left = remains()
+    if left:
         raise HarnessError(f"vLLM was killed, but something of it is left: {left}")
 
 
@@ -304,8 +320,13 @@ def _end(process: subprocess.Popen[bytes], port: int) -> None:
 def _uninterrupted() -> Iterator[None]:
     """Let Ctrl-C and SIGTERM wait until the block is left: nothing is forgotten half-way."""
     came: list[int] = []
-    kinds = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, lambda n, _: came.append(n)) for number in kinds}
+
+    def remember(number: int, _frame: object) -> None:
+        came.append(number)
+
+    before = {}
+    for number in (signal.SIGINT, signal.SIGTERM):
+        before[number] = signal.signal(number, remember)
     try:
         yield
     finally:
@@ -326,6 +347,7 @@ def session_pids(session: int) -> list[int]:
     pids = []
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):  # it ended meanwhile
-            if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
+            is_of_session = os.getsid(process.pid) == session
+            if is_of_session and process.status() != psutil.STATUS_ZOMBIE:
                 pids.append(process.pid)
     return pids

@@ -76,7 +76,8 @@ def offsets_ns(arrivals: str, rate_per_s: float, rng: Random) -> Iterator[int]:
     if arrivals == POISSON:
         gaps_s = (rng.expovariate(rate_per_s) for _ in repeat(None))
     else:
-        shape = float(arrivals.partition(":")[2]) ** -2  # of a gamma, cv = 1 / sqrt(shape)
+        _, _, cv = arrivals.partition(":")
+        shape = float(cv) ** -2  # of a gamma, cv = 1 / sqrt(shape)
         scale_s = 1 / (rate_per_s * shape)
         gaps_s = (rng.gammavariate(shape, scale_s) for _ in repeat(None))
     # summed as floats in seconds and rounded once: no drift
@@ -95,8 +96,11 @@ class Stripe:
         due_ns: Callable[[Iterator[int]], Iterator[int]] = iter,
     ) -> None:
         """`due_ns`: of own data, what becomes of the offsets that are planned for a level."""
-        self._arrivals, self._seed, self._due_ns = arrivals, seed, due_ns
-        self._worker, self._processes = worker, processes
+        self._arrivals = arrivals
+        self._seed = seed
+        self._due_ns = due_ns
+        self._worker = worker
+        self._processes = processes
         self._told: list[Schedule] = []
         self._due: Iterator[Due] = iter(())
         self._ahead: Due | None = None
@@ -108,15 +112,23 @@ class Stripe:
         """The next request, the same one until `take`; None: nothing is due as far as is known."""
         while True:
             self._ahead = self._ahead or next(self._due, None)
-            if not self._told or (self._ahead and self._ahead.at_ns < self._told[0].start_ns):
+            if not self._told:
                 return self._ahead
-            level, rate_per_s, start_ns = self._told.pop(0)
-            rng = seeded_random(self._seed, "arrivals", level)
-            offsets = offsets_ns(self._arrivals, rate_per_s, rng)
-            numbered = enumerate(self._due_ns(offsets) if rate_per_s else offsets)
-            mine = islice(numbered, self._worker, None, self._processes)
-            self._due = (Due(level, number, start_ns + at_ns) for number, at_ns in mine)
+            if self._ahead and self._ahead.at_ns < self._told[0].start_ns:
+                return self._ahead
+            self._due = self._due_by(self._told.pop(0))
             self._ahead = None
+
+    def _due_by(self, schedule: Schedule) -> Iterator[Due]:
+        # Every process draws the arrivals of all and takes every n-th: so a run sends the same at
+        # the same instants with any number of processes, and none has to ask another (decision 18).
+        level, rate_per_s, start_ns = schedule
+        rng = seeded_random(self._seed, "arrivals", level)
+        offsets = offsets_ns(self._arrivals, rate_per_s, rng)
+        if rate_per_s:
+            offsets = self._due_ns(offsets)
+        mine = islice(enumerate(offsets), self._worker, None, self._processes)
+        return (Due(level, number, start_ns + at_ns) for number, at_ns in mine)
 
     def take(self) -> None:
         self._ahead = None

@@ -122,7 +122,9 @@ def _may_be_log(log: Path) -> bool:
         first = next(iter(records(log)), None)
     except (OSError, ValueError, csv.Error):
         return False
-    return isinstance(first, dict) and bool(first.keys() & {"conversation_id", "role"})
+    if not isinstance(first, dict):
+        return False
+    return "conversation_id" in first or "role" in first
 
 
 @dataclass(slots=True)
@@ -209,7 +211,8 @@ def _fields(row: Any) -> Row:
 
 def _message(row: Row) -> Row:
     """In OpenAI's form. Raises ValueError."""
-    says_something = isinstance(row.get("content"), str | list) or row.get("tool_calls")
+    has_content = isinstance(row.get("content"), str | list)
+    says_something = has_content or row.get("tool_calls")
     if "conversation_id" not in row or row.get("role") not in ROLES or not says_something:
         raise bad(row)
     return {name: row[name] for name in OF_A_MESSAGE if row.get(name) is not None}

@@ -53,7 +53,9 @@ def think_ns(workload: Workload, seed: int, *key: object) -> int:
     think = workload.think_ms
     if think is None:
         return -1
-    return think.draw(seeded_random(seed, "think", *key) if think.is_random else UNUSED) * MS
+    # Seeding hashes the key: spared where nothing is drawn.
+    rng = seeded_random(seed, "think", *key) if think.is_random else UNUSED
+    return think.draw(rng) * MS
 
 
 class Turn(NamedTuple):
@@ -67,8 +69,10 @@ class Turn(NamedTuple):
 
 def session_turns(workload: Workload, seed: int, user: int, session: int) -> list[Turn]:
     """The turns of a session. It ends early where one would not fit the context or its budget."""
-    talk, room = workload.conversation or ONE_TURN, room_of(workload)
-    limits = [n for n in (workload.max_model_len, talk.session_budget) if n]
+    talk = workload.conversation or ONE_TURN
+    room = room_of(workload)
+    budget = talk.session_budget
+    limits = [limit for limit in (workload.max_model_len, budget) if limit]
     alone = replace(workload, max_model_len=min(limits, default=0))  # a first turn must fit
     rng = seeded_random(seed, "session", user, session)
     turns: list[Turn] = []
@@ -76,8 +80,11 @@ def session_turns(workload: Workload, seed: int, user: int, session: int) -> lis
     for _ in range(talk.turns.draw(rng)):
         prompt, output = draw_lengths(alone, rng)
         turn = _with_history(talk.history, turns, prompt, output, workload.system_tokens)
-        spent += turn.prompt + output
-        if turns and (0 < room < turn.prompt + output or 0 < talk.session_budget < spent):
+        tokens = turn.prompt + turn.output
+        spent += tokens
+        no_room = 0 < room < tokens
+        no_budget = 0 < budget < spent
+        if turns and (no_room or no_budget):
             break
         turns.append(turn)
     return turns
@@ -85,17 +92,26 @@ def session_turns(workload: Workload, seed: int, user: int, session: int) -> lis
 
 def _with_history(policy: str, before: list[Turn], prompt: int, output: int, shared: int) -> Turn:
     """The turn after these; `prompt`: its tokens without history, `shared`: the system message."""
-    kind, _, number = policy.partition(":")
-    own, first = prompt - shared, 0
-    if before:  # what was dropped stays dropped
-        first, prompt = before[-1].first, prompt + before[-1].prompt - shared + before[-1].output
-    while first < len(before) and (
-        (kind == "last" and len(before) - first > int(number))
-        or (kind == "budget" and prompt > int(number))
-    ):
+    own = prompt - shared
+    if not before:
+        return Turn(own, output, 0, prompt)
+    latest = before[-1]
+    prompt = latest.prompt + latest.output + own
+    # What was dropped stays dropped: else a prompt would begin with another turn than the one
+    # before it, and find less in the prefix cache.
+    first = latest.first
+    while first < len(before) and _is_too_long(policy, len(before) - first, prompt):
         prompt -= before[first].own + before[first].output
         first += 1
     return Turn(own, output, first, prompt)
+
+
+def _is_too_long(policy: str, turns: int, prompt: int) -> bool:
+    """Whether a history policy drops another turn of so many that the prompt holds."""
+    kind, _, number = policy.partition(":")
+    if kind == "last":
+        return turns > int(number)
+    return kind == "budget" and prompt > int(number)
 
 
 def joined_at(workload: Workload, seed: int, user: int) -> tuple[int, int]:
@@ -107,10 +123,13 @@ def joined_at(workload: Workload, seed: int, user: int) -> tuple[int, int]:
     # until one is accepted with a probability in proportion to its turns.
     turns = (workload.conversation or ONE_TURN).turns
     most = ceil(turns.mean * MAX_MEAN_RATIO) if turns.is_random else turns.mean
-    rng, session = seeded_random(seed, "joined", user), 0
-    while (count := len(session_turns(workload, seed, user, session))) <= rng.random() * most:
+    rng = seeded_random(seed, "joined", user)
+    session = 0
+    while True:
+        count = len(session_turns(workload, seed, user, session))
+        if count > rng.random() * most:
+            return session, rng.randrange(count)
         session += 1
-    return session, rng.randrange(count)
 
 
 @dataclass(slots=True)
@@ -131,58 +150,105 @@ class Talk:
 
     def next_spec(self, now_ns: int) -> RequestSpec:
         """The next turn, of the next session where this one is over; or the next request."""
-        workload, key = self.workload, (self.workload, self.seed, self.user)
-        if workload.conversation is None:
-            spec = plan(*key, self.turn, self.calibration, run_id=self.run_id)
-            return spec._replace(think_ns=think_ns(*key, self.turn))
-        timeout_ns = workload.conversation.session_timeout
+        talk = self.workload.conversation
+        if talk is None:
+            return self._next_request()
         if not self._turns:
-            self._begin(*joined_at(*key), now_ns)
-        elif self.turn >= len(self._turns) or 0 < timeout_ns < now_ns - self._began_ns:
+            session, turn = joined_at(self.workload, self.seed, self.user)
+            self._begin(session, turn, now_ns)
+        elif self._is_over(talk, now_ns):
             self._begin(self.session + 1, 0, now_ns)
-        t, turn, before = self.turn, self._turns[self.turn], self._turns[self.turn - 1]
-        system = system_message(workload.system_tokens, self.calibration)
-        # Only a prompt that begins with the whole one before finds that in the prefix cache.
-        grows = t > self._joined and before.first == turn.first
+        turn = self.turn
+        planned = self._turns[turn]
+        asked = 2 * turn  # its place in what was said
+        system = system_message(self.workload.system_tokens, self.calibration)
+        history = self._said[2 * planned.first : asked + 1]
         return RequestSpec(
-            str(self._said[2 * t]["content"]),
-            turn.prompt,
-            turn.output,
-            messages=(*_message("system", system), *self._said[2 * turn.first : 2 * t + 1]),
-            tools=planned_tools(workload.conversation.tools),
+            str(self._said[asked]["content"]),
+            planned.prompt,
+            planned.output,
+            messages=(*_message("system", system), *history),
+            tools=planned_tools(talk.tools),
             session=self.session,
-            turn=t,
-            think_ns=think_ns(*key, self.session, t),
-            new_tokens=turn.own + before.output if grows else -1,
+            turn=turn,
+            think_ns=think_ns(self.workload, self.seed, self.user, self.session, turn),
+            new_tokens=self._new_tokens(),
         )
+
+    def _next_request(self) -> RequestSpec:
+        """Without sessions."""
+        number = self.turn
+        spec = plan(
+            self.workload, self.seed, self.user, number, self.calibration, run_id=self.run_id
+        )
+        pause_ns = think_ns(self.workload, self.seed, self.user, number)
+        return spec._replace(think_ns=pause_ns)
+
+    def _is_over(self, talk: Conversation, now_ns: int) -> bool:
+        """Whether this session has no other turn, or took too long to begin one."""
+        has_ended = self.turn >= len(self._turns)
+        return has_ended or 0 < talk.session_timeout < now_ns - self._began_ns
+
+    def _new_tokens(self) -> int:
+        """Of this turn's prompt, what no prompt before it had; -1: it does not go on from one.
+
+        Only a prompt that begins with the whole one before finds that in the prefix cache.
+        """
+        if self.turn <= self._joined:
+            return -1
+        planned = self._turns[self.turn]
+        before = self._turns[self.turn - 1]
+        if before.first != planned.first:
+            return -1
+        return planned.own + before.output
 
     def ended(self, text: str, *, ok: bool) -> None:
         """How the last spec ended: with this text, or not well, which ends the session."""
         if text:
             self._said[2 * self.turn + 1]["content"] = text
-        self.turn = self.turn + 1 if ok or not self._turns else len(self._turns)
+        if ok or not self._turns:
+            self.turn += 1
+        else:
+            self.turn = len(self._turns)
 
     def _begin(self, session: int, turn: int, now_ns: int) -> None:
-        self.session, self.turn, self._began_ns, self._joined = session, turn, now_ns, turn
+        self.session = session
+        self.turn = turn
+        self._joined = turn
+        self._began_ns = now_ns
         self._turns = session_turns(self.workload, self.seed, self.user, session)
         key = f"{self.run_id}/{self.seed}/{self.user}/{session}"
         answer = Calibration(self.calibration.per_word)  # the template counts in the user's part
         self._said = []
-        for n, one in enumerate(self._turns):
-            asked = prompt_text(self.calibration.words(one.own), HashedDraws(f"{key}/{n}/user"))
-            said = prompt_text(answer.words(one.output), HashedDraws(f"{key}/{n}/answer"))
-            self._said += [*_message("user", asked), *_message("assistant", said)]
+        for number, planned in enumerate(self._turns):
+            own_words = self.calibration.words(planned.own)
+            answer_words = answer.words(planned.output)
+            asked = prompt_text(own_words, HashedDraws(f"{key}/{number}/user"))
+            said = prompt_text(answer_words, HashedDraws(f"{key}/{number}/answer"))
+            self._said += _message("user", asked)
+            self._said += _message("assistant", said)
 
 
 def _message(role: str, content: str) -> list[dict[str, Any]]:
-    return [{"role": role, "content": content}] if content else []
+    """[] where nothing is said."""
+    if not content:
+        return []
+    return [{"role": role, "content": content}]
 
 
 def planned_tools(count: int) -> tuple[dict[str, Any], ...]:
     """Functions in OpenAI's form that every session of every run offers."""
-    schema = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
-    named = ((f"tool_{n}", prompt_text(24, HashedDraws(f"tool/{n}"))) for n in range(count))
-    return tuple(
-        {"type": "function", "function": {"name": n, "description": text, "parameters": schema}}
-        for n, text in named
-    )
+    parameters = {
+        "type": "object",
+        "properties": {"query": {"type": "string"}},
+        "required": ["query"],
+    }
+    tools: list[dict[str, Any]] = []
+    for number in range(count):
+        function = {
+            "name": f"tool_{number}",
+            "description": prompt_text(24, HashedDraws(f"tool/{number}")),
+            "parameters": parameters,
+        }
+        tools.append({"type": "function", "function": function})
+    return tuple(tools)

@@ -106,7 +106,8 @@ def looks_like(path: Path) -> Kind:
         return Kind.own_array if kind is Kind.own else kind
     if text.startswith("{"):
         return _of_record(_first_record(text), otherwise=Kind.unknown)
-    if path.suffix.lower() == ".csv" or "," in text.partition("\n")[0]:
+    first_line, _, _ = text.partition("\n")
+    if path.suffix.lower() == ".csv" or "," in first_line:
         names = next(csv.reader(text.splitlines()[:1]), [])
         return _of_record(dict.fromkeys(names), otherwise=Kind.table)
     return Kind.unknown
@@ -147,7 +148,8 @@ def records(path: Path) -> Iterator[Any]:
     Raises OSError, ValueError, csv.Error.
     """
     with path.open("rb") as file:
-        head = file.peek(len(BOM)).removeprefix(BOM).lstrip()
+        head = file.peek(len(BOM))
+        head = head.removeprefix(BOM).lstrip()
         if not head.startswith((b"{", b"[")):
             yield from _csv_rows(path)
             return
@@ -246,7 +248,8 @@ def made_of(kind: Kind, records: Iterable[Any], made: Made) -> None:
 
 def answer_tokens(text: str) -> int:
     """About the length of an answer in a data set."""
-    return max(math.ceil(len(text.encode(errors="replace")) * TOKENS_PER_BYTE), 1)
+    n_bytes = len(text.encode(errors="replace"))
+    return max(math.ceil(n_bytes * TOKENS_PER_BYTE), 1)
 
 
 # ShareGPT
@@ -366,7 +369,9 @@ def _of_batch(records: Iterable[Any], made: Made) -> None:
     for record in records:
         row = _of_body(record)
         made.rows.append(row)
-        dropped |= dict.fromkeys(name for name in record["body"] if name not in _KEPT)
+        for name in record["body"]:
+            if name not in _KEPT:
+                dropped[name] = None
         if "output_tokens" not in row:
             n_without += 1
         made.n += 1
@@ -384,13 +389,15 @@ def _of_body(record: Any) -> Row:
     row = {name: body[name] for name in ("messages", "tools") if body.get(name)}
     if "messages" not in row:
         prompt = body.get("prompt") or body.get("input")
+        is_embedding = "embedding" in str(record.get("url"))
         if isinstance(prompt, list) and body.get("input"):
             row["messages"] = prompt
-        elif isinstance(prompt, str) and "embedding" not in str(record.get("url")):
+        elif isinstance(prompt, str) and not is_embedding:
             row["prompt"] = prompt
         else:
             raise bad(f"a request to {record.get('url')}", "messages or a prompt, a text")
-    length = next((body[name] for name in _LENGTHS if body.get(name)), None)
+    lengths = [body[name] for name in _LENGTHS if body.get(name)]
+    length = next(iter(lengths), None)
     if type(length) is int:
         row["output_tokens"] = length
     return row
@@ -430,7 +437,8 @@ def _of_lengths(records: Iterable[Any], made: Made, columns: Columns) -> None:
             due_ms = times.at_ms(cells.get(columns.time))
             if math.isnan(due_ms):
                 raise bad(record, columns.time)
-            made.rows.append({"timestamp": due_ms, "input_length": prompt, "output_length": answer})
+            row = {"timestamp": due_ms, "input_length": prompt, "output_length": answer}
+            made.rows.append(row)
         else:
             n_empty += 1
         made.n += 1
@@ -441,7 +449,8 @@ def _of_lengths(records: Iterable[Any], made: Made, columns: Columns) -> None:
 
 def _put_in_order(rows: list[Row]) -> int:
     """Sort by time, which begins at 0; how many rows were earlier than the one above them."""
-    n_early: int = sum(row["timestamp"] < above["timestamp"] for above, row in pairwise(rows))
+    times_ms = [row["timestamp"] for row in rows]
+    n_early: int = sum(time_ms < above_ms for above_ms, time_ms in pairwise(times_ms))
     rows.sort(key=lambda row: float(row["timestamp"]))
     first_ms = rows[0]["timestamp"] if rows else 0.0
     for row in rows:
@@ -451,10 +460,12 @@ def _put_in_order(rows: list[Row]) -> int:
 
 def _whole(row: Mapping[str, Any], name: str) -> int:
     """Raises ValueError."""
-    text = str(row.get(name) or "").strip().replace(",", "")
-    if not re.fullmatch(r"\d{1,9}(\.0*)?", text, re.ASCII):
-        raise bad(f"{name} {text!r}", "a whole number")
-    return int(text.partition(".")[0])
+    text = str(row.get(name) or "").strip()
+    digits = text.replace(",", "")
+    if not re.fullmatch(r"\d{1,9}(\.0*)?", digits, re.ASCII):
+        raise bad(f"{name} {digits!r}", "a whole number")
+    whole, _, _ = digits.partition(".")
+    return int(whole)
 
 
 # Times

@@ -59,14 +59,18 @@ class Lengths:
         """(shortest, longest) draw, in tokens."""
         if not self.is_random:
             return self.mean, self.mean
-        return self.low or self.mean * MIN_MEAN_RATIO, self.high or self.mean * MAX_MEAN_RATIO
+        low = self.low or self.mean * MIN_MEAN_RATIO
+        high = self.high or self.mean * MAX_MEAN_RATIO
+        return low, high
 
     def draw(self, rng: Random) -> int:
         """Draw a length in tokens, at least 1, within `limits`."""
         if not self.is_random:
             return self.mean
         low, high = self.limits
-        return max(1, round(min(max(SHAPES[self.shape](self.mean, self.cv, rng), low), high)))
+        drawn = SHAPES[self.shape](self.mean, self.cv, rng)
+        within = min(max(drawn, low), high)
+        return max(1, round(within))
 
     def sized(
         self,
@@ -87,7 +91,12 @@ class Lengths:
                 f"--workload mixes several, and {option} is given a length: expected the lengths "
                 f"of each row; try one workload with {option}-cv 1."
             )
-        new = replace(self, mean=mean or self.mean, low=low or self.low, high=high or self.high)
+        new = replace(
+            self,
+            mean=mean or self.mean,
+            low=low or self.low,
+            high=high or self.high,
+        )
         if cv is not None:
             new = replace(new, shape="lognormal" if cv else "fixed", cv=cv)
         if not new.low <= new.mean <= (new.high or new.mean):

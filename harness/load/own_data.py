@@ -110,7 +110,8 @@ def parse_row(line: bytes) -> Row:
         if name in row and not fits(row[name]):
             value = one_line(repr(row[name]), QUOTED)
             raise ValueError(f"found {name} {value}, expected {expected}")
-    if len(row.keys() & {"prompt", "messages", "input_length"}) != 1:
+    given = row.keys() & {"prompt", "messages", "input_length"}
+    if len(given) != 1:
         value = one_line(line.decode(), QUOTED)
         raise ValueError(f"found {value}, expected one of prompt, messages and input_length")
     if "input_length" in row:
@@ -165,7 +166,9 @@ def _digest(part: object) -> str:
 
 def _is_text(part: object) -> bool:
     """Whether a part of a message's content is text, as the chat and responses APIs have it."""
-    return isinstance(part, str) or (isinstance(part, dict) and isinstance(part.get("text"), str))
+    if isinstance(part, dict):
+        part = part.get("text")
+    return isinstance(part, str)
 
 
 def is_unsized(row: Row) -> bool:
@@ -370,7 +373,8 @@ class DataSource:
             prompt = math.ceil(-prompt * self.tokens_per_byte)
         output = self.outputs[index]
         if not output:
-            output = self.workload.output.draw(seeded_random(self.seed, "data", index))
+            rng = seeded_random(self.seed, "data", index)
+            output = self.workload.output.draw(rng)
         return prompt, output
 
     def lengths(self, index: int, room: int) -> tuple[int, int]:
@@ -388,7 +392,8 @@ class DataSource:
     def n_clipped(self, max_model_len: int) -> int:
         """How many rows are clipped to a model's context."""
         room = room_of(replace(self.workload, max_model_len=max_model_len))
-        return sum(self.planned(i) != self.lengths(i, room) for i in range(len(self)))
+        rows = range(len(self))
+        return sum(self.planned(row) != self.lengths(row, room) for row in rows)
 
     def spec(self, number: int) -> RequestSpec:
         """Request `number` of the run, whichever process sends it."""
@@ -420,11 +425,12 @@ class DataSource:
     def _of_hashes(self, blocks: list[str], tokens: int, output: int) -> RequestSpec:
         """Equal hashes are equal blocks; of the last, which may be shorter, equal beginnings."""
         if self.workload.token_ids:
-            ids = tuple(islice(chain.from_iterable(map(_block_ids, blocks)), tokens))
-            return RequestSpec("", tokens, output, token_ids=ids)
+            ids = chain.from_iterable(map(_block_ids, blocks))
+            return RequestSpec("", tokens, output, token_ids=tuple(islice(ids, tokens)))
         block_words = math.ceil(TRACE_BLOCK / self.calibration.per_word)
-        text = " ".join(prompt_text(block_words, HashedDraws(block)) for block in blocks)
-        words = text.split(" ")[: self.calibration.words(tokens)]
+        texts = [prompt_text(block_words, HashedDraws(block)) for block in blocks]
+        all_words = " ".join(texts).split(" ")
+        words = all_words[: self.calibration.words(tokens)]
         return RequestSpec(" ".join(words), tokens, output)
 
     def offset_ns(self, number: int) -> int:
@@ -433,7 +439,8 @@ class DataSource:
         first_ms = self.at_ms[0]
         last_ms = self.at_ms[-1]
         pass_ms = (last_ms - first_ms) * len(self) / max(len(self) - 1, 1)
-        return round((turn * pass_ms + self.at_ms[index] - first_ms) * MS / self.speed)
+        due_ms = turn * pass_ms + self.at_ms[index] - first_ms
+        return round(due_ms * MS / self.speed)
 
     def due_ns(self, planned: Iterator[int]) -> Iterator[int]:
         """When each request is due: as `planned`, or as timestamps say; no more if data ends."""
@@ -495,7 +502,9 @@ def _cut_and_salt(messages: list[Row], cut_bytes: int, salt: str) -> None:
     if cut_bytes:
         longest = max(texts, key=lambda message: len(message["content"]))
         data = longest["content"].encode()
-        longest["content"] = data[: max(len(data) - cut_bytes, 1)].decode(errors="ignore")
+        kept = data[: max(len(data) - cut_bytes, 1)]
+        # The cut may lie inside a character.
+        longest["content"] = kept.decode(errors="ignore")
     texts[0]["content"] = salt + texts[0]["content"]
 
 

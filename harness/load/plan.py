@@ -67,8 +67,10 @@ def row_of(workload: Workload, *key: object) -> tuple[int, Workload]:
     """Return the row of a mixed workload that a request is of, and its number; -1: no mix."""
     if not workload.rows:
         return -1, workload
-    number, row = choose([(one, one[1][1]) for one in enumerate(workload.rows)], *key, "row")
-    return number, replace(row[0], max_model_len=workload.max_model_len)
+    numbers = [(number, weight) for number, (_, weight) in enumerate(workload.rows)]
+    number = choose(numbers, *key, "row")
+    row, _ = workload.rows[number]
+    return number, replace(row, max_model_len=workload.max_model_len)
 
 
 def draw_lengths(workload: Workload, rng: Random) -> tuple[int, int]:
@@ -76,18 +78,23 @@ def draw_lengths(workload: Workload, rng: Random) -> tuple[int, int]:
 
     What exceeds the model's context is shortened proportionally, except for the system message.
     """
-    own, output = workload.prompt.draw(rng), workload.output.draw(rng)
-    shared, room = workload.system_tokens, room_of(workload)
+    own = workload.prompt.draw(rng)
+    output = workload.output.draw(rng)
+    shared = workload.system_tokens
+    room = room_of(workload)
     if room and shared + own + output > room:
         share = max(room - shared, 2) / (own + output)
-        own, output = max(int(own * share), 1), max(int(output * share), 1)
+        own = max(int(own * share), 1)
+        output = max(int(output * share), 1)
     return shared + own, output
 
 
 def room_of(workload: Workload) -> int:
     """Return the most tokens that a request may have, with a margin for text; 0: unknown."""
     context = workload.max_model_len
-    return context if workload.token_ids else int(context * (1 - TEXT_MARGIN))
+    if workload.token_ids:
+        return context
+    return int(context * (1 - TEXT_MARGIN))
 
 
 def count_clipped(workload: Workload, seed: int) -> int:
@@ -114,9 +121,10 @@ def _longest(workload: Workload) -> float:
 
 def plan_lengths(workload: Workload, seed: int, sender: int | str, number: int) -> tuple[int, int]:
     """Return the (prompt, output) tokens of `plan` with these arguments, without making a text."""
-    workload = row_of(workload, seed, sender, number)[1]
+    _, workload = row_of(workload, seed, sender, number)
     is_random = workload.prompt.is_random or workload.output.is_random
-    return draw_lengths(workload, seeded_random(seed, sender, number) if is_random else UNUSED)
+    rng = seeded_random(seed, sender, number) if is_random else UNUSED
+    return draw_lengths(workload, rng)
 
 
 def plan(

@@ -11,6 +11,7 @@ from harness.errors import ConfigError
 if TYPE_CHECKING:
     from harness.load.plan import RequestSpec
 
+Json = dict[str, Any]
 DEFAULT_FIELDS: Final[Mapping[str, Any]] = {"temperature": 0}  # the same answer every time
 # They decide what is measured, so --body must not set them.
 OWN_FIELDS: Final = (
@@ -32,49 +33,62 @@ def json_body(
     fixed_length: bool = False,
     final_usage: bool = False,
     continuous_usage: bool = False,
-) -> dict[str, Any]:
+) -> Json:
     """The body of a streamed request; `fields` are the user's. What `api` lacks is left out.
 
     `ignore_eos` and `min_tokens` are vLLM's: without them a model ends where it likes.
     """
     fields = {**fields, **spec.body}
     length = _length_fields(api, spec.output_tokens, fixed=fixed_length)
-    body: dict[str, Any] = {"model": spec.model or model, "stream": True}
-    if (final_usage or continuous_usage) and api not in ("responses", "messages"):
+    body: Json = {"model": spec.model or model, "stream": True}
+    # These two report usage unasked.
+    reports_usage_anyway = api in ("responses", "messages")
+    if (final_usage or continuous_usage) and not reports_usage_anyway:
         body["stream_options"] = {"include_usage": True}
         if continuous_usage:
             body["stream_options"]["continuous_usage_stats"] = True
     if api in CHAT_APIS:
-        body |= _messages(spec, "input" if api == "responses" else "messages")
+        name = "input" if api == "responses" else "messages"
+        body[name] = _messages(spec)
+        if spec.tools:
+            body["tools"] = spec.tools
     else:
         body |= _prompt(spec, api)
     if api == "generate":
-        return body | {"sampling_params": {**fields, **length}}
+        body["sampling_params"] = {**fields, **length}
+        return body
     return {**fields, **length, **body}
 
 
-def _length_fields(api: str, tokens: int, *, fixed: bool) -> dict[str, Any]:
-    responses = api == "responses"
-    fields: dict[str, Any] = {"max_output_tokens" if responses else "max_tokens": tokens}
+def _length_fields(api: str, tokens: int, *, fixed: bool) -> Json:
+    if api == "responses":
+        fields: Json = {"max_output_tokens": tokens}
+    else:
+        fields = {"max_tokens": tokens}
     if fixed and api != "messages":
         fields["ignore_eos"] = True
-        if not responses:
+        if api != "responses":
             fields["min_tokens"] = tokens
     return fields
 
 
-def _messages(spec: RequestSpec, name: str) -> dict[str, Any]:
-    tools = {"tools": spec.tools} if spec.tools else {}
+def _messages(spec: RequestSpec) -> Sequence[Json]:
     if spec.messages:
-        return {name: spec.messages, **tools}
-    system = [{"role": "system", "content": spec.system}] if spec.system else []
-    return {name: [*system, {"role": "user", "content": spec.text}], **tools}
+        return spec.messages
+    messages = []
+    if spec.system:
+        messages.append({"role": "system", "content": spec.system})
+    messages.append({"role": "user", "content": spec.text})
+    return messages
 
 
-def _prompt(spec: RequestSpec, api: str) -> dict[str, Any]:
+def _prompt(spec: RequestSpec, api: str) -> Json:
     if spec.token_ids:
-        return {"token_ids" if api == "generate" else "prompt": list(spec.token_ids)}
-    return {"prompt": f"{spec.system}\n\n{spec.text}" if spec.system else spec.text}
+        name = "token_ids" if api == "generate" else "prompt"
+        return {name: list(spec.token_ids)}
+    if spec.system:
+        return {"prompt": f"{spec.system}\n\n{spec.text}"}
+    return {"prompt": spec.text}
 
 
 def names_in(value: str) -> tuple[list[str], list[str]]:
@@ -96,8 +110,8 @@ def unsendable(value: str, environment: Mapping[str, str]) -> str:
     Never quotes either: they may be secret.
     """
     variables, _ = names_in(value)
-    values = [value, *(environment.get(variable, "") for variable in variables)]
-    if all(map(is_header_value, values)):
+    named = [environment.get(variable, "") for variable in variables]
+    if all(map(is_header_value, [value, *named])):
         return ""
     return "has a character that HTTP cannot carry, or a variable that is not set: expected ASCII"
 

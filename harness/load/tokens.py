@@ -53,7 +53,8 @@ class Calibration:
 
     def words(self, tokens: int) -> int:
         """Return the words for a prompt of about `tokens` tokens, template included; at least 1."""
-        return max(1, round((tokens - self.overhead) / self.per_word))
+        own_tokens = tokens - self.overhead
+        return max(1, round(own_tokens / self.per_word))
 
 
 def calibrate(count: Callable[[str], int], words: int = 256) -> Calibration:
@@ -63,14 +64,16 @@ def calibrate(count: Callable[[str], int], words: int = 256) -> Calibration:
     short_tokens = count(prompt_text(short, rng))
     long_tokens = count(prompt_text(words, rng))
     per_word = max((long_tokens - short_tokens) / (words - short), 0.1)
-    return Calibration(per_word, max(0, round(short_tokens - per_word * short)))
+    overhead = round(short_tokens - per_word * short)
+    return Calibration(per_word, max(0, overhead))
 
 
 @cache
 def _filler() -> tuple[str, tuple[int, ...]]:
     """Return a fixed text and the offset of each word; its end can be joined to its start."""
     drawn = Random("filler").choices(WORDS, k=TEXT_WORDS)  # noqa: S311 - not a secret
-    starts, at = [], 0
+    starts = []
+    at = 0
     for word in drawn:
         starts.append(at)
         at += len(word) + 1
@@ -90,14 +93,17 @@ class HashedDraws:
     """
 
     def __init__(self, key: str) -> None:
-        self._left = int.from_bytes(blake2b(key.encode(), digest_size=24).digest(), "big")
+        digest = blake2b(key.encode(), digest_size=24).digest()
+        self._left = int.from_bytes(digest, "big")
 
     def randrange(self, stop: int) -> int:
         self._left, drawn = divmod(self._left, stop)
         return drawn
 
     def choices(self, population: Sequence[_T], *, k: int) -> list[_T]:
-        left, n, drawn = self._left, len(population), []
+        left = self._left
+        n = len(population)
+        drawn = []
         for _ in range(k):
             left, place = divmod(left, n)
             drawn.append(population[place])
@@ -114,7 +120,8 @@ def prompt_text(words: int, rng: Random | HashedDraws) -> str:
     text, starts = _filler()
     whole, part = divmod(need, TEXT_WORDS)
     first = rng.randrange(TEXT_WORDS - part)
-    body = text * whole + text[starts[first] : starts[first + part]]
+    rest = text[starts[first] : starts[first + part]]
+    body = text * whole + rest
     return f"{' '.join(head)} {body.rstrip()}"
 
 

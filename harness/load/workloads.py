@@ -67,13 +67,17 @@ class Workload:
 
         Such prompts share no system message.
         """
-        rows = tuple((row.through(api, exact=exact), weight) for row, weight in self.rows)
+        rows = [(row.through(api, exact=exact), weight) for row, weight in self.rows]
         if rows:
-            return replace(mixed(self.name, rows), models=self.models)
+            return replace(mixed(self.name, tuple(rows)), models=self.models)
         ids = api == "generate" or (api == "completions" and (exact or self.token_ids))
-        shared = 0 if ids else self.system_tokens
-        talk = self.conversation if api == "chat" else None
-        return replace(self, api=api, token_ids=ids, system_tokens=shared, conversation=talk)
+        return replace(
+            self,
+            api=api,
+            token_ids=ids,
+            system_tokens=0 if ids else self.system_tokens,
+            conversation=self.conversation if api == "chat" else None,
+        )
 
     def sized(
         self,
@@ -93,87 +97,93 @@ def mixed(name: str, rows: Rows) -> Workload:
 
     Raises ConfigError for sessions, whose turns are no single requests.
     """
-    if sessions := next((row.name for row, _ in rows if row.conversation), ""):
-        raise ConfigError(
-            f"--workload is {name!r}: expected a mix of single requests, and {sessions} has "
-            f"sessions; try --workload {sessions} alone."
-        )
-    total, first = sum(weight for _, weight in rows), rows[0][0]
+    for row, _ in rows:
+        if row.conversation:
+            raise ConfigError(
+                f"--workload is {name!r}: expected a mix of single requests, and {row.name} has "
+                f"sessions; try --workload {row.name} alone."
+            )
+    first, _ = rows[0]
+    total = sum(weight for _, weight in rows)
     prompt = sum(row.prompt_tokens * weight for row, weight in rows) / total
     output = sum(row.output.mean * weight for row, weight in rows) / total
-    exact = all(row.token_ids for row, _ in rows)
-    lengths = Lengths(MIXED, round(prompt)), Lengths(MIXED, round(output))
-    return Workload(name, "a mix", first.api, *lengths, token_ids=exact, rows=rows)
-
-
-WORKLOADS: Final[dict[str, Workload]] = {
-    w.name: w
-    for w in (
-        Workload(
-            "chat",
-            "short questions, medium answers, of varied length",
-            "chat",
-            Lengths("lognormal", 256, 0.4),
-            Lengths("lognormal", 128, 0.4),
-        ),
-        Workload(
-            "completions",
-            "as chat, by /v1/completions with exact token ids",
-            "completions",
-            Lengths("lognormal", 256, 0.4),
-            Lengths("lognormal", 128, 0.4),
-            token_ids=True,
-        ),
-        Workload(
-            "fixed",
-            "every request alike: for controlled comparisons",
-            "completions",
-            Lengths("fixed", 256),
-            Lengths("fixed", 128),
-            token_ids=True,
-        ),
-        Workload(
-            "rag",
-            "long retrieved contexts, short answers: prefill binds",
-            "chat",
-            Lengths("lognormal", 2048, 0.3),
-            Lengths("lognormal", 64, 0.4),
-        ),
-        Workload(
-            "summarize",
-            "long documents, medium summaries",
-            "chat",
-            Lengths("lognormal", 1536, 0.5),
-            Lengths("lognormal", 192, 0.3),
-        ),
-        Workload(
-            "write",
-            "short prompts, long answers: decoding and KV cache bind",
-            "chat",
-            Lengths("lognormal", 96, 0.4),
-            Lengths("uniform", 512, 0.35),
-        ),
-        Workload(
-            "agent",
-            "a long system message shared by all, short turns: prefix caching helps",
-            "chat",
-            Lengths("lognormal", 192, 0.4),
-            Lengths("lognormal", 96, 0.4),
-            system_tokens=1024,
-            conversation=Conversation(Lengths("lognormal", 8, 0.5)),
-            think_ms=Lengths("lognormal", 1_000, 0.8),
-        ),
-        Workload(
-            "conversation",
-            "sessions of a few turns, with pauses: prompts grow with the history",
-            "chat",
-            Lengths("lognormal", 96, 0.6),
-            Lengths("lognormal", 192, 0.5),
-            conversation=Conversation(Lengths("lognormal", 5, 0.5)),
-            think_ms=Lengths("lognormal", 5_000, 0.5),
-        ),
+    return Workload(
+        name=name,
+        title="a mix",
+        api=first.api,
+        prompt=Lengths(MIXED, round(prompt)),
+        output=Lengths(MIXED, round(output)),
+        token_ids=all(row.token_ids for row, _ in rows),
+        rows=rows,
     )
-}
+
+
+_WORKLOADS: Final = (
+    Workload(
+        name="chat",
+        title="short questions, medium answers, of varied length",
+        api="chat",
+        prompt=Lengths("lognormal", 256, 0.4),
+        output=Lengths("lognormal", 128, 0.4),
+    ),
+    Workload(
+        name="completions",
+        title="as chat, by /v1/completions with exact token ids",
+        api="completions",
+        prompt=Lengths("lognormal", 256, 0.4),
+        output=Lengths("lognormal", 128, 0.4),
+        token_ids=True,
+    ),
+    Workload(
+        name="fixed",
+        title="every request alike: for controlled comparisons",
+        api="completions",
+        prompt=Lengths("fixed", 256),
+        output=Lengths("fixed", 128),
+        token_ids=True,
+    ),
+    Workload(
+        name="rag",
+        title="long retrieved contexts, short answers: prefill binds",
+        api="chat",
+        prompt=Lengths("lognormal", 2048, 0.3),
+        output=Lengths("lognormal", 64, 0.4),
+    ),
+    Workload(
+        name="summarize",
+        title="long documents, medium summaries",
+        api="chat",
+        prompt=Lengths("lognormal", 1536, 0.5),
+        output=Lengths("lognormal", 192, 0.3),
+    ),
+    Workload(
+        name="write",
+        title="short prompts, long answers: decoding and KV cache bind",
+        api="chat",
+        prompt=Lengths("lognormal", 96, 0.4),
+        output=Lengths("uniform", 512, 0.35),
+    ),
+    Workload(
+        name="agent",
+        title="a long system message shared by all, short turns: prefix caching helps",
+        api="chat",
+        prompt=Lengths("lognormal", 192, 0.4),
+        output=Lengths("lognormal", 96, 0.4),
+        system_tokens=1024,
+        conversation=Conversation(Lengths("lognormal", 8, 0.5)),
+        think_ms=Lengths("lognormal", 1_000, 0.8),
+    ),
+    Workload(
+        name="conversation",
+        title="sessions of a few turns, with pauses: prompts grow with the history",
+        api="chat",
+        prompt=Lengths("lognormal", 96, 0.6),
+        output=Lengths("lognormal", 192, 0.5),
+        conversation=Conversation(Lengths("lognormal", 5, 0.5)),
+        think_ms=Lengths("lognormal", 5_000, 0.5),
+    ),
+)
+WORKLOADS: Final = {workload.name: workload for workload in _WORKLOADS}
 
 
 def workload(text: str) -> Workload:
@@ -190,7 +200,10 @@ def workload(text: str) -> Workload:
     first = WORKLOADS[next(iter(weighted))]
     if len(weighted) == 1:
         return first
-    rows = ((WORKLOADS[name].through(first.api, exact=True), weighted[name]) for name in weighted)
+    rows = []
+    for name, weight in weighted.items():
+        row = WORKLOADS[name].through(first.api, exact=True)
+        rows.append((row, weight))
     return mixed(text, tuple(rows))
 
 

@@ -14,12 +14,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from harness.core.run_kinds import KneeRun, RunKind
 from harness.errors import ConfigError
 from harness.locust.locust_study import LocustStudy
 from harness.locust.plugin import LocustHost, register_study
 from harness.metrics.slo import check_slos
 from harness.run import form as forms
-from harness.run.results import KNEE
 from harness.run.run_page import RunPage
 from harness.run.study_options import OutputOptions, Wanted
 from harness.search.next_level import SearchPlan
@@ -31,7 +31,7 @@ FORM: Final = "Fill in the form and press Start."
 class LocustKneeStudy(LocustStudy):
     """One search after another."""
 
-    decides = True
+    kind: type[RunKind] = KneeRun
 
     def __init__(self, host: LocustHost) -> None:
         given = host.options  # now: a form could name any of these later
@@ -43,7 +43,7 @@ class LocustKneeStudy(LocustStudy):
             name: {"label": f.label, "hint": f.hint, "choices": f.choices}
             for name, f in forms.FIELDS.items()
         }
-        view = RunPage(KNEE, fields=fields, form=self.given())
+        view = RunPage(self.kind, fields=fields, form=self.given())
         view.page.start = host.start
         view.page.stop = host.stop
         super().__init__(host, view, FORM)
@@ -89,7 +89,7 @@ class LocustKneeStudy(LocustStudy):
         load = self._requests(work)
         target = self._target(values["host"], values["model"])
         check_slos(plan.slos, work.output.mean)
-        return Wanted(KNEE, target, load, output, lambda: (plan, ()), plan.max_users)
+        return Wanted(self.kind, target, load, output, lambda: (plan, ()), plan.max_users)
 
     @property
     def _seed(self) -> int:

@@ -9,6 +9,7 @@ from argparse import ArgumentParser
 from collections.abc import Mapping
 from dataclasses import replace
 
+from harness.core.run_kinds import LevelRun, RunKind
 from harness.errors import ConfigError
 from harness.load.lengths import FROM_DATA
 from harness.locust.plain import LocustTestStudy
@@ -24,8 +25,7 @@ OPTIONS = (RATE, DURATION, *OPEN_LOOP)
 class LocustRateStudy(LocustTestStudy):
     """One level after another."""
 
-    decides = True
-    kind = "run"
+    kind: type[RunKind] = LevelRun
 
     @staticmethod
     def add_arguments(parser: ArgumentParser) -> None:

@@ -32,6 +32,7 @@ from harness.run.preflight import checked_target
 from harness.run.study_options import LoadOptions, TargetOptions, Wanted
 
 if TYPE_CHECKING:
+    from harness.core.run_kinds import RunKind
     from harness.load.workloads import Workload
     from harness.locust.plugin import LocustHost
     from harness.metrics.result import Result
@@ -45,8 +46,9 @@ REQUESTS: Final = HEADER, METRICS_URL, THINK_TIME._replace(action="append"), BOD
 
 
 class LocustStudy:
-    """One run after another. Subclasses say `decides`, `given`, `check` and `_wanted`."""
+    """One run after another. Subclasses say `kind`, `given`, `check` and `_wanted`."""
 
+    kind: type[RunKind]
     server_flags: Mapping[str, int | float | str] = {}  # that the server was started with
     gpu_metrics: str | None = None
     choose: ChooseNext | None = None  # levels that are given; None: the search does

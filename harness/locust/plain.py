@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from harness.core.run_kinds import LocustRun, RunKind
 from harness.core.states import Status
 from harness.locust import arguments
 from harness.locust.locust_study import LocustStudy
@@ -21,7 +22,6 @@ from harness.records.new_folder import check_new
 from harness.run import form as forms
 from harness.run.run_page import RunPage
 from harness.run.study_options import OutputOptions, Wanted
-from harness.search.held_levels import LOCUST
 
 if TYPE_CHECKING:
     from harness.metrics.result import Result
@@ -32,8 +32,7 @@ START: Final = "Start the test on Locust's own page."
 class LocustTestStudy(LocustStudy):
     """One test after another, each in a folder of its own."""
 
-    decides = False
-    kind = LOCUST
+    kind: type[RunKind] = LocustRun
 
     def __init__(self, host: LocustHost) -> None:
         given: str = host.fixed["run_folder"]
@@ -63,7 +62,7 @@ class LocustTestStudy(LocustStudy):
         users = int(runner.target_user_count)
         target = self._target(url, self.host.options.model)
         output = OutputOptions(self._new_folder(), live=False)
-        return Wanted(LOCUST, target, load, output, lambda: (plan, ()), users)
+        return Wanted(self.kind, target, load, output, lambda: (plan, ()), users)
 
     def _new_folder(self) -> Path:
         """As --run-folder says, with a number for each test after the first."""

@@ -31,6 +31,8 @@ from harness.senders.relay import retire_users
 if TYPE_CHECKING:
     from locust.env import Environment
 
+    from harness.core.run_kinds import RunKind
+
 logger = logging.getLogger("locust.harness")  # Locust's handlers show it
 QUIT_S: Final = 5.0
 INIT_S: Final = 60.0  # a worker's own start takes seconds
@@ -43,7 +45,7 @@ BUSY: Final = (STATE_SPAWNING, STATE_RUNNING)
 class Study(Protocol):
     """What a host conducts, test after test."""
 
-    decides: bool  # about the users; False: Locust's own form and command line do
+    kind: type[RunKind]
 
     def __init__(self, host: LocustHost) -> None:
         """Once for each process that is not a worker. Raises ConfigError, RunFolderError."""
@@ -84,7 +86,7 @@ class LocustHost:
         self.fixed = arguments.fixed(self.environment)  # before any form could change them
         self._greenlet: gevent.Greenlet | None = None
         self.study = study(self)
-        if self.study.decides:
+        if self.study.kind.decides:
             self.environment.shape_class = DelegatingShape(self)
             self.environment.shape_class.runner = load.runner
         else:

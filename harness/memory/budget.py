@@ -37,7 +37,9 @@ class Budget:
     @property
     def taken(self) -> float:
         """What vLLM takes of the memory."""
-        return nan if isnan(self.memory) else ceil(self.memory * self.utilization)
+        if isnan(self.memory):
+            return nan
+        return ceil(self.memory * self.utilization)
 
     @property
     def kv(self) -> Span:

@@ -39,7 +39,9 @@ class KvFormat:
         """Return the bytes of a key and a value, an even number as vLLM aligns them."""
         key = ceil(head_size * self.key_bits / 8) + self.key_extra_bytes
         value = ceil(head_size * self.value_bits / 8) + self.value_extra_bytes
-        scales = 2 * (head_size // self.group_values) if self.group_values else 0
+        scales = 0
+        if self.group_values:
+            scales = 2 * (head_size // self.group_values)
         total = key + value + scales
         return total + total % 2
 

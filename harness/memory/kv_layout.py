@@ -23,7 +23,7 @@ from harness.memory.model_shape import ModelShape, stage_layers
 from harness.memory.parallel import Parallel, check_parallel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
 BLOCK_TOKENS = 16  # vLLM's default for most attention backends
 FEW_MORE = 1.5  # kinds of layers whose numbers differ by less are padded, not divided
@@ -69,7 +69,8 @@ class KvLayout:
     def blocks_in(self, stage_kv_bytes: Sequence[float]) -> int:
         """Return how many blocks there are; the GPU with the fewest decides."""
         sizes = zip(stage_kv_bytes, self.stage_block_bytes, strict=True)
-        return max(min(int(memory // size) for memory, size in sizes), 0)
+        fewest = min(int(memory // size) for memory, size in sizes)
+        return max(fewest, 0)
 
     def request_blocks(self, context_tokens: int) -> int:
         """Return what vLLM reserves for a request of so many tokens, prompt and output."""
@@ -77,17 +78,18 @@ class KvLayout:
 
     def _group_blocks(self, window: int, context_tokens: int) -> int:
         if not window:
-            return ceil(ceil(context_tokens / self.parallel.decode_context) / self.block_tokens)
+            tokens_of_gpu = ceil(context_tokens / self.parallel.decode_context)
+            return ceil(tokens_of_gpu / self.block_tokens)
         # The window ends before the token that is computed. One more block: it may begin anywhere.
         held = min(window - 1 + self.in_flight_tokens, context_tokens)
         return ceil(held / self.block_tokens) + 1
 
     def read_bytes(self, context_tokens: int) -> int:
         """Return the keys and values of a request's tokens, on all GPUs of the engine together."""
-        one_gpu = sum(
-            size * min(context_tokens, window or context_tokens)
-            for window, size in self.layer_bytes
-        )
+        one_gpu = 0
+        for window, token_bytes in self.layer_bytes:
+            kept_tokens = min(context_tokens, window) if window else context_tokens
+            one_gpu += token_bytes * kept_tokens
         return one_gpu * self.parallel.tensor // self.parallel.decode_context
 
     def concurrency(self, blocks: int, context_tokens: int) -> float:
@@ -97,14 +99,21 @@ class KvLayout:
     def users_in(self, blocks: int, context_tokens: int, slots: int | None = None) -> int:
         """Return how many such requests run at once: as blocks suffice, at most the slots."""
         users = usable(blocks) // self.request_blocks(context_tokens)
-        return users if slots is None else min(users, slots)
+        if slots is None:
+            return users
+        return min(users, slots)
 
     def context_in(self, blocks: int, users: int, limit: int | None = None) -> int:
         """Return the tokens that each of so many requests can have, up to the model's limit."""
         step = self.block_tokens * self.parallel.decode_context
         lengths = range(step, usable(blocks) * step + 1, step)
-        tokens = step * bisect_right(lengths, usable(blocks) // users, key=self.request_blocks)
-        return tokens if limit is None else min(tokens, limit)
+        blocks_of_each = usable(blocks) // users
+        # Longer requests never need fewer blocks, so the longest one that fits can be bisected for.
+        steps = bisect_right(lengths, blocks_of_each, key=self.request_blocks)
+        tokens = step * steps
+        if limit is None:
+            return tokens
+        return min(tokens, limit)
 
 
 def usable(blocks: int) -> int:
@@ -162,7 +171,9 @@ def _draft_layers(
 def _check_alike(layers: Sequence[tuple[int, int]], added: Sequence[tuple[int, int]]) -> None:
     """Raise ConfigError for groups of layers whose blocks would differ in size."""
     every = [*layers, *added]
-    if any(window for window, _ in every) and len({size for _, size in every}) > 1:
+    has_windows = any(window for window, _ in every)
+    sizes = {size for _, size in every}
+    if has_windows and len(sizes) > 1:
         raise ConfigError(
             "--draft has layers of another size than the model's, and some have a sliding window: "
             "expected one size, how vLLM lays out others is not known here; leave --draft out."
@@ -179,28 +190,29 @@ def _token_bytes(shape: ModelShape, dtype: str, tensor: int, model_bytes: int) -
 
 def _covering_block_tokens(block_tokens: int, packed: int, plain: int) -> int:
     """The smallest block that, packed, is as large as the smallest one that is not."""
-    return block_tokens * ceil(BLOCK_TOKENS * plain / (block_tokens * packed))
+    least_bytes = BLOCK_TOKENS * plain
+    blocks = ceil(least_bytes / (block_tokens * packed))
+    return block_tokens * blocks
 
 
 def _groups(layers: Sequence[tuple[int, int]], stage_layers: Sequence[int]) -> tuple[KvGroup, ...]:
     by_window: dict[int, list[int]] = {}
     for index, (window, _) in enumerate(layers):
         by_window.setdefault(window, []).append(index)
-    fewest = min(map(len, by_window.values()))
-    most = max(map(len, by_window.values()))
+    numbers = [len(indexes) for indexes in by_window.values()]
+    fewest = min(numbers)
+    most = max(numbers)
     per_group = most if most < FEW_MORE * fewest else fewest
-    stage_of = [stage for stage, count in enumerate(stage_layers) for _ in range(count)]
+    stage_of: list[int] = []
+    for stage, count in enumerate(stage_layers):
+        stage_of += [stage] * count
     groups = []
     for window, indexes in by_window.items():
         parts = ceil(len(indexes) / per_group)
         for part in range(parts):  # every n-th layer, so that each stage has some of each group
-            sizes = [(stage_of[index], layers[index][1]) for index in indexes[part::parts]]
-            groups.append(KvGroup(window, _by_stage(sizes, len(stage_layers))))
+            token_bytes = [0] * len(stage_layers)
+            for index in indexes[part::parts]:
+                _, layer_bytes = layers[index]
+                token_bytes[stage_of[index]] += layer_bytes
+            groups.append(KvGroup(window, tuple(token_bytes)))
     return tuple(groups)
-
-
-def _by_stage(sizes: Iterable[tuple[int, int]], stages: int) -> tuple[int, ...]:
-    totals = [0] * stages
-    for stage, size in sizes:
-        totals[stage] += size
-    return tuple(totals)

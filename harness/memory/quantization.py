@@ -29,7 +29,8 @@ class Format:
 
     def bytes_of(self, inputs: int, outputs: int) -> float:
         """Return what a matrix of so many inputs and outputs takes."""
-        return (inputs * outputs * self.bits + self._scales(inputs, outputs)) / 8
+        value_bits = inputs * outputs * self.bits
+        return (value_bits + self._scales(inputs, outputs)) / 8
 
     def most_bytes_of(self, inputs: int, outputs: int) -> float:
         """Return the most it may take."""
@@ -74,8 +75,12 @@ class Quantization:
 
     @cached_property
     def _named(self) -> dict[str, Format]:
-        named = {name: form for names, form in reversed(self.formats) for name in names}
-        return {name: form for name, form in named.items() if not is_pattern(name)}
+        named: dict[str, Format] = {}
+        for names, form in self.formats:
+            for name in names:
+                if not is_pattern(name):
+                    named.setdefault(name, form)  # the first one that names it counts
+        return named
 
     @cached_property
     def _by_pattern(self) -> tuple[tuple[tuple[str, ...], Format], ...]:
@@ -90,12 +95,15 @@ class Quantization:
         """Return the format of a linear layer by its name, `model.layers.0.mlp.up_proj`."""
         if not self.formats or (self.only_experts and not expert):
             return HALF
-        inner = set(inner_names(module)) if self._plainly_skipped or self._named else set()
+        inner: set[str] = set()
+        if self._plainly_skipped or self._named:
+            inner = set(inner_names(module))
         if not inner.isdisjoint(self._plainly_skipped):
             return HALF
         if matches(module, self._skipped_patterns):
             return HALF
-        if named := inner & self._named.keys():
+        named = inner & self._named.keys()
+        if named:
             return self._named[max(named, key=len)]
         for patterns, form in self._by_pattern:
             if not patterns or matches(module, patterns):

@@ -68,7 +68,8 @@ class Tower:
     def _projectors(self) -> list[Matrix]:
         matrices = []
         for inputs, outputs in self.projector:
-            matrices.append(Matrix("visual.projector", inputs, outputs, Shard.OUTPUTS, kind=HALF))
+            projector = Matrix("visual.projector", inputs, outputs, Shard.OUTPUTS, kind=HALF)
+            matrices.append(projector)
             if self.projector_bias:
                 matrices.append(vector("visual.projector.bias", outputs))
         return matrices

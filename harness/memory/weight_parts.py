@@ -99,10 +99,12 @@ class FeedForward:
         """Return two matrices, or three with a gate."""
         module = self.module
         up_names = ["gate_proj", "up_proj"] if self.gated else ["up_proj"]
-        matrices = [
-            Matrix(f"{module}.{name}", self.hidden, self.inner, Shard.OUTPUTS) for name in up_names
-        ]
-        matrices.append(Matrix(f"{module}.down_proj", self.inner, self.hidden, Shard.INPUTS))
+        matrices = []
+        for name in up_names:
+            up = Matrix(f"{module}.{name}", self.hidden, self.inner, Shard.OUTPUTS)
+            matrices.append(up)
+        down = Matrix(f"{module}.down_proj", self.inner, self.hidden, Shard.INPUTS)
+        matrices.append(down)
         if self.bias:
             up_bias = vector(f"{module}.up.bias", self.inner, Shard.OUTPUTS, len(up_names))
             matrices.append(up_bias)

@@ -42,7 +42,8 @@ def undivided(plan: WeightPlan, parallel: Parallel) -> Undivided | None:
     """Return the first matrix that vLLM refuses to divide so; None if there is none."""
     numbers = list(range(len(plan.layers)))
     if not plan.quantization.names_modules:  # then equal layers are stored alike
-        numbers = [plan.layers.index(layer) for layer in dict.fromkeys(plan.layers)]
+        kinds = dict.fromkeys(plan.layers)
+        numbers = [plan.layers.index(layer) for layer in kinds]
     for number in numbers:
         for matrix in plan.layers[number]:
             refused = _check(plan, parallel, f"model.layers.{number}.{matrix.module}", matrix)

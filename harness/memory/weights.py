@@ -216,8 +216,10 @@ class _Sizes:
         if self.quantization.names_modules:
             numbered = enumerate(layers, first)
             return sum(self.parts(f"model.layers.{number}.", layer) for number, layer in numbered)
-        times = Counter(layers).items()
-        return sum(number * self.parts("model.layers.0.", layer) for layer, number in times)
+        total = 0.0
+        for layer, times in Counter(layers).items():
+            total += times * self.parts("model.layers.0.", layer)
+        return total
 
     def parts(self, prefix: str, matrices: Iterable[Matrix]) -> float:
         return sum(self._bytes(prefix + matrix.module, matrix) for matrix in matrices)
@@ -229,14 +231,17 @@ class _Sizes:
         form = HALF
         if matrix.kind is Kind.LINEAR:
             form = self.quantization.format_of(module, expert)
-        elif matrix.kind is Kind.COPY and self.quantization.format_of(module, expert) is HALF:
-            return 0.0  # a copy is made of a quantized matrix only
+        elif matrix.kind is Kind.COPY:
+            original = self.quantization.format_of(module, expert)
+            if original is HALF:
+                return 0.0  # a copy is made of a quantized matrix only
         inputs, outputs, count = shard_sizes(matrix, self.parallel)
         linear_expert = expert and matrix.kind is Kind.LINEAR
         if linear_expert and self.loaded and self.quantization.pads_experts:
             inputs, outputs = self._padded(matrix, inputs, outputs)
-        size = form.most_bytes_of(inputs, outputs) if self.most else form.bytes_of(inputs, outputs)
-        return size * count
+        if self.most:
+            return form.most_bytes_of(inputs, outputs) * count
+        return form.bytes_of(inputs, outputs) * count
 
     def _padded(self, matrix: Matrix, inputs: int, outputs: int) -> tuple[int, int]:
         """Return an expert's sizes as kernels of MXFP4 want them, Triton's or Marlin's (most)."""
@@ -254,7 +259,9 @@ def shard_sizes(matrix: Matrix, parallel: Parallel) -> tuple[int, int, int]:
     if matrix.shard is Shard.WHOLE:
         return inputs, outputs, count
     if matrix.shard is Shard.KV_HEADS:
-        return inputs, max(ceil(outputs / parallel.tensor), matrix.unit), count
+        # Where there are more GPUs than heads, each has a whole one.
+        heads = max(ceil(outputs / parallel.tensor), matrix.unit)
+        return inputs, heads, count
     gpus = parallel.tensor
     if matrix.shard in EXPERT_SHARDS:
         gpus *= parallel.data

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from harness.core.arrays import between
 from harness.metrics.metrics import delivered_tokens
 from harness.records.record_table import OK, RecordTable
 
@@ -86,11 +87,12 @@ def delivery(
     `exact`: the server takes ignore_eos and min_tokens. A count is the server's, else that of the
     events, which can only be too low.
     """
-    succeeded = (table.sent_ns >= start_ns) & (table.sent_ns <= end_ns) & (table.outcome == OK)
+    succeeded = between(table.sent_ns, start_ns, end_ns) & (table.outcome == OK)
     asked = table.planned_tokens
     came = np.maximum(table.output_tokens, delivered_tokens(table))
     # Where the server does not count, only that too many came is certain.
-    known = succeeded & (asked > 0) & ((table.output_tokens >= 0) | (came > asked))
+    is_counted = table.output_tokens >= 0
+    known = succeeded & (asked > 0) & (is_counted | (came > asked))
     shorter = known & (came < asked)
     longer = known & (came > asked)
     prompts = succeeded & (table.planned_prompt > 0) & (table.prompt_tokens >= 0)
@@ -112,7 +114,8 @@ def _finishes(finishes: Sequence[str], rows: Bools) -> dict[str, int]:
     """How often each finish_reason is among these requests, the commonest first."""
     if not finishes:
         return {}
-    reasons = Counter(finishes[row] for row in np.flatnonzero(rows).tolist())
+    indices = np.flatnonzero(rows).tolist()
+    reasons = Counter(finishes[row] for row in indices)
     return {reason: n for reason, n in reasons.most_common() if reason}
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from harness.core.arrays import between
 from harness.metrics.ledger import mean_in_flight
 from harness.metrics.metrics import GAPS, SLO_METRICS, failed_requests, lost_gaps
 from harness.metrics.scan import scan, within_window
@@ -101,7 +102,8 @@ class Evidence:
     def over(self, slo: int) -> tuple[Floats, Floats]:
         """(observations, observations over the limit) per block."""
         grid = self.grids[slo]
-        return grid.sum(axis=1), grid[:, BINS_PER_SIDE + 1 :].sum(axis=1)
+        over_limit = grid[:, BINS_PER_SIDE + 1 :]
+        return grid.sum(axis=1), over_limit.sum(axis=1)
 
     def effect(self, slo: int, allowed: float) -> float:
         """Design effect of the observations over the limit.
@@ -125,8 +127,9 @@ class Evidence:
     def floored_effect(self, slo: int, allowed: float) -> float:
         """The same, for a test that few are over: at least the root of that of the highest ones."""
         sizes, hits = self.over(slo)
-        highest = design_effect(sizes, self._highest(slo, allowed))
-        return max(design_effect(sizes, hits), float(highest**FLOOR_POWER))
+        effect = design_effect(sizes, hits)
+        effect_of_highest = design_effect(sizes, self._highest(slo, allowed))
+        return max(effect, float(effect_of_highest**FLOOR_POWER))
 
     def _highest(self, slo: int, allowed: float) -> Floats:
         """How many of the highest observations each block has: twice the share allowed."""
@@ -194,9 +197,10 @@ def _backlog_slope(table: RecordTable, window: Window) -> tuple[float, float]:
     slope = float(middle_s @ in_flight / (middle_s @ middle_s))
     residuals = in_flight - in_flight.mean() - slope * middle_s
     # Independent residuals have a correlation of 0; each block counts fully then.
-    correlation = (residuals[1:] @ residuals[:-1]) / max(residuals @ residuals, 1e-9)
+    squares = residuals @ residuals
+    correlation = (residuals[1:] @ residuals[:-1]) / max(squares, 1e-9)
     alike = float(np.clip(correlation, 0, 0.8))
-    variance = residuals @ residuals / (BACKLOG_BLOCKS - 2) / (middle_s @ middle_s)
+    variance = squares / (BACKLOG_BLOCKS - 2) / (middle_s @ middle_s)
     return slope, float(np.sqrt(variance * (1 + alike) / (1 - alike)))
 
 
@@ -209,18 +213,19 @@ class EvidenceCounter:
         self.end_ns = window.end_ns
         self.life_ns = lifetime_ns(known)
         self.length_ns = max(self.end_ns - self.start_ns, 1)
-        self.blocks = int(np.clip(self.length_ns / max(self.life_ns, 1), MIN_BLOCKS, MAX_BLOCKS))
+        lifetimes = self.length_ns / max(self.life_ns, 1)
+        self.blocks = int(np.clip(lifetimes, MIN_BLOCKS, MAX_BLOCKS))
         self.block_ns = self.length_ns // self.blocks + 1  # the last instant lies in the last one
         self.tokens = np.zeros(self.blocks)
-        self.grids = {
-            slo: np.zeros((self.blocks, RATIO_BINS)) for slo in slos if slo.metric in GAPS
-        }
+        of_gaps = [slo for slo in slos if slo.metric in GAPS]
+        self.grids = {slo: np.zeros((self.blocks, RATIO_BINS)) for slo in of_gaps}
         rows, lost = lost_gaps(known)
         failed_ns = known.done_ns[rows]
-        here = (failed_ns >= self.start_ns) & (failed_ns <= self.end_ns)
+        here = between(failed_ns, self.start_ns, self.end_ns)
+        block_of_lost = self.block_of(failed_ns[here])
         # infinite gaps, so in the highest bin of ratios
         for grid in self.grids.values():
-            np.add.at(grid[:, -1], self.block_of(failed_ns[here]), lost[here])
+            np.add.at(grid[:, -1], block_of_lost, lost[here])
 
     def block_of(self, at_ns: Ints) -> Ints:
         """The time block of each instant in the window."""
@@ -263,8 +268,7 @@ def gather_evidence(
     if judged is None:
         judged = EvidenceCounter(table, window, slos)
         scan(recorded, [judged])
-    ended = ~table.is_open
-    ended &= (table.done_ns >= window.settled_ns) & (table.done_ns <= window.end_ns)
+    ended = ~table.is_open & between(table.done_ns, window.settled_ns, window.end_ns)
     end_block = judged.block_of(table.done_ns[ended])
     failed = failed_requests(table)[ended]
     unstable = ""
@@ -291,7 +295,8 @@ def _grid_for(slo: Slo, table: RecordTable, window: Window, judged: EvidenceCoun
         return judged.grids[slo]
     values_ns, sent_ns = _observed(table, window, slo)
     blocks = judged.block_of(sent_ns)
-    return _grid_of(blocks, values_ns / slo.limit_ns, judged.blocks).astype(float)
+    ratios = values_ns / slo.limit_ns
+    return _grid_of(blocks, ratios, judged.blocks).astype(float)
 
 
 def _observed(table: RecordTable, window: Window, slo: Slo) -> tuple[Floats, Ints]:
@@ -304,7 +309,7 @@ def _observed(table: RecordTable, window: Window, slo: Slo) -> tuple[Floats, Int
     # waits for it.
     unknown = np.isinf(seen.hi_ns) & (seen.lo_ns <= slo.limit_ns)
     first_unknown_ns = sent_ns[unknown].min(initial=window.end_ns + 1)
-    inside = (sent_ns >= window.settled_ns) & (sent_ns <= window.end_ns)
+    inside = between(sent_ns, window.settled_ns, window.end_ns)
     known = inside & (sent_ns < first_unknown_ns)
     return seen.ns[known], sent_ns[known]
 
@@ -355,10 +360,8 @@ def worst_ratio(evidence: Evidence, slos: Sequence[Slo], weights: Floats | None 
     """
     if weights is None:
         weights = np.ones((1, evidence.blocks))
-    ratios = [
-        ratio_quantiles(weights @ grid, slo.q)
-        for grid, slo in zip(evidence.grids, slos, strict=True)
-    ]
+    by_slo = zip(evidence.grids, slos, strict=True)
+    ratios = [ratio_quantiles(weights @ grid, slo.q) for grid, slo in by_slo]
     known = np.where(np.isnan(ratios), -np.inf, ratios)
     worst = np.asarray(known.max(axis=0), np.float64)
     return np.where(np.isinf(worst), np.nan, worst)

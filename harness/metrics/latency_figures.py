@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from harness.core.arrays import between
 from harness.metrics.evidence import MIN_BLOCKS, lifetime_ns
 from harness.metrics.metrics import ALL_LATENCIES, GAPS, Observations
 from harness.metrics.slo import per_second
@@ -63,9 +64,10 @@ def in_window(
     e2e latency is their age, as in requests.parquet.
     """
     at_ns = seen.at_ns if key in GAPS else table.sent_ns[seen.row]
-    keep = (at_ns >= start) & (at_ns <= end)
+    keep = between(at_ns, start, end)
     if not ALL_LATENCIES[key].at_age:
-        keep &= ~(seen.only_age & (table.outcome[seen.row] == CANCELLED))
+        was_cut_off = table.outcome[seen.row] == CANCELLED
+        keep &= ~(seen.only_age & was_cut_off)
     return Observations(
         ns=seen.ns[keep],
         lo_ns=seen.lo_ns[keep],
@@ -135,7 +137,8 @@ class LatencyFigures(ABC):
         """The quantile's sampling interval; None without observations."""
         if not self.n:
             return None
-        lo_rank, hi_rank = interval_ranks(self.n, q, self.effect(q), len(self.block_sizes))
+        blocks = len(self.block_sizes)
+        lo_rank, hi_rank = interval_ranks(self.n, q, self.effect(q), blocks)
         hi = None if hi_rank is None else self.value_at(hi_rank)
         return RankInterval(self.value_at(lo_rank), hi)
 
@@ -190,16 +193,21 @@ def sample_figures(table: RecordTable, key: str, spans: Sequence[BlockedWindow])
         parts.append(part)
         blocks.append(block_of(part.at_ns, start_ns, block_ns) + blocks_before)
         blocks_before += MAX_BLOCKS + 1  # more than a window has, so none is of two windows
-    columns = {
-        field.name: np.concatenate([getattr(part, field.name) for part in parts])
-        for field in fields(Observations)
-    }
-    return SampleFigures(Observations(**columns), np.concatenate(blocks))
+    return SampleFigures(_joined(parts), np.concatenate(blocks))
+
+
+def _joined(parts: Sequence[Observations]) -> Observations:
+    columns = {}
+    for field in fields(Observations):
+        pieces = [getattr(part, field.name) for part in parts]
+        columns[field.name] = np.concatenate(pieces)
+    return Observations(**columns)
 
 
 def speed_json(figures: SampleFigures) -> Json:
     """The same for an output speed in tokens/s: 0 for a failed request, lower quantiles."""
-    finite_ns = figures.seen.ns[np.isfinite(figures.seen.ns)]
+    all_ns = figures.seen.ns
+    finite_ns = all_ns[np.isfinite(all_ns)]
     mean = None
     if len(finite_ns):
         speeds = SECOND / finite_ns.clip(min=1)

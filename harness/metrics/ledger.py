@@ -15,6 +15,7 @@ from typing import Final
 
 import numpy as np
 
+from harness.core.arrays import between
 from harness.metrics.metrics import failed_requests
 from harness.metrics.record_source import PackedTable
 from harness.records.record_table import OPEN, RecordTable, concat_tables, keep_three_events
@@ -68,7 +69,8 @@ class Ledger:
             self.total += len(whole)
             self._fresh.append(RecordTable.from_records(whole))
             events = sum(len(table.at_ns) for table in self._fresh)
-            if events >= PACK_EVENTS or sum(map(len, self._fresh)) >= PACK_REQUESTS:
+            requests = sum(len(table) for table in self._fresh)
+            if events >= PACK_EVENTS or requests >= PACK_REQUESTS:
                 self._pack()
 
     def close(self) -> None:
@@ -91,7 +93,8 @@ class Ledger:
     @property
     def tokens_from_ns(self) -> int:
         """Of every request that ended from here on there are all tokens."""
-        return max((p.last_ns + 1 for p in self._packed if p.events is None), default=0)
+        without_tokens = [p.last_ns for p in self._packed if p.events is None]
+        return max(without_tokens, default=-1) + 1
 
     def table(self, from_ns: int, horizon_ns: int) -> LedgerView:
         """Requests that ended after `from_ns` or are open, as known at `horizon_ns`.
@@ -128,7 +131,7 @@ class Ledger:
             elif from_ns <= packed.last_ns and packed.first_ns <= horizon_ns:
                 tables.append(packed.table)
         for table in tables:
-            inside = (table.done_ns >= from_ns) & (table.done_ns <= horizon_ns)
+            inside = between(table.done_ns, from_ns, horizon_ns)
             ended += int(inside.sum())
             failed += int((inside & failed_requests(table)).sum())
         return ended, failed
@@ -145,7 +148,8 @@ class Ledger:
     def _extend(self, part: RequestRecord) -> None:
         under_way = self._open.get(part.key)
         if under_way is None:
-            self._open[part.key] = _Open(_with_arrays(part, part, copy=True), {part.done_ns})
+            record = _with_arrays(part, part, copy=True)
+            self._open[part.key] = _Open(record, {part.done_ns})
         else:
             under_way.join(part)
 
@@ -167,7 +171,8 @@ class _Open:
         if is_late and part.at_ns:
             place = bisect_right(self.record.at_ns, part.at_ns[0])
         for name in ARRAYS:
-            getattr(self.record, name)[place:place] = getattr(part, name)
+            column = getattr(self.record, name)
+            column[place:place] = getattr(part, name)
         if not is_late:
             self.record = _with_arrays(part, self.record)
 
@@ -198,7 +203,8 @@ class LedgerView:
     def table(self) -> RecordTable:
         ended = (source.table for source in self.ended)
         tables = chain(ended, self._open_tables())
-        return concat_tables([self._cut(keep_three_events(table)) for table in tables])
+        thin = [keep_three_events(table) for table in tables]
+        return concat_tables([self._cut(table) for table in thin])
 
     def chunks(self) -> Iterator[RecordTable]:
         for source in self.ended:

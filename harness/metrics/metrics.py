@@ -52,9 +52,10 @@ def _per_request(table: RecordTable, ends: Ints, lows: Ints, have: Bools) -> Obs
     known = have & ((table.outcome == OK) | is_open)
     age_ns = np.where(is_open, table.done_ns - begun_ns, np.inf)
     ns = np.where(known, ends - begun_ns, age_ns)
+    shortest_ns = (lows - table.sent_ns).clip(min=0)
     return Observations(
         ns=ns,
-        lo_ns=np.where(known, (lows - table.sent_ns).clip(min=0), age_ns),
+        lo_ns=np.where(known, shortest_ns, age_ns),
         hi_ns=np.where(known, ns, np.inf),
         at_ns=np.where(known, ends, table.done_ns),
         row=np.arange(len(table)),
@@ -93,13 +94,15 @@ def tpot(table: RecordTable) -> Observations:
     one event have none and are left out; open ones are not judged before they end.
     """
     failed = failed_requests(table)
-    rows = np.flatnonzero(failed | ((table.counts > 1) & (table.outcome == OK)))
+    has_tpot = (table.counts > 1) & (table.outcome == OK)
+    rows = np.flatnonzero(failed | has_tpot)
     if not len(table.at_ns):
         inf = np.full(len(rows), np.inf)
         return Observations(inf, inf, inf, table.done_ns[rows], rows)
     first, last = _end_events(table, rows)
     tokens_until = _cumulated_tokens(table)
-    later_tokens = np.maximum(tokens_until[last + 1] - tokens_until[first + 1], 1)
+    tokens_after_first = tokens_until[last + 1] - tokens_until[first + 1]
+    later_tokens = np.maximum(tokens_after_first, 1)
     span_ns = table.at_ns[last] - table.at_ns[first]
     shortest_ns = (table.not_before_ns[last] - table.at_ns[first]).clip(min=0)
     longest_ns = table.at_ns[last] - table.not_before_ns[first]
@@ -173,9 +176,10 @@ def came_at_once(table: RecordTable) -> Floats:
     rows = np.flatnonzero((table.outcome == OK) & (tokens > 1))
     first, last = _end_events(table, rows)
     later_tokens = tokens[rows] - table.tokens[first]
-    burst = table.at_ns[last] - table.at_ns[first] < BURST_NS * later_tokens
+    span_ns = table.at_ns[last] - table.at_ns[first]
+    is_burst = span_ns < BURST_NS * later_tokens
     perhaps_with_first = table.not_before_ns[last] <= table.at_ns[first]
-    return np.asarray(burst | perhaps_with_first, np.float64)
+    return np.asarray(is_burst | perhaps_with_first, np.float64)
 
 
 def lost_gaps(table: RecordTable) -> tuple[Ints, Ints]:
@@ -187,7 +191,8 @@ def lost_gaps(table: RecordTable) -> tuple[Ints, Ints]:
     if not len(rows):  # the usual case: no event needs to be counted
         return rows, rows
     # the first token ends no gap
-    lost = (table.planned_tokens - np.maximum(delivered_tokens(table), 1))[rows]
+    without_gap = np.maximum(delivered_tokens(table), 1)
+    lost = (table.planned_tokens - without_gap)[rows]
     return rows[lost > 0], lost[lost > 0]
 
 
@@ -201,13 +206,15 @@ def pooled(table: RecordTable, gaps: Callable[[Events], TokenGaps]) -> Observati
     came = gaps(table)
     failed_rows, lost = lost_gaps(table)
     row_of_lost = np.repeat(failed_rows, lost)
+    row_of_came = table.request_of_event[came.end]
+    lost_at_ns = table.done_ns[row_of_lost]
     inf = np.full(len(row_of_lost), np.inf)
     return Observations(
         ns=np.concatenate([came.ns, inf]),
         lo_ns=np.concatenate([came.min_ns, inf]),
         hi_ns=np.concatenate([came.max_ns, inf]),
-        at_ns=np.concatenate([came.at_ns, table.done_ns[row_of_lost]]),
-        row=np.concatenate([table.request_of_event[came.end], row_of_lost]),
+        at_ns=np.concatenate([came.at_ns, lost_at_ns]),
+        row=np.concatenate([row_of_came, row_of_lost]),
     )
 
 
@@ -225,7 +232,8 @@ def schedule_lag(table: RecordTable) -> Observations:
     """From when a request was scheduled to when it was sent, of those that have a schedule."""
     sent = (table.scheduled_ns >= 0) & (table.outcome != DROPPED)
     rows = np.flatnonzero(sent)
-    ns = (table.sent_ns - table.scheduled_ns)[rows].astype(float)
+    late_ns = table.sent_ns - table.scheduled_ns
+    ns = late_ns[rows].astype(float)
     return Observations(ns, ns, ns, table.sent_ns[rows], rows)
 
 
@@ -236,7 +244,8 @@ def from_send(observe: Callable[[RecordTable], Observations]) -> Callable[..., O
         rows = np.flatnonzero(table.scheduled_ns >= 0)
         scheduled = table.select(table.scheduled_ns >= 0)
         # as if it had no schedule: then a latency begins with the first byte
-        seen = observe(replace(scheduled, scheduled_ns=np.full(len(scheduled), -1)))
+        no_schedule = np.full(len(scheduled), -1)
+        seen = observe(replace(scheduled, scheduled_ns=no_schedule))
         return replace(seen, row=rows[seen.row])
 
     return observe_from_send

@@ -42,7 +42,8 @@ def decimal_places(
 ) -> int:
     """Decimal places to print; negative: round to tens, hundreds, ..."""
     # The first finite value other than 0 sets the scale of the number.
-    scale = next((abs(v) for v in (value, lo, hi) if v and math.isfinite(v)), 1.0)
+    sizes = (abs(v) for v in (value, lo, hi) if v and math.isfinite(v))
+    scale = next(sizes, 1.0)
     size = _power_of_ten(scale)
     half_width = (hi - lo) / 2
     if not math.isfinite(half_width) or half_width <= 0:
@@ -50,7 +51,8 @@ def decimal_places(
     last_digit = _power_of_ten(half_width)
     if half_width / 10**last_digit < SMALL_LEADING_DIGIT:
         last_digit -= 1
-    max_places = min(max(MAX_DIGITS - 1 - size, 0), MAX_INTEGER_DIGITS - 1 - size)
+    max_decimals = max(MAX_DIGITS - 1 - size, 0)
+    max_places = min(max_decimals, MAX_INTEGER_DIGITS - 1 - size)
     largest = half_width
     if math.isfinite(value):
         largest = max(half_width, abs(value))
@@ -90,7 +92,8 @@ class Quantity:
     @classmethod
     def of(cls, latency: Latency, statistic: str = "p95", limit: float = NAN) -> Quantity:
         """A statistic of a latency with its 95% interval; NaN if it does not exist."""
-        return cls(*latency.at(statistic), unit="ms", limit=limit)
+        value, lo, hi = latency.at(statistic)
+        return cls(value, lo, hi, unit="ms", limit=limit)
 
     @property
     def known(self) -> bool:
@@ -99,7 +102,10 @@ class Quantity:
     @property
     def weak(self) -> bool:
         """Whether the interval is one-sided, or wider than half of the value."""
-        return not (self.hi - self.lo <= self.value / 2) and not math.isnan(self.lo)
+        if math.isnan(self.lo):  # there is no interval
+            return False
+        is_narrow = self.hi - self.lo <= self.value / 2  # not without an upper end
+        return not is_narrow
 
     @property
     def digits(self) -> str:
@@ -132,9 +138,10 @@ class Quantity:
         if not math.isfinite(self.lo):  # unknown, or infinite as the number itself
             return ""
         decimals = decimal_places(self.value, self.lo, self.hi)
+        lo = format_rounded(self.lo, decimals)
         if not math.isfinite(self.hi):  # so many requests failed, or too few ended
-            return f"at least {format_rounded(self.lo, decimals)}"
-        return f"{format_rounded(self.lo, decimals)} to {format_rounded(self.hi, decimals)}"
+            return f"at least {lo}"
+        return f"{lo} to {format_rounded(self.hi, decimals)}"
 
     def __str__(self) -> str:
         """`412 ms (398 to 432)`."""

@@ -55,7 +55,8 @@ class RecentLatencies:
         fresh = np.concatenate([np.zeros(0), *self._fresh[key]])
         self._fresh[key].clear()
         seconds.append(fresh[-self._max_values :])
-        ordered_ns = np.sort(np.concatenate(seconds)[-self._max_values :])
+        newest_ns = np.concatenate(seconds)[-self._max_values :]
+        ordered_ns = np.sort(newest_ns)
         return [_shown_ms(ordered_ns, q) for q in LIVE_QUANTILES.values()]
 
 

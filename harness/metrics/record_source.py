@@ -78,7 +78,8 @@ class PackedEvents(NamedTuple):
     @classmethod
     def of(cls, table: RecordTable) -> PackedEvents:
         gaps_ns = np.diff(table.at_ns, prepend=0)
-        gaps_ns[table.offsets[:-1][table.counts > 0]] = 0
+        first_events = table.offsets[:-1][table.counts > 0]
+        gaps_ns[first_events] = 0
         lags_ns = table.at_ns - table.not_before_ns
         inexact = np.flatnonzero(lags_ns)
         return cls(
@@ -126,7 +127,8 @@ class PackedTable:
     @classmethod
     def of(cls, table: RecordTable) -> PackedTable:
         thin = keep_three_events(table)
-        columns = {f.name: pack(getattr(thin, f.name)) for f in fields(thin) if f.name != "whole"}
+        names = [field.name for field in fields(thin) if field.name != "whole"]
+        columns = {name: pack(getattr(thin, name)) for name in names}
         return cls(
             columns=columns,
             requests=len(table),
@@ -168,6 +170,7 @@ def narrowest(values: Ints) -> Packed:
     low = int(values.min(initial=0))
     high = int(values.max(initial=0))
     for kind in (np.int8, np.int16, np.int32):
-        if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max:
+        limits = np.iinfo(kind)
+        if limits.min <= low and high <= limits.max:
             return values.astype(kind)
     return values

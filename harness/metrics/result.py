@@ -19,6 +19,7 @@ from harness.core.load import (
     recorded_load,
     unit_named,
 )
+from harness.core.run_kinds import RunKind, kind_of
 from harness.core.states import WORST_FIRST, Decision, Purpose, Status, Verdict
 from harness.core.typed_json import Item, Spread, from_json, spread
 from harness.errors import RunFolderError
@@ -445,6 +446,11 @@ class Result:
     unheld: str = ""  # of `locust`: numbers of users that were asked for and are no level
     replay_differences: tuple[str, ...] = ()  # where a replay differs from the live search
     compat: Json | None = None  # other tools' definitions on the same requests
+
+    @property
+    def kind(self) -> type[RunKind]:
+        """Raises RunFolderError for one that this version does not know."""
+        return kind_of(self.command)
 
     @property
     def used(self) -> list[Level]:

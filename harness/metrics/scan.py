@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from harness.core.arrays import between
 from harness.metrics.log_histogram import duration_bin
 from harness.metrics.metrics import GAPS
 
@@ -110,7 +111,7 @@ def within_window(at_ns: Ints, start_ns: int, end_ns: int) -> Bools | slice:
     """Which instants lie in [start, end]; a full slice, which copies nothing, if all do."""
     if len(at_ns) and start_ns <= at_ns.min() and at_ns.max() <= end_ns:
         return slice(None)
-    return np.asarray((at_ns >= start_ns) & (at_ns <= end_ns))
+    return between(at_ns, start_ns, end_ns)
 
 
 class ArrivalCounter:

@@ -104,14 +104,16 @@ class Slo:
             )
         if match["metric"] in SPEEDS:
             return cls._parse_speed(text, match)
-        digits = _QUANTILES.fullmatch((match["q"] or "").replace("p99.9", "p999"))
+        quantile = (match["q"] or "").replace("p99.9", "p999")
+        digits = _QUANTILES.fullmatch(quantile)
         if digits is None:
             raise ConfigError(
                 f"--slo is {text!r}: expected METRIC_pQQ=LIMIT with a quantile from p50 to p99, "
                 f"or p999 (p99.9); try '{match['metric']}_p95={match['limit']}'."
             )
+        q = int(digits[1]) / 10 ** len(digits[1])
         limit_ns = duration_ns(match["limit"], f"the limit of --slo {text}")
-        return cls(match["metric"], int(digits[1]) / 10 ** len(digits[1]), limit_ns)
+        return cls(match["metric"], q, limit_ns)
 
     @classmethod
     def _parse_speed(cls, text: str, match: re.Match[str]) -> Slo:
@@ -130,8 +132,9 @@ class Slo:
                 f"the limit of --slo {text} is {match['limit']!r}: expected tokens per second, a "
                 f"number above zero; try '{metric}_p{digits[1]}={example}'."
             )
+        q = 1 - int(digits[1]) / 100  # of the time per token
         tokens_per_s = float(f"{float(limit[1]):.12g}")
-        return cls(metric, 1 - int(digits[1]) / 100, SECOND / tokens_per_s)
+        return cls(metric, q, SECOND / tokens_per_s)
 
 
 def _as_meant(text: str) -> str:
@@ -190,5 +193,6 @@ def good_requests(table: RecordTable, slos: Sequence[Slo]) -> Bools:
     for slo in slos:
         judged_by = SLO_METRICS[slo.metric].judged_by or slo.metric
         seen = SLO_METRICS[judged_by].observe(table)
-        good[seen.row[seen.ns > slo.limit_ns]] = False
+        missed = seen.row[seen.ns > slo.limit_ns]
+        good[missed] = False
     return good

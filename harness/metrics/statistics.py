@@ -37,6 +37,7 @@ CONVERGED: Final = 1e-10  # relative change of a term at which the fraction has 
 T_975: Final = {2: 12.706, 3: 4.303}  # Student's t for an interval of so many repeats
 _NORMAL: Final = NormalDist()
 _log_gamma = np.vectorize(lgamma, otypes=[float])
+_normal_quantile = np.vectorize(_NORMAL.inv_cdf, otypes=[float])
 
 
 def quantile(ordered: Floats, q: float) -> float:
@@ -92,7 +93,8 @@ def percentile_levels(blocks: int, confidence: float = 0.95) -> tuple[float, flo
     sqrt((B - 1) / B), and it is itself estimated, so the tails are Student's: both are widened.
     """
     df = max(blocks - 1, 2)
-    upper = _NORMAL.cdf(t_quantile((1 + confidence) / 2, df) * (1 + 1 / df) ** 0.5)
+    small_spread = (1 + 1 / df) ** 0.5
+    upper = _NORMAL.cdf(t_quantile((1 + confidence) / 2, df) * small_spread)
     return 1 - upper, upper
 
 
@@ -112,14 +114,17 @@ def block_of(at_ns: Ints, start_ns: int, block_ns: int) -> Ints:
 def resample_weights(blocks: int, seed: int, replicates: int = REPLICATES) -> Floats:
     """How often each block is drawn, shape (replicates, blocks); deterministic in the seed."""
     rng = np.random.default_rng([seed, blocks])
-    return rng.multinomial(blocks, np.full(blocks, 1 / blocks), replicates).astype(np.float64)
+    equally_likely = np.full(blocks, 1 / blocks)
+    times_drawn = rng.multinomial(blocks, equally_likely, replicates)
+    return times_drawn.astype(np.float64)
 
 
 def tail_of(values: Floats, q: float) -> NDArray[np.bool_]:
     """Which values along the last axis are above the q-quantile: at least ten, or all."""
     n = values.shape[-1]
     rank = n - tail_size(n, q)
-    return np.asarray(values >= np.partition(values, rank, axis=-1)[..., rank, None])
+    lowest_of_tail = np.partition(values, rank, axis=-1)[..., rank, None]
+    return np.asarray(values >= lowest_of_tail)
 
 
 def tail_size(n: int, q: float) -> int:
@@ -139,11 +144,15 @@ def design_effects(sizes: Floats | Ints, hits: Floats | Ints) -> Floats:
     blocks = sizes.shape[-1]
     if blocks < 2:  # noqa: PLR2004 - no spread without two
         return np.ones(share.shape)
-    squares = ((hits - share[..., None] * sizes) ** 2).sum(axis=-1)
+    # Hits are compared with what the pooled share expects of each block, not with their mean: a
+    # block with more observations has more hits by itself.
+    off = hits - share[..., None] * sizes
+    squares = (off**2).sum(axis=-1)
     binomial_variance = share * (1 - share) / np.maximum(n, 1)
     # where no observation is a hit, or all are, there is no variance to compare with
     with np.errstate(invalid="ignore", divide="ignore"):
-        effect = blocks / (blocks - 1) * squares / n**2 / binomial_variance
+        variance = blocks / (blocks - 1) * squares / n**2
+        effect = variance / binomial_variance
     return np.asarray(np.where(binomial_variance > 0, np.maximum(effect, 1), 1.0))
 
 
@@ -159,8 +168,9 @@ def block_count(lifetimes: Floats | float, each: int = 3) -> Ints:
     Blocks of one lifetime resemble their neighbors if the load changes slowly: with them, intervals
     that should cover 95% covered 60 to 80%.
     """
-    blocks = np.minimum(lifetimes, 2 + np.asarray(lifetimes) / each)
-    return np.asarray(np.clip(blocks, 1, MAX_BLOCKS).astype(np.int64))
+    long_blocks = 2 + np.asarray(lifetimes) / each
+    blocks = np.clip(np.minimum(lifetimes, long_blocks), 1, MAX_BLOCKS)
+    return np.asarray(blocks.astype(np.int64))
 
 
 def binomial_tail(k: Floats, n: Floats, p: float) -> Floats:
@@ -173,10 +183,13 @@ def student_p_value(p: Floats, df: Floats | Ints | int) -> Floats:
 
     1 without a degree of freedom.
     """
-    z = -np.vectorize(_NORMAL.inv_cdf, otypes=[float])(np.clip(p, 1e-300, 1 - 1e-16))
+    # The normal quantile of 0 and of 1 is infinite, which Python refuses.
+    z = -_normal_quantile(np.clip(p, 1e-300, 1 - 1e-16))
     df = np.asarray(df, np.float64)
+    # Half of what lies beyond |z| in both tails of Student's t.
     tail = incomplete_beta(np.maximum(df, 1) / 2, 0.5, df / (df + z**2)) / 2
-    return np.where(df >= 1, np.where(z > 0, tail, 1 - tail), 1.0)
+    corrected = np.where(z > 0, tail, 1 - tail)
+    return np.where(df >= 1, corrected, 1.0)
 
 
 def incomplete_beta(a: Floats, b: Floats | float, x: Floats | float) -> Floats:
@@ -210,8 +223,9 @@ def _beta_fraction(a: Floats, b: Floats, x: Floats) -> Floats:
     d = 1 / (1 - (a + b) * x / (a + 1))
     fraction = d.copy()
     for m in range(1, MAX_TERMS):
-        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
-        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        place = a + 2 * m
+        even = m * (b - m) * x / ((place - 1) * place)
+        odd = -(a + m) * (a + b + m) * x / (place * (place + 1))
         for term in (even, odd):
             d = 1 / (1 + term * d)
             c = 1 + term / c

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from harness.core.arrays import between
 from harness.metrics.latency_figures import BOUND_COLUMNS, BlockedWindow, LatencyFigures
 from harness.metrics.log_histogram import LogHistogram
 from harness.metrics.metrics import lost_gaps
@@ -51,7 +52,9 @@ class GapCounter(LatencyFigures):
         finite_tail = tail_size(self.n, q) - self.n_failed
         share = np.clip((finite_tail - in_higher_bins) / counts, 0, 1)
         hits = self._per_block(share)
-        return design_effect(self.block_sizes, hits[self._per_block(1.0) > 0])
+        sizes = self._per_block(1.0)
+        has_any = sizes > 0
+        return design_effect(sizes[has_any], hits[has_any])
 
     def _per_block(self, share: Floats | float) -> Floats:
         """Gaps per block, each bin weighted by its share, plus all infinite ones."""
@@ -79,16 +82,17 @@ class WindowGapCounter(GapCounter):
         self.end_ns = span.end_ns
         rows, lost = lost_gaps(table)
         failed_ns = table.done_ns[rows]
-        here = (failed_ns >= span.start_ns) & (failed_ns <= span.end_ns)
+        here = between(failed_ns, span.start_ns, span.end_ns)
         block = (failed_ns[here] - span.start_ns) // span.block_ns
-        super().__init__(np.bincount(block, lost[here], span.blocks).astype(np.int64))
+        lost_per_block = np.bincount(block, lost[here], span.blocks)
+        super().__init__(lost_per_block.astype(np.int64))
 
     def add(self, piece: EventChunk) -> None:
         piece = piece.of(self.key)
         here = within_window(piece.end_ns, self.start_ns, self.end_ns)
         if self.mix_row >= 0:
-            mix_rows = piece.chunk.mix_row[piece.chunk.request_of_event[piece.ends]]
-            of_row = mix_rows == self.mix_row
+            request = piece.chunk.request_of_event[piece.ends]
+            of_row = piece.chunk.mix_row[request] == self.mix_row
             here = of_row if isinstance(here, slice) else of_row & here
         for name, (ns, bins) in piece.columns.items():
             # blocks are of the values; a stamp's bounds need only their quantiles
@@ -110,7 +114,8 @@ def pool_gaps(parts: Sequence[GapCounter]) -> GapCounter:
     if len(parts) == 1:
         return parts[0]
     no_blocks = np.zeros(0, np.int64)
-    pooled = GapCounter(np.concatenate([no_blocks, *(part.lost for part in parts)]))
+    lost = [part.lost for part in parts]
+    pooled = GapCounter(np.concatenate([no_blocks, *lost]))
     pooled.sum_ns = sum(part.sum_ns for part in parts)
     pooled.finite = sum(part.finite for part in parts)
     pooled.max_ns = max((part.max_ns for part in parts), default=-1)

@@ -102,12 +102,14 @@ class PositionCounter:
         bins = all_bins[here]
         row = chunk.request_of_event[end]
         position = _positions(chunk, end, row)
-        self.curve.add(gap_ns, bins, np.searchsorted(EDGES, position, "right") - 1)
+        point = np.searchsorted(EDGES, position, "right") - 1
+        self.curve.add(gap_ns, bins, point)
+        requests = len(chunk.offsets) - 1
         means_ns = []
         for number, middle in enumerate(POSITIONS):
             near = np.abs(position - middle) <= REACH * middle
             self.around.add(gap_ns[near], bins[near], np.full(near.sum(), number))
-            means_ns.append(_means(row[near], gap_ns[near], len(chunk.offsets) - 1))
+            means_ns.append(_means(row[near], gap_ns[near], requests))
         self._count_differences(means_ns)
 
     def _count_differences(self, means_ns: list[Floats]) -> None:
@@ -140,7 +142,9 @@ class PositionCounter:
         if n < LEAST_REQUESTS:
             return (int(n), nan, (nan, nan))
         mean_ns = total / n
-        deviation_ns = sqrt(max(squares / n - mean_ns**2, 0.0) * n / (n - 1))
+        # Rounding may leave a variance of nearly nothing below 0.
+        variance = max(squares / n - mean_ns**2, 0.0)
+        deviation_ns = sqrt(variance * n / (n - 1))
         half_ns = t_quantile(0.975, n - 1) * deviation_ns / sqrt(n)
         ci95_ms = ((mean_ns - half_ns) / MS, (mean_ns + half_ns) / MS)
         return (int(n), mean_ns / MS, ci95_ms)
@@ -173,8 +177,8 @@ def _quantiles(histogram: LogHistogram) -> dict[int, tuple[int, float, float]]:
         upto_bin = np.cumsum(counts[own])
         n = int(upto_bin[-1])
         if n >= LEAST_GAPS:
-            values_ns = means_ns[place[own]]
-            p50_ns = float(values_ns[np.searchsorted(upto_bin, 0.5 * n)])
-            p95_ns = float(values_ns[np.searchsorted(upto_bin, 0.95 * n)])
-            figures[int(number)] = (n, p50_ns / MS, p95_ns / MS)
+            values_ms = means_ns[place[own]] / MS
+            p50_ms = float(values_ms[np.searchsorted(upto_bin, 0.5 * n)])
+            p95_ms = float(values_ms[np.searchsorted(upto_bin, 0.95 * n)])
+            figures[int(number)] = (n, p50_ms, p95_ms)
     return figures

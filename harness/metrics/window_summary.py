@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from harness.core.arrays import between
 from harness.metrics.latency_figures import (
     blocked_windows,
     latency_json,
@@ -107,7 +108,7 @@ def _request_rates(table: RecordTable, window: tuple[int, int], slos: Sequence[S
     """Per second: prompt tokens, requests, and requests that met every SLO."""
     start_ns, end_ns = window
     seconds = max(end_ns - start_ns, 1) / SECOND
-    ended = (table.done_ns >= start_ns) & (table.done_ns <= end_ns)
+    ended = between(table.done_ns, start_ns, end_ns)
     succeeded = ended & (table.outcome == OK)
     prompts_per_s = table.prompt_tokens[succeeded] / seconds  # below 0: the server did not count
     prompt_tokens_per_s = None
@@ -126,17 +127,18 @@ def _request_rates(table: RecordTable, window: tuple[int, int], slos: Sequence[S
 
 def _sent_in(table: RecordTable, window: tuple[int, int]) -> Bools:
     start_ns, end_ns = window
-    return np.asarray((table.sent_ns >= start_ns) & (table.sent_ns <= end_ns))
+    return between(table.sent_ns, start_ns, end_ns)
 
 
 def _outcomes(table: RecordTable, window: tuple[int, int]) -> Json:
     """Of the requests sent in the window."""
     sent = _sent_in(table, window)
-    outcome = np.where(table.is_open, OPEN, table.outcome)
-    counts = np.bincount(outcome[sent], minlength=len(OUTCOMES))
+    outcomes = np.where(table.is_open, OPEN, table.outcome)
+    counts = np.bincount(outcomes[sent], minlength=len(OUTCOMES))
+    by_outcome = zip(OUTCOMES, counts, strict=True)
     at_once = came_at_once(table.select(sent))
     return {
-        "outcomes": {str(o): int(n) for o, n in zip(OUTCOMES, counts, strict=True) if n},
+        "outcomes": {str(outcome): int(n) for outcome, n in by_outcome if n},
         "n_failed": int((failed_requests(table) & sent).sum()),
         "came_at_once": round(float(at_once.mean()), 4) if len(at_once) else None,
     }

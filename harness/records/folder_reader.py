@@ -70,8 +70,10 @@ def check_folder(path: Path) -> None:
 
 
 def _has_files_of_run(path: Path) -> bool:
+    if names.record_files(path):
+        return True
     files = (names.RUN, names.levels_file(path), names.SERVER, names.RESULT)
-    return bool(names.record_files(path)) or any((path / name).exists() for name in files)
+    return any((path / name).exists() for name in files)
 
 
 def read_run(path: Path | str, also: Callable[[TablePart], None] | None = None) -> Run:
@@ -124,7 +126,9 @@ def read_requests(
         finishes += map(sys.intern, piece.reasons)  # a few words, repeated for every request
     table = concat_tables(thin_tables)
     order = np.lexsort((table.number, table.worker))
-    return table.ordered(order), [errors[i] for i in order], [finishes[i] for i in order]
+    ordered_errors = [errors[row] for row in order]
+    ordered_finishes = [finishes[row] for row in order]
+    return table.ordered(order), ordered_errors, ordered_finishes
 
 
 def read_pieces(path: Path, damage: Damage) -> Iterator[TablePart]:
@@ -144,7 +148,8 @@ def read_sends(path: Path) -> dict[int, int]:
     begun: dict[int, int] = {}
     for worker, file in names.send_files(path):
         with contextlib.suppress(OSError, ValueError):
-            begun[worker] = max(begun.get(worker, 0), int(file.read_text()))
+            n_sent = int(file.read_text())
+            begun[worker] = max(begun.get(worker, 0), n_sent)
     return begun
 
 
@@ -157,7 +162,8 @@ def read_server(path: Path, damage: Damage, name: str = names.SERVER) -> list[Se
 
 def read_gpu(path: Path, damage: Damage) -> list[GpuSample]:
     """Read the GPUs' samples in time order; fields missing from a line are NaN."""
-    return sorted(_dataclasses(path, names.GPU, GpuSample, damage), key=_at_ns)
+    samples = _dataclasses(path, names.GPU, GpuSample, damage)
+    return sorted(samples, key=_at_ns)
 
 
 _at_ns: Final = attrgetter("at_ns")
@@ -191,18 +197,22 @@ NUMBER_FIELDS: Final = tuple(f.name for f in fields(ServerSample) if f.name not 
 def to_row(sample: ServerSample, known: Bounds) -> dict[str, Any]:
     """Return one line; `known` has the bounds written in earlier lines, and is updated."""
     row: dict[str, Any] = {"at_ns": sample.at_ns} | _reported_numbers(sample)
-    if sample.finished:
-        row["finished"] = {reason: _short(count) for reason, count in sample.finished.items()}
-    if sample.replicas:
-        row["replicas"] = {url: to_row(replica, {}) for url, replica in sample.replicas.items()}
-    if sample.histograms:
-        row["histograms"] = {key: _packed(each) for key, each in sample.histograms.items()}
+    finished = {reason: _short(count) for reason, count in sample.finished.items()}
+    if finished:
+        row["finished"] = finished
+    replicas = {url: to_row(replica, {}) for url, replica in sample.replicas.items()}
+    if replicas:
+        row["replicas"] = replicas
+    histograms = {key: _packed(each) for key, each in sample.histograms.items()}
+    if histograms:
+        row["histograms"] = histograms
     changed: Bounds = {}
     for key, histogram in sample.histograms.items():
         if known.get(key) != histogram.bounds:
             changed[key] = histogram.bounds
     if changed:
-        row["bounds"] = {key: bounds[:-1] for key, bounds in changed.items()}  # JSON has no +inf
+        # The last bound is +inf, which JSON has no number for.
+        row["bounds"] = {key: bounds[:-1] for key, bounds in changed.items()}
         known |= changed
     return row
 
@@ -224,13 +234,21 @@ def from_row(row: dict[str, Any], known: Bounds) -> ServerSample:
     """Return the sample of a line. Raises KeyError, TypeError, ValueError for an invalid one."""
     for key, bounds in _object(row, "bounds"):
         known[key] = (*map(float, bounds), math.inf)
-    packed = _object(row, "histograms")
-    histograms = {key: _unpacked(each, known[key]) for key, each in packed if key in known}
-    fields: dict[str, Any] = {name: number(row[name]) for name in NUMBER_FIELDS if name in row}
-    fields["finished"] = {str(k): number(count) for k, count in _object(row, "finished")}
-    fields["replicas"] = {str(k): from_row(replica, {}) for k, replica in _object(row, "replicas")}
-    fields |= summed_fields(histograms)
-    return ServerSample(int(row["at_ns"]), **fields, histograms=histograms)
+    histograms = {}
+    for key, packed in _object(row, "histograms"):
+        if key in known:
+            histograms[key] = _unpacked(packed, known[key])
+    numbers = {name: number(row[name]) for name in NUMBER_FIELDS if name in row}
+    numbers |= summed_fields(histograms)
+    finished = {str(reason): number(count) for reason, count in _object(row, "finished")}
+    replicas = {str(url): from_row(own_row, {}) for url, own_row in _object(row, "replicas")}
+    return ServerSample(
+        int(row["at_ns"]),
+        **numbers,
+        finished=finished,
+        replicas=replicas,
+        histograms=histograms,
+    )
 
 
 def _object(row: dict[str, Any], name: str) -> Iterable[tuple[Any, Any]]:
@@ -252,7 +270,7 @@ def from_rows(rows: Iterable[dict[str, Any]]) -> tuple[list[ServerSample], int]:
 
 
 def _packed(histogram: Histogram) -> list[Any]:
-    counts = [b - a for a, b in pairwise((0.0, *histogram.counts))]
+    counts = [upto - before for before, upto in pairwise((0.0, *histogram.counts))]
     while counts and not counts[-1]:
         counts.pop()
     return [histogram.sum, [_short(count) for count in counts]]

@@ -177,7 +177,8 @@ def merge_kept(path: Path, others: Iterable[Path]) -> None:
                 f"{names.records(0, run or 'RUN')}; try {names.WORKER_FOLDER} of a worker's host."
             )
         for file in kept:
-            with file.open("rb") as source, RunFolder(path).replacing(file.name) as copy:
+            copying = RunFolder(path).replacing(file.name)
+            with file.open("rb") as source, copying as copy:
                 shutil.copyfileobj(source, copy)
 
 
@@ -210,7 +211,8 @@ class RecordWriter:
         for record in records:
             if record.outcome is Outcome.open:
                 if record.key not in self._ended:
-                    self._parts.setdefault(record.key, {})[record.done_ns] = encode(record)
+                    parts = self._parts.setdefault(record.key, {})
+                    parts[record.done_ns] = encode(record)
             elif self._ended.add(record.key):
                 self._parts.pop(record.key, None)
                 ended.append(record)
@@ -226,7 +228,8 @@ class RecordWriter:
 
     def _write(self, records: Sequence[RequestRecord]) -> None:
         if records:
-            self._file.append(b"".join(map(self._clean, records)))
+            frames = map(self._clean, records)
+            self._file.append(b"".join(frames))
 
     def _clean(self, record: RequestRecord) -> bytes:
         if record.error:  # it may quote a URL or a header

@@ -41,20 +41,28 @@ class Histogram:
 
 def sum_histograms(histograms: Sequence[Histogram]) -> Histogram:
     """Several engines as one, on the bounds that all of them have. One histogram at least."""
-    first = histograms[0]
-    if all(each.bounds == first.bounds for each in histograms):
-        bounds = first.bounds
-    else:
-        common = set(first.bounds).intersection(*(each.bounds for each in histograms[1:]))
-        bounds = tuple(sorted(common | {inf}))
-    counts = tuple(fsum(each.at_most(bound) for each in histograms) for bound in bounds)
-    return Histogram(bounds, counts, fsum(each.sum for each in histograms))
+    bounds = _common_bounds([histogram.bounds for histogram in histograms])
+    counts = [fsum(histogram.at_most(bound) for histogram in histograms) for bound in bounds]
+    total = fsum(histogram.sum for histogram in histograms)
+    return Histogram(bounds, tuple(counts), total)
+
+
+def _common_bounds(of_each: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
+    first, *others = of_each
+    # Most often all engines have the same ones: then nothing is sorted.
+    if all(bounds == first for bounds in others):
+        return first
+    common = set(first).intersection(*others)
+    return tuple(sorted(common | {inf}))
 
 
 def histogram_delta(first: Histogram, last: Histogram) -> Histogram | None:
     """The observations between two readings; None after a restart or a change of buckets."""
-    counts = tuple(b - a for a, b in zip(first.counts, last.counts, strict=False))
-    if first.bounds != last.bounds or any(count < 0 for count in counts):
+    if first.bounds != last.bounds:
+        return None
+    pairs = zip(first.counts, last.counts, strict=False)
+    counts = tuple(later - earlier for earlier, later in pairs)
+    if any(count < 0 for count in counts):
         return None
     return Histogram(last.bounds, counts, last.sum - first.sum)
 
@@ -68,8 +76,10 @@ def quantile_bounds(histogram: Histogram, q: float) -> tuple[float, float] | Non
     n = histogram.count
     if n < 1:
         return None
-    place = bisect_right(histogram.counts, ceil(q * (n - 1)))  # as `statistics.rank_of`
-    return (histogram.bounds[place - 1] if place else 0.0), histogram.bounds[place]
+    rank = ceil(q * (n - 1))  # as `statistics.rank_of`
+    place = bisect_right(histogram.counts, rank)
+    lower = histogram.bounds[place - 1] if place else 0.0
+    return lower, histogram.bounds[place]
 
 
 def bucket_ladder(min_us: int, max_us: int) -> tuple[float, ...]:
@@ -77,6 +87,8 @@ def bucket_ladder(min_us: int, max_us: int) -> tuple[float, ...]:
 
     They are whole microseconds, so that a bound is the same number wherever it is written.
     """
-    decades = (10**k for k in range(10))
-    every = sorted(decade * step // 100 for decade in decades for step in DECADE_STEPS)
-    return (*(us / 1_000_000 for us in dict.fromkeys(every) if min_us <= us <= max_us), inf)
+    every_us = set()
+    for power in range(10):
+        every_us |= {10**power * step // 100 for step in DECADE_STEPS}
+    seconds = [us / 1_000_000 for us in sorted(every_us) if min_us <= us <= max_us]
+    return (*seconds, inf)

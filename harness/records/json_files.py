@@ -17,12 +17,15 @@ ENDS: Final = ("_lo", "_hi")
 
 def dumps(value: Any, *, indent: bool = False) -> bytes:
     """Return `to_json(value)` as UTF-8 JSON; keys keep their order."""
-    return orjson.dumps(to_json(value), option=orjson.OPT_INDENT_2 if indent else 0)
+    option = orjson.OPT_INDENT_2 if indent else 0
+    return orjson.dumps(to_json(value), option=option)
 
 
 def number(value: Any) -> float:
     """Convert a number of our JSON to a float: null is NaN, "inf" is infinity."""
-    return math.nan if value is None else float(value)
+    if value is None:
+        return math.nan
+    return float(value)
 
 
 def flat(value: Mapping[str, Any], before: str = "") -> dict[str, Any]:

@@ -18,7 +18,8 @@ def check_new(folder: Path, option: str = "--out") -> None:
             f"expected a name on one line; try {option} result."
         )
     try:
-        free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+        is_empty = folder.is_dir() and not any(folder.iterdir())
+        free = is_empty or not folder.exists()
     except OSError as error:
         raise RunFolderError(
             f"the output folder {folder} cannot be used ({error.strerror}): expected a place where "

@@ -28,7 +28,8 @@ def pack_in_python(
     np.subtract(times[1:], times[:-1], out=gaps[1:])
     lags = ZEROS
     if at != low:
-        lags = _pack((times - np.frombuffer(low, np.int64)).tobytes())
+        lags_ns = times - np.frombuffer(low, np.int64)
+        lags = _pack(lags_ns.tobytes())
     return _pack(gaps.tobytes()), lags, _pack(bytes(tokens))
 
 
@@ -38,20 +39,27 @@ def unpack_in_python(
     """Return the bytes of the three arrays, n int64 values each. Raises ValueError, KeyError."""
     times = np.cumsum(unpack_values(at, n), dtype=np.int64)
     times += sent_ns
-    low = times if lags == ZEROS else times - unpack_values(lags, n)
+    low = times
+    if lags != ZEROS:
+        low = times - unpack_values(lags, n)
     counts = unpack_values(tokens, n).astype(np.int64)
     return times.tobytes(), low.tobytes(), counts.tobytes()
 
 
 def _pack(raw: bytes) -> bytes:
-    if raw == raw[:8] * (len(raw) // 8):
-        return b"c" + raw[:8]
+    first = raw[:8]
+    n = len(raw) // 8
+    if raw == first * n:
+        return b"c" + first
     numbers = np.frombuffer(raw, np.int64)
     # -128 fits into 8 bits, as 127 does
-    magnitude = max(int(numbers.max()), -int(numbers.min()) - 1)
+    largest = int(numbers.max())
+    smallest = int(numbers.min())
+    magnitude = max(largest, -smallest - 1)
     bits = magnitude.bit_length() + 1  # and a sign
-    width = next(w for w in (1, 2, 4, 8) if bits <= 8 * w)
-    return b"%d" % width + numbers.astype(f"<i{width}").tobytes()
+    width = next(width for width in (1, 2, 4, 8) if bits <= 8 * width)
+    packed = numbers.astype(f"<i{width}")
+    return b"%d" % width + packed.tobytes()
 
 
 def unpack_values(packed: bytes, n: int) -> NDArray[np.signedinteger[Any]]:
@@ -59,12 +67,13 @@ def unpack_values(packed: bytes, n: int) -> NDArray[np.signedinteger[Any]]:
     if n == 0:
         return np.zeros(0, np.int64)
     kind = packed[:1]
-    is_constant = kind == b"c"
-    numbers = np.frombuffer(packed, "<i8" if is_constant else _TYPES[kind], offset=1)
-    n_stored = 1 if is_constant else n
-    if len(numbers) != n_stored:
-        raise ValueError(n)
-    if is_constant:
+    if kind == b"c":
+        constant = np.frombuffer(packed, "<i8", offset=1)
+        if len(constant) != 1:
+            raise ValueError(n)
         # Not repeated in memory: all n elements of the view are the same eight bytes.
-        return np.broadcast_to(numbers, n)
+        return np.broadcast_to(constant, n)
+    numbers = np.frombuffer(packed, _TYPES[kind], offset=1)
+    if len(numbers) != n:
+        raise ValueError(n)
     return numbers

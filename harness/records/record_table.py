@@ -7,9 +7,9 @@ Token times are flat with offsets (Arrow's list layout): the events of request i
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -35,6 +35,7 @@ NUMBER_COLUMNS: Final = (
     "session", "turn", "think_ns", "new_tokens", "mix_row",
     "planned_prompt",
 )  # fmt: skip
+PER_REQUEST: Final = (*NUMBER_COLUMNS, "outcome")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,17 +87,28 @@ class RecordTable:
         if len(self.at_ns) <= CHUNK_EVENTS:
             yield self
             return
-        cuts = np.searchsorted(self.offsets, np.arange(CHUNK_EVENTS, len(self.at_ns), CHUNK_EVENTS))
-        for first, last in pairwise([0, *np.unique(np.append(cuts, len(self))).tolist()]):
+        events = np.arange(CHUNK_EVENTS, len(self.at_ns), CHUNK_EVENTS)
+        cuts = np.searchsorted(self.offsets, events)
+        ends = np.unique(np.append(cuts, len(self)))
+        for first, last in pairwise([0, *ends.tolist()]):
             yield self._rows(first, last)
 
     def _rows(self, first: int, last: int) -> RecordTable:
         """The requests from `first` up to `last`; nothing is copied."""
-        begin, end = self.offsets[first], self.offsets[last]
-        columns = {name: getattr(self, name)[first:last] for name in (*NUMBER_COLUMNS, "outcome")}
-        events = {name: getattr(self, name)[begin:end] for name in ARRAYS}
-        offsets = self.offsets[first : last + 1] - begin
-        return RecordTable(**columns, **events, offsets=offsets, whole=self.whole)
+        begin = self.offsets[first]
+        end = self.offsets[last]
+        return RecordTable(
+            **self._columns(slice(first, last)),
+            **self._events(slice(begin, end)),
+            offsets=self.offsets[first : last + 1] - begin,
+            whole=self.whole,
+        )
+
+    def _columns(self, rows: Bools | Ints | slice) -> dict[str, Ints]:
+        return {name: getattr(self, name)[rows] for name in PER_REQUEST}
+
+    def _events(self, events: Bools | Ints | slice) -> dict[str, Ints]:
+        return {name: getattr(self, name)[events] for name in ARRAYS}
 
     def __len__(self) -> int:
         return len(self.sent_ns)
@@ -111,6 +123,10 @@ class RecordTable:
         """From when a request's latencies count: its schedule; in a closed loop, its sending."""
         return np.where(self.scheduled_ns >= 0, self.scheduled_ns, self.sent_ns)
 
+    def sent_within(self, start_ns: int, end_ns: int) -> Bools:
+        """Which requests were sent in [start, end]."""
+        return np.asarray((self.sent_ns >= start_ns) & (self.sent_ns <= end_ns))
+
     @property
     def counts(self) -> Ints:
         """Token-bearing events of each request."""
@@ -124,44 +140,36 @@ class RecordTable:
     @classmethod
     def from_records(cls, records: Sequence[RequestRecord]) -> RecordTable:
         """Columns of whole records, in the order given."""
-        lengths = np.fromiter((len(r.at_ns) for r in records), np.int64, len(records))
-        columns = {
-            name: np.fromiter((getattr(r, name) for r in records), np.int64, len(records))
-            for name in NUMBER_COLUMNS
-        }
-        flat = {
-            name: np.frombuffer(b"".join(bytes(getattr(r, name)) for r in records), np.int64)
-            for name in ARRAYS
-        }
-        return cls(
-            **columns,
-            outcome=np.fromiter((OUTCOME_CODE[r.outcome] for r in records), np.int64, len(records)),
-            offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]),
-            **flat,
-            whole=True,
-        )
+        n = len(records)
+        columns = {}
+        for name in NUMBER_COLUMNS:
+            columns[name] = np.fromiter((getattr(r, name) for r in records), np.int64, n)
+        events = {}
+        for name in ARRAYS:
+            joined = b"".join(bytes(getattr(record, name)) for record in records)
+            events[name] = np.frombuffer(joined, np.int64)
+        outcome = np.fromiter((OUTCOME_CODE[r.outcome] for r in records), np.int64, n)
+        n_events = np.fromiter((len(record.at_ns) for record in records), np.int64, n)
+        return cls(**columns, **events, outcome=outcome, offsets=offsets_of(n_events), whole=True)
 
     def ordered(self, order: Ints) -> RecordTable:
         """The same requests in another order: row i is the old row `order[i]`."""
-        lengths = self.counts[order]
-        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-        flat = np.repeat(self.offsets[:-1][order] - offsets[:-1], lengths) + np.arange(offsets[-1])
-        columns = {name: getattr(self, name)[order] for name in (*NUMBER_COLUMNS, "outcome")}
-        events = {name: getattr(self, name)[flat] for name in ARRAYS}
-        return RecordTable(**columns, **events, offsets=offsets, whole=self.whole)
+        n_events = self.counts[order]
+        offsets = offsets_of(n_events)
+        # All events of a request move by as much as its first one.
+        old_begins = self.offsets[:-1][order]
+        moved_by = np.repeat(old_begins - offsets[:-1], n_events)
+        old_index = np.arange(offsets[-1]) + moved_by
+        return RecordTable(
+            **self._columns(order), **self._events(old_index), offsets=offsets, whole=self.whole
+        )
 
     def select(self, rows: Bools) -> RecordTable:
         keep = np.repeat(rows, self.counts)
-        lengths = self.counts[rows]
-        columns = {
-            name: cast("Ints", getattr(self, name)[rows]) for name in (*NUMBER_COLUMNS, "outcome")
-        }
         return RecordTable(
-            **columns,
-            offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]),
-            at_ns=self.at_ns[keep],
-            not_before_ns=self.not_before_ns[keep],
-            tokens=self.tokens[keep],
+            **self._columns(rows),
+            **self._events(keep),
+            offsets=offsets_of(self.counts[rows]),
             whole=self.whole,
         )
 
@@ -173,32 +181,34 @@ class RecordTable:
         table = self.select(self.sent_ns <= horizon_ns)
         is_open = (table.done_ns > horizon_ns) | (table.outcome == OPEN)
         keep = table.at_ns <= horizon_ns
-        running = np.concatenate([np.zeros(1, np.int64), np.cumsum(keep)])
+        n_kept_before = offsets_of(keep)
         return replace(
             table,
             outcome=np.where(is_open, OPEN, table.outcome),
             done_ns=np.where(is_open, horizon_ns, table.done_ns),
-            offsets=running[table.offsets],
+            offsets=n_kept_before[table.offsets],
             at_ns=table.at_ns[keep],
             not_before_ns=table.not_before_ns[keep],
             tokens=table.tokens[keep],
         )
 
 
+def offsets_of(n_events: Ints | Bools) -> Ints:
+    """Where the events of each request begin among all, and where the last ones end: n + 1."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(n_events)])
+
+
 def concat_tables(tables: Sequence[RecordTable]) -> RecordTable:
     if not tables:
         return RecordTable.from_records([])
-    joined = {
-        f.name: np.concatenate([getattr(t, f.name) for t in tables])
-        for f in fields(RecordTable)
-        if f.name not in ("offsets", "whole")
-    }
-    starts = np.cumsum([0, *(len(t.at_ns) for t in tables)])
-    offsets = [t.offsets[:-1] + s for t, s in zip(tables, starts[:-1], strict=True)]
+    joined = {}
+    for name in (*PER_REQUEST, *ARRAYS):
+        joined[name] = np.concatenate([getattr(table, name) for table in tables])
+    n_events = np.concatenate([table.counts for table in tables])
     return RecordTable(
         **joined,
-        offsets=np.concatenate([*offsets, starts[-1:]]),
-        whole=all(t.whole for t in tables),
+        offsets=offsets_of(n_events),
+        whole=all(table.whole for table in tables),
     )
 
 
@@ -213,11 +223,12 @@ def keep_three_events(table: RecordTable) -> RecordTable:
     # The answer's first event is a third one if it is neither the first nor the last.
     has_middle = (answer_index > 0) & (answer_index < n_events - 1)
     n_kept = np.minimum(n_events, 2) + has_middle
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(n_kept)])
+    offsets = offsets_of(n_kept)
     kept = _three_events(table, offsets, has_middle)
     # One running sum over the tokens of all requests: its difference between two kept events is
     # what arrived since the earlier one. A request's first event has only its own tokens.
-    tokens = np.diff(np.cumsum(table.tokens)[kept], prepend=0)
+    arrived = np.cumsum(table.tokens)
+    tokens = np.diff(arrived[kept], prepend=0)
     firsts = offsets[:-1][n_events > 0]
     tokens[firsts] = table.tokens[kept[firsts]]
     # A table may have been cut before the answer's first event (`until`): the index stays as far

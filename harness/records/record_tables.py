@@ -21,7 +21,7 @@ from harness.records.codec import (
     read_frames,
 )
 from harness.records.python_arrays import unpack_values
-from harness.records.record_table import OUTCOME_CODE, RecordTable
+from harness.records.record_table import OUTCOME_CODE, RecordTable, offsets_of
 
 if TYPE_CHECKING:
     from harness.core.arrays import Ints
@@ -105,7 +105,7 @@ class TableBuilder:
         rows = self.rows
         columns = self._number_columns()
         lengths = np.fromiter((row.n for row in rows), np.int64, len(rows))
-        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        offsets = offsets_of(lengths)
         at_ns = self._event_times(columns["sent_ns"], lengths, offsets)
         codes = (OUTCOME_CODE[row.outcome] for row in rows)
         table = RecordTable(
@@ -117,7 +117,9 @@ class TableBuilder:
             tokens=self._flat(2, offsets),
             whole=True,
         )
-        return TablePart(table, [row.error for row in rows], [row.finish_reason for row in rows])
+        errors = [row.error for row in rows]
+        finishes = [row.finish_reason for row in rows]
+        return TablePart(table, errors, finishes)
 
     def _number_columns(self) -> dict[str, Ints]:
         names = (*NUMBER_FIELDS, *OPTIONAL_NUMBERS)
@@ -131,7 +133,8 @@ class TableBuilder:
         # sum per request, one runs over the gaps of all; the value that it had reached before a
         # request's first gap is then subtracted from all events of that request.
         at_ns = np.cumsum(self._flat(0, offsets))
-        before_ns = np.concatenate([np.zeros(1, np.int64), at_ns])[offsets[:-1]]
+        reached_ns = np.concatenate([np.zeros(1, np.int64), at_ns])
+        before_ns = reached_ns[offsets[:-1]]
         at_ns += np.repeat(sent_ns - before_ns, lengths)
         return at_ns
 

@@ -57,7 +57,8 @@ def _walk(value: Any, known: list[str]) -> Any:
     if isinstance(value, str):
         return redact_text(value, known)
     if isinstance(value, Mapping):
-        return {str(key): _walk_named(str(key), part, known) for key, part in value.items()}
+        named = {str(key): part for key, part in value.items()}
+        return {name: _walk_named(name, part, known) for name, part in named.items()}
     if isinstance(value, list | tuple):
         return _sequence(value, known)
     return value

@@ -173,7 +173,8 @@ class SeenNumbers:
         for worker in sorted({*self._above, *begun}):
             below = self._below.get(worker, 0)
             above = self._above.get(worker, set())
-            end = max(below, begun.get(worker, 0), max(above, default=-1) + 1)
+            seen_end = max(above, default=-1) + 1
+            end = max(below, begun.get(worker, 0), seen_end)
             n_missing = end - below - len(above)
             if n_missing:
                 missing[worker] = n_missing

@@ -72,7 +72,7 @@ class Answer:
 def build_answer(facts: ReportData) -> Answer:
     answer = STATUSES[facts.status](facts)
     sentences = left_out_sentences(facts)
-    if facts.result.command != "drill":  # a drill's gates are in its own sentences
+    if not facts.kind.has_phases:  # whose gates are in sentences of their own
         sentences += [gate.sentence for gate in facts.result.gates]
     sentences += facts.asked_later
     sentences += _beside_the_knee(facts)
@@ -96,7 +96,7 @@ def build_answer(facts: ReportData) -> Answer:
 
 def _beside_the_knee(facts: ReportData) -> list[str]:
     """The sweet spot of a search, whose headline is the knee; a sweep has it in `findings`."""
-    if facts.result.command != "knee" or facts.status == Status.invalid:
+    if not facts.kind.searches or facts.status == Status.invalid:
         return []
     return list(filter(None, [sweet_spot_sentence(facts)]))
 
@@ -241,15 +241,15 @@ def _target_failed(facts: ReportData) -> Answer:
 
 def _invalid(facts: ReportData) -> Answer:
     headline = "Result invalid: do not use these figures."
-    why = [as_sentence(facts.result.invalid_reason)] if facts.result.invalid_reason else []
-    return Answer("invalid", "bad", headline, why)
+    why = facts.result.invalid_reason
+    return Answer("invalid", "bad", headline, [as_sentence(why)] if why else [])
 
 
 def left_out_sentences(facts: ReportData) -> list[str]:
     """Which levels the answer does without, and why; [] if it needs none or has none."""
     left_out = facts.left_out
     # a drill names its phases, and says so first
-    if not left_out or facts.status == Status.invalid or facts.result.command == "drill":
+    if not left_out or facts.status == Status.invalid or facts.kind.has_phases:
         return []
     where = facts.result.loads_text(*left_out)
     why = left_out[0].reason.rstrip(".")
@@ -286,7 +286,7 @@ HELD_BADGES: Final = {
 
 def _held(facts: ReportData) -> Answer:
     """Given levels: each SLO with its verdict, then the figures."""
-    if facts.result.command == "drill" and facts.result.gates:
+    if facts.kind.has_phases and facts.result.gates:
         return _drilled(facts)
     badge, tone = HELD_BADGES.get(facts.status, ("inconclusive", "unsure"))
     verdicts = _verdict_sentences(facts.result)
@@ -501,7 +501,7 @@ def replica_sentences(facts: ReportData) -> list[str]:
     if uneven:
         level = uneven[-1]
         sentences.append(f"At {facts.unit.text(level.load)}, {level.skew}.")
-    if facts.result.command == "drill":  # a replica that was killed answers nobody
+    if facts.kind.servers_may_die:  # a replica that was killed answers nobody
         return sentences + survivor_sentences(facts)
     audits = [level.audit for level in facts.used if level.audit]
     if audits and _lacks_metrics(audits[-1]):
@@ -541,10 +541,12 @@ def at_once_sentences(facts: ReportData) -> list[str]:
 def silent_sentences(facts: ReportData) -> list[str]:
     """When the server gave its last good answer, if all that ended later failed."""
     table = facts.run.table
-    if not len(table) or facts.result.command == "drill":
+    if not len(table) or facts.kind.servers_may_die:
         return []
     is_good = table.outcome == OK
-    last_good_ns = int(table.done_ns[is_good].max()) if is_good.any() else 0
+    last_good_ns = 0
+    if is_good.any():
+        last_good_ns = int(table.done_ns[is_good].max())
     failed_later = failed_requests(table) & (table.done_ns > last_good_ns)
     n_failed = int(failed_later.sum())
     if n_failed < MIN_SILENT:
@@ -576,11 +578,8 @@ def survivor_sentences(facts: ReportData) -> list[str]:
 def triage_sentences(facts: ReportData) -> list[str]:
     """A sentence about the lowest level (above the knee, if found) that breaks a limit."""
     limits_ns = p95_limits_ns(facts.slos)
-    limited = [
-        symptom
-        for symptom, limit_ns in zip(SYMPTOMS, limits_ns, strict=True)
-        if not isnan(limit_ns)
-    ]
+    with_limits = zip(SYMPTOMS, limits_ns, strict=True)
+    limited = [symptom for symptom, limit_ns in with_limits if not isnan(limit_ns)]
     knee = facts.knee.estimate or 0
     for levels in facts.by_users:
         longest = max(levels, key=lambda level: level.seconds)

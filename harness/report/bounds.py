@@ -23,7 +23,7 @@ MAX_CACHED: Final = 0.05  # of the prompts: with more, requests share blocks
 
 def bounds_of(facts: ReportData) -> dict[str, float]:
     """Concurrent requests that there is room for, the fewest first; {} if prefixes are shared."""
-    table, server, target = facts.run.table, facts.server, facts.result.target
+    table = facts.run.table
     done = (table.outcome == OK) & (table.prompt_tokens > 0)
     prompts = int(table.prompt_tokens[done].sum())
     cached = int(table.cached_tokens[done].clip(min=0).sum())
@@ -35,20 +35,40 @@ def bounds_of(facts: ReportData) -> dict[str, float]:
     ):
         return {}
     # Requests are spread over their lives: a mean one holds its prompt and half of its answer.
-    held = (prompts + int(table.output_tokens[done].sum()) / 2) / int(done.sum())
-    tokens, block = float(server.get("kv_tokens") or nan), int(server.get("block_size") or 16)
+    answers = int(table.output_tokens[done].sum())
+    held = (prompts + answers / 2) / int(done.sum())
+    tokens = float(facts.server.get("kv_tokens") or nan)
+    block = int(facts.server.get("block_size") or 16)
+    held_in_blocks = -(-held // block) * block  # rounded up
     kv = f"KV cache ({tokens:,.0f} tokens / {held:,.0f} of a request at mid-life)"
-    found = {kv: tokens / (-(-held // block) * block), "slots": target.max_num_seqs.slots}
-    model, gpu = MODELS.get(str(target.flags.get("model"))), GPUS.get(target.gpu)
-    if model and gpu:
-        free = gpu.bandwidth_bytes_s * facts.limit_ms("itl") * MS / SECOND - model.weight_bytes
-        found["memory bandwidth within the ITL"] = max(free, 0) / (model.kv_bytes_per_token * held)
-    return dict(sorted(((k, v) for k, v in found.items() if not isnan(v)), key=lambda kv: kv[1]))
+    found = {
+        kv: tokens / held_in_blocks,
+        "slots": facts.result.target.max_num_seqs.slots,
+        "memory bandwidth within the ITL": _readable_in_time(facts, held),
+    }
+    known = [(name, requests) for name, requests in found.items() if not isnan(requests)]
+    return dict(sorted(known, key=lambda bound: bound[1]))
+
+
+def _readable_in_time(facts: ReportData, held: float) -> float:
+    """Requests of `held` tokens whose KV cache can be read within the ITL; NaN: not known.
+
+    A step reads all weights once, and what every running request holds.
+    """
+    target = facts.result.target
+    model = MODELS.get(str(target.flags.get("model")))
+    gpu = GPUS.get(target.gpu)
+    if model is None or gpu is None:
+        return nan
+    readable_bytes = gpu.bandwidth_bytes_s * facts.limit_ms("itl") * MS / SECOND
+    free_bytes = readable_bytes - model.weight_bytes
+    return max(free_bytes, 0) / (model.kv_bytes_per_token * held)
 
 
 def is_bound(facts: ReportData, found: dict[str, float]) -> bool:
     """Whether the knee's interval comes near the lowest bound."""
-    return (facts.knee.ci95[1] or facts.knee.estimate or 0) >= NEAR * min(found.values())
+    upper_end = facts.knee.ci95[1] or facts.knee.estimate or 0
+    return upper_end >= NEAR * min(found.values())
 
 
 def bounds_sentence(facts: ReportData) -> str:
@@ -56,9 +76,12 @@ def bounds_sentence(facts: ReportData) -> str:
     if not (found := bounds_of(facts)):
         return ""
     said = "; ".join(f"{name} {requests:,.0f}" for name, requests in found.items())
-    end = f"bound by the {next(iter(found)).partition(' (')[0]}" * is_bound(facts, found)
+    where = "below all of them"
+    if is_bound(facts, found):
+        lowest = next(iter(found))
+        where = f"bound by the {lowest.partition(' (')[0]}"
     what = "The knee was" if facts.status == Status.found else "The best estimate of the knee is"
-    knee = f"{what} {facts.knee.estimate:,}: {end or 'below all of them'}."
+    knee = f"{what} {facts.knee.estimate:,}: {where}."
     return f"Bounds, in concurrent requests: {said}. {knee}"
 
 
@@ -74,13 +97,22 @@ def bounds_chart(facts: ReportData) -> str:
         axes.set_xlim(max(least, 1) / 2, 2 * most)
         log_ticks(axes.xaxis)
         if most > TICKS_RATIO * least:
-            axes.set_xticks([10.0**n for n in range(9) if least / 2 < 10**n < 2 * most])
-        colors = [RED if is_bound(facts, found) else BLUE, *[BLUE] * (len(found) - 1), INK]
-        axes.hlines(range(len(rows)), max(least, 1) / 2, [*rows.values()], colors=colors, alpha=0.4)
-        axes.scatter([*rows.values()], range(len(rows)), c=colors, zorder=3)
-        axes.plot([float(x or estimate) for x in facts.knee.ci95], [len(found)] * 2, color=INK)
-        short = [name.partition(" (")[0].partition(" within")[0] for name in rows]
-        labels = [f"{name}: {value:,.0f}" for name, value in zip(short, rows.values(), strict=True)]
-        axes.set_yticks(range(len(rows)), labels)
+            powers = [10.0**n for n in range(9)]
+            axes.set_xticks([power for power in powers if least / 2 < power < 2 * most])
+        color_of_lowest = RED if is_bound(facts, found) else BLUE
+        colors = [color_of_lowest, *[BLUE] * (len(found) - 1), INK]
+        places = range(len(rows))
+        requests = [*rows.values()]
+        axes.hlines(places, max(least, 1) / 2, requests, colors=colors, alpha=0.4)
+        axes.scatter(requests, places, c=colors, zorder=3)
+        interval = [float(end or estimate) for end in facts.knee.ci95]
+        axes.plot(interval, [len(found)] * 2, color=INK)
+        labels = [f"{_short(name)}: {bound:,.0f}" for name, bound in rows.items()]
+        axes.set_yticks(places, labels)
         axes.margins(y=0.2)
         return to_svg(figure, "bounds", bounds_sentence(facts))
+
+
+def _short(name: str) -> str:
+    """Without how it is computed: `KV cache`, `memory bandwidth`."""
+    return name.partition(" (")[0].partition(" within")[0]

@@ -181,12 +181,15 @@ def summary_rows(c: Comparison) -> list[dict[str, str]]:
         shown = [d for d in c.differences if d.users == top and d.metric in DEFAULT_METRICS]
     shown.sort(key=lambda d: (d.metric != KNEE, not d.beyond))
     knees = [d for d in c.differences if d.metric == KNEE and d not in shown]
-    return [difference_row(d) for d in [*knees, *shown][:MAX_SUMMARY_ROWS]]
+    summarized = [*knees, *shown][:MAX_SUMMARY_ROWS]
+    return [difference_row(d) for d in summarized]
 
 
 def comparison_text(c: Comparison) -> str:
-    sentences = map(one_line, (warning(c), headline(c), summary(c)))
-    return "\n".join([*sentences, *aligned(summary_rows(c), one_line), ""]).lstrip()
+    sentences = (warning(c), headline(c), summary(c))
+    lines = [one_line(sentence) for sentence in sentences]
+    lines += [*aligned(summary_rows(c), one_line), ""]
+    return "\n".join(lines).lstrip()
 
 
 def markdown(c: Comparison) -> str:
@@ -210,7 +213,7 @@ def setting_row(setting: Setting) -> dict[str, str]:
         value, low, high = setting.figures.get(metric, NO_FIGURE)
         row[name] = Quantity(value, low, high).cell
         if metric == KNEE and metric in setting.figures:
-            unit = setting.unit
+            unit = unit_named(setting.unit)
             ends = f"{knee_text(low, unit)} to {knee_text(high, unit)}"
             row[name] = f"{knee_text(value, unit)} ({ends}), {unit.short_many}"
     row["Start, s"] = ", ".join(f"{seconds:.1f}" for seconds in setting.starts_s)
@@ -267,9 +270,8 @@ def settings_report(
 ) -> tuple[str, str]:
     """The text, which is Markdown too and begins with the headline; the page."""
     measured = [setting.name for setting in settings if setting.figures]
-    failures = [
-        f"{setting.name}: {one_line(setting.failure)}" for setting in settings if setting.failure
-    ]
+    failed = [setting for setting in settings if setting.failure]
+    failures = [f"{setting.name}: {one_line(setting.failure)}" for setting in failed]
     first = _best_sentence(settings, pairs, measured, slos)
     if len(measured) < FEWEST_COMPARED:  # the headline says why
         first = " ".join([first, *failures])
@@ -288,7 +290,8 @@ def settings_report(
     badge = (BADGE_TONES.get(code, "unsure"), f"exit code {code}")
     sentences = ("", first, " ".join(failures))
     tables = {"Settings": setting_rows, **cost_tables, **step_tables}
-    return "\n".join(lines), page(badge, sentences, tables, settings_chart(settings))
+    chart = settings_chart(settings)
+    return "\n".join(lines), page(badge, sentences, tables, chart)
 
 
 def _best_sentence(
@@ -326,7 +329,7 @@ def _cost_tables(
     if not costs:
         return {}
     load = costs[0].load
-    unit = settings[0].unit
+    unit = unit_named(settings[0].unit)
     rows = []
     for cost in costs:
         interval = Quantity(cost.value, *cost.ci95).cell
@@ -372,9 +375,11 @@ def _axis_texts(names: Sequence[str]) -> tuple[str, list[str]]:
     variable = "setting"
     labels = list(names)
     flag = names[0].partition("=")[0]
-    if all(name.count("=") == 1 and name.startswith(f"{flag}=") for name in names):
+    start = f"{flag}="
+    set_one_option = all(name.count("=") == 1 for name in names)
+    if set_one_option and all(name.startswith(start) for name in names):
         variable = flag
-        labels = [name.removeprefix(f"{flag}=") for name in names]
+        labels = [name.removeprefix(start) for name in names]
     longest = max(map(len, labels))
     if longest * TICK_PX * len(labels) > CHART_PX[0]:
         variable = f"row of the table ({variable})"
@@ -385,7 +390,7 @@ def _axis_texts(names: Sequence[str]) -> tuple[str, list[str]]:
 def _draw_metric(axes: Axes, metric: str, settings: Sequence[Setting]) -> None:
     title = SETTING_COLUMNS[metric]
     if metric == KNEE:
-        title += f", {settings[0].unit.short_many}"
+        title += f", {settings[0].unit}"
     axes.set_title(f"{title}, with 95% intervals")
     for x, setting in enumerate(settings):
         value, low, high = setting.figures.get(metric, NO_FIGURE)

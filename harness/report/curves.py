@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from harness.core.states import Decision, Verdict
 from harness.metrics.numbers import Quantity, slo_limit, statistic_name
-from harness.report.svg import BLUE, GREEN, INK, MUTED, PAPER, RED, drawing, to_svg
+from harness.report.svg import BLUE, GREEN, INK, LIMIT_LINE, MUTED, PAPER, RED, drawing, to_svg
 from harness.units import MS
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ MAX_TICKS: Final = 7
 MAX_RATIO_FOR_125_TICKS: Final = 3_000
 MIN_TICK_DISTANCE: Final = 0.04  # of the axis: closer ticks would overlap
 ARROW_PX: Final = 16  # px above a point: the arrow of an interval without upper end
+THREE_DIGITS: Final = 100  # a label from there on needs twice the room
 
 
 def curve_charts(facts: ReportData) -> list[str]:
@@ -86,22 +87,24 @@ def _knee_by_limit(facts: ReportData, curve: KneeCurve) -> str:
         axes.fill_between(limits, lows, highs, color=GREEN, alpha=0.25, linewidth=0)
         axes.plot(limits, knees, color=BLUE, marker=".")
         if limits[0] <= curve.limit <= limits[-1]:
-            axes.axvline(curve.limit, color=INK, linewidth=1.2, linestyle=(0, (4, 3)))
+            axes.axvline(curve.limit, **LIMIT_LINE)
         return to_svg(figure, f"knee-{curve.slo}", f"The knee against the limit on {name}")
 
 
 def metric_around_knee(facts: ReportData) -> str | None:
     """The latency closest to its limit around the knee; None if few levels are there."""
     near = [level for level in facts.used if _is_near_knee(facts, level)]
-    p95 = [slo for slo in facts.slos if slo.name == f"{slo.metric}_p95" and slo.metric in PANELS]
-    if len(near) < MIN_NEIGHBORHOOD_POINTS or not p95:
+    drawn = [slo for slo in facts.slos if slo.metric in PANELS]
+    on_p95 = [slo for slo in drawn if slo.statistic == "p95"]
+    if len(near) < MIN_NEIGHBORHOOD_POINTS or not on_p95:
         return None
 
-    def ratio(slo: Slo) -> float:
-        seen = [level.observed(slo) * MS / slo.limit_ns for level in near]
-        return max((one for one in seen if not math.isnan(one)), default=0)
+    def highest_ratio(slo: Slo) -> float:
+        ratios = [level.observed(slo) * MS / slo.limit_ns for level in near]
+        known = [ratio for ratio in ratios if not math.isnan(ratio)]
+        return max(known, default=0)
 
-    return max(p95, key=ratio).metric
+    return max(on_p95, key=highest_ratio).metric
 
 
 def curve_chart(facts: ReportData, name: str, *, around: bool = False) -> str:
@@ -153,42 +156,57 @@ def _is_near_knee(facts: ReportData, level: Level) -> bool:
 
 def _x_positions(levels: Sequence[Level], *, apart: bool) -> list[float]:
     """The x position of each point; with `apart`, the holds of a level are side by side."""
-    users = [held_level.load for held_level in levels]
-    gap = min((b - a for a, b in pairwise(sorted(set(users)))), default=1) if apart else 0
-    places, seen = [], dict.fromkeys(users, 0)
-    for level in users:
-        n = users.count(level)
-        places.append(level + gap * 0.6 * ((seen[level] + 0.5) / n - 0.5))
-        seen[level] += 1
+    loads = [level.load for level in levels]
+    gap: float = 0
+    if apart:
+        gaps = [higher - lower for lower, higher in pairwise(sorted(set(loads)))]
+        gap = min(gaps, default=1)
+    places = []
+    seen = dict.fromkeys(loads, 0)
+    for load in loads:
+        share = (seen[load] + 0.5) / loads.count(load)
+        places.append(load + gap * 0.6 * (share - 0.5))
+        seen[load] += 1
     return places
 
 
 def _x_axis(axes: Axes, users: list[float], *, linear: bool) -> None:
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator  # noqa: PLC0415
 
-    low, high = min(users), max(users)
+    low = min(users)
+    high = max(users)
     if linear:
         margin = max((high - low) * 0.08, 0.6)
         axes.set_xlim(low - margin, high + margin)
     else:
         axes.set_xscale("log", base=2)
         axes.set_xlim(low / 1.25, high * 1.25)
-    # Tick distances are compared in pixels, because a log axis has no constant spacing.
-    ends = axes.transData.transform([(x, 1.0) for x in axes.get_xlim()])[:, 0]
-    width = ends[1] - ends[0]
-    ticks: list[float] = []
     # Few levels are labeled one by one, many by powers of two.
-    levels = sorted(set(users))
-    powers = [
-        2**i for i in range(1 + math.ceil(high).bit_length()) if low / 1.25 <= 2**i <= high * 1.25
-    ]
-    for tick in levels if linear or len(levels) <= MAX_TICKS else powers:
-        here, last = axes.transData.transform([(tick, 1.0), (ticks[-1] if ticks else tick, 1.0)])
-        if not ticks or here[0] - last[0] >= MIN_TICK_DISTANCE * (2 if tick >= 100 else 1) * width:  # noqa: PLR2004 - digits
-            ticks.append(tick)
-    axes.xaxis.set_major_locator(FixedLocator(ticks))
+    wanted: list[float] = sorted(set(users))
+    if not linear and len(wanted) > MAX_TICKS:
+        powers = [2**i for i in range(1 + math.ceil(high).bit_length())]
+        wanted = [power for power in powers if low / 1.25 <= power <= high * 1.25]
+    axes.xaxis.set_major_locator(FixedLocator(_with_room(axes, wanted)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
     axes.xaxis.set_minor_locator(NullLocator())
+
+
+def _with_room(axes: Axes, wanted: Sequence[float]) -> list[float]:
+    """The ticks, ascending, without those too close to the one before for their labels."""
+    width_px = _distance_px(axes, *axes.get_xlim())
+    ticks: list[float] = []
+    for tick in wanted:
+        times = 2 if tick >= THREE_DIGITS else 1
+        room_px = MIN_TICK_DISTANCE * times * width_px
+        if not ticks or _distance_px(axes, ticks[-1], tick) >= room_px:
+            ticks.append(tick)
+    return ticks
+
+
+def _distance_px(axes: Axes, left: float, right: float) -> float:
+    """In pixels, because a log axis has no constant spacing."""
+    left_px, right_px = axes.transData.transform([(left, 1.0), (right, 1.0)])[:, 0]
+    return float(right_px - left_px)
 
 
 def _y_axis(
@@ -201,11 +219,14 @@ def _y_axis(
     lines = [slo.limit_ns / MS for slo in facts.slos if slo.metric == metric]
     # A limit far above all points would flatten the curve; it is named at the top instead.
     lines = [line for line in lines if line <= MAX_SLO_LINE_RATIO * max_value]
-    low, top = min([*finite, *lines], default=max_value), max([max_value, *lines])
+    low = min([*finite, *lines], default=max_value)
+    top = max([max_value, *lines])
     if around:
-        axes.set_ylim(low - (top - low) * 0.08, top + (top - low) * 0.15)
+        span = top - low
+        axes.set_ylim(low - span * 0.08, top + span * 0.15)
     elif metric in ("ttft", "e2e"):
-        low = min((v for v in (*finite, *lines) if v > 0), default=top)  # zero has no place
+        above_zero = [v for v in (*finite, *lines) if v > 0]  # zero has no place
+        low = min(above_zero, default=top)
         axes.set_ylim(low / 1.6, top * 1.9)
         log_ticks(axes.yaxis)
         return
@@ -248,53 +269,66 @@ def _point(axes: Axes, x: float, result: str, seen: Quantity, *, small: bool) ->
         axes.plot([x], [0.97], marker="^", color=RED, transform=place, clip_on=False)
         return
     if not math.isnan(seen.lo) and not small:
-        bounded = math.isfinite(seen.hi)
-        low = axes.transData.transform((x, seen.value))
-        # The arrow has a fixed length in pixels, whatever the scale of the axis.
-        tip = axes.transData.inverted().transform((low[0], low[1] + ARROW_PX))[1]
-        high = seen.hi if bounded else tip
-        style: dict[str, Any] = {"color": color, "linewidth": 1, "alpha": 0.7}
-        axes.plot(
-            [x] * 2,
-            [seen.lo, high],
-            markevery=[1],
-            markersize=4,
-            marker="" if bounded else "^",
-            **style,
-        )
-    face, size = PAPER if seen.weak else color, 3 if small else 7
+        _interval(axes, x, seen, color)
     axes.plot(
         [x],
         [seen.value],
         marker=marker,
         color=color,
-        markerfacecolor=face,
-        markersize=size,
+        markerfacecolor=PAPER if seen.weak else color,
+        markersize=3 if small else 7,
         zorder=3,
     )
 
 
+def _interval(axes: Axes, x: float, seen: Quantity, color: str) -> None:
+    """A line, which ends in an arrow where there is no upper end."""
+    high = seen.hi
+    marker = ""
+    if not math.isfinite(high):
+        # The arrow has a fixed length in pixels, whatever the scale of the axis.
+        x_px, y_px = axes.transData.transform((x, seen.value))
+        _, high = axes.transData.inverted().transform((x_px, y_px + ARROW_PX))
+        marker = "^"
+    axes.plot(
+        [x] * 2,
+        [seen.lo, high],
+        markevery=[1],
+        markersize=4,
+        marker=marker,
+        color=color,
+        linewidth=1,
+        alpha=0.7,
+    )
+
+
 def _knee(axes: Axes, facts: ReportData) -> None:
-    knee, (lo, hi) = facts.knee, facts.knee.ci95
+    knee = facts.knee
     if knee.estimate is None:
         return
+    lo, hi = knee.ci95
     if lo is not None and hi is not None:
         axes.axvspan(lo, hi, color=GREEN, alpha=0.25, linewidth=0, zorder=0)
     at = knee.holds or knee.estimate
     axes.axvline(at, color=GREEN, linewidth=1.4, zorder=1)
     label = f"holds {at:,.0f}" if knee.holds else f"estimate {at:,.0f}"
     # left of the interval, or right of it where the axis is near
-    left, right = min(at, lo or at), max(at, hi or at)
-    place = axes.transData + axes.transAxes.inverted()
-    fits = place.transform((left, axes.get_ylim()[0]))[0] >= LABEL_SHARE
-    x, aside, side = (left, -4, "right") if fits else (right, 4, "left")
+    x = min(at, lo or at)
+    aside = -4
+    end_at_x = "right"
+    to_share = axes.transData + axes.transAxes.inverted()
+    x_share, _ = to_share.transform((x, axes.get_ylim()[0]))
+    if x_share < LABEL_SHARE:
+        x = max(at, hi or at)
+        aside = 4
+        end_at_x = "left"
     axes.annotate(
         label,
         (x, 1.0),
         xycoords=("data", "axes fraction"),
         xytext=(aside, -2),
         textcoords="offset points",
-        ha=side,
+        ha=end_at_x,
         va="top",
         color=GREEN,
         fontsize=11,
@@ -306,12 +340,14 @@ def _slo_lines(axes: Axes, facts: ReportData, metric: str) -> None:
     for slo in facts.slos:
         if slo.metric != metric:
             continue
-        at, (_, top) = slo.limit_ns / MS, axes.get_ylim()
+        at = slo.limit_ns / MS
+        _, top = axes.get_ylim()
         label = f"SLO {slo.statistic} {slo_limit(slo)}"
         if at > top:
-            label, at = f"{label}: far above", top
+            label = f"{label}: far above"
+            at = top
         else:
-            axes.axhline(at, color=INK, linewidth=1.2, linestyle=(0, (4, 3)))
+            axes.axhline(at, **LIMIT_LINE)
         axes.annotate(
             label,
             (0.01, at),

@@ -43,10 +43,10 @@ def chosen_levels(facts: ReportData) -> dict[str, list[Level]]:
     below = [holds for holds in levels if holds[0].load < at.load]
     if below:
         chosen["below"] = min(below, key=lambda holds: abs(holds[0].load - at.load / 2))
-    above = [s for s in levels if s[0].load > at.load and any(x.result in FAILED for x in s)]
-    above = above or [holds for holds in levels if holds[0].load > at.load]
+    above = [holds for holds in levels if holds[0].load > at.load]
+    failing = [holds for holds in above if any(level.result in FAILED for level in holds)]
     if above:
-        chosen["above"] = above[0]
+        chosen["above"] = (failing or above)[0]
     return {name: chosen[name] for name in CURVE_STYLES if name in chosen}
 
 
@@ -61,7 +61,7 @@ def ttft_curve(facts: ReportData, levels: list[Level]) -> Curve:
     parts = [in_window(seen, table, "ttft", start, end).ns for start, end in windows]
     values = np.sort(np.concatenate(parts)) / MS
     n = len(values)
-    rank = np.unique(np.linspace(0, n - 1, min(n, MAX_CURVE_POINTS)).round().astype(int))
+    rank = _drawn_ranks(n)
     # Infinite values (failed requests) are not drawn but count in n, so the curve ends below 1.
     rank = rank[np.isfinite(values[rank])]
     return values[rank], (rank + 1) / max(n, 1)
@@ -72,18 +72,26 @@ def itl_curve(facts: ReportData, levels: list[Level]) -> Curve:
     windows = [(level.settled_ns, level.end_ns) for level in levels]
     gaps = pool_gaps([facts.gaps[window] for window in windows if window in facts.gaps])
     _, counts, means = gaps.histograms["ns"].totals
-    n = gaps.finite
-    rank = np.unique(np.linspace(0, n - 1, min(n, MAX_CURVE_POINTS)).round().astype(int))
-    x = means[np.searchsorted(np.cumsum(counts), rank, "right")] / MS
-    return x, (rank + 1) / max(gaps.n, 1)
+    rank = _drawn_ranks(gaps.finite)
+    bin_of_rank = np.searchsorted(np.cumsum(counts), rank, "right")
+    return means[bin_of_rank] / MS, (rank + 1) / max(gaps.n, 1)
+
+
+def _drawn_ranks(n: int) -> Ints:
+    """The ranks, evenly spread, of the values of n that a curve goes through."""
+    spread = np.linspace(0, n - 1, min(n, MAX_CURVE_POINTS))
+    return np.unique(spread.round().astype(int))
 
 
 def level_curves(facts: ReportData, metric: str) -> dict[str, tuple[float, Curve]]:
     """(users, curve) of each chosen level that has observations above zero: x is logarithmic."""
     curve = {"ttft": ttft_curve, "itl": itl_curve}[metric]
-    levels = chosen_levels(facts)
-    found = {name: (holds[0].load, curve(facts, holds)) for name, holds in levels.items()}
-    return {name: (users, c) for name, (users, c) in found.items() if (c[0] > 0).any()}
+    curves = {}
+    for name, holds in chosen_levels(facts).items():
+        x_ms, shares = curve(facts, holds)
+        if (x_ms > 0).any():
+            curves[name] = (holds[0].load, (x_ms, shares))
+    return curves
 
 
 def distribution_chart(facts: ReportData, metric: str) -> str:
@@ -148,43 +156,57 @@ def turn_figures(facts: ReportData) -> list[Figures]:
 
     At the level that stands for the run, turns counted from 1; [] without sessions.
     """
-    level, table = facts.result.at_knee, facts.run.table
+    level = facts.result.at_knee
+    table = facts.run.table
     if level is None or not (table.turn >= 0).any():
         return []
     ttft = LATENCIES["ttft"].observe(table)
     ttft = in_window(ttft, table, "ttft", level.settled_ns, level.end_ns)
-    turns, found = table.turn[ttft.row] + 1, []
+    turns = table.turn[ttft.row] + 1
+    found = []
     for first, after in pairwise(FIRST_TURNS):
         here = (turns >= first) & (turns < after)
-        row, ms = ttft.row[here], ttft.ns[here] / MS
-        if len(row):
-            prompt, cached = (_mean(c[row]) for c in (table.prompt_tokens, table.cached_tokens))
-            p50, p95 = np.quantile(ms, [0.5, 0.95], method="higher").tolist()
-            found.append((first, int(turns[here].max()), len(ms), prompt, cached, p50, p95))
+        row = ttft.row[here]
+        if not len(row):
+            continue
+        last = int(turns[here].max())
+        prompt = _mean(table.prompt_tokens[row])
+        cached = _mean(table.cached_tokens[row])
+        p50, p95 = np.quantile(ttft.ns[here] / MS, [0.5, 0.95], method="higher").tolist()
+        found.append((first, last, len(row), prompt, cached, p50, p95))
     return found
 
 
 def _mean(counts: Ints) -> float:
-    return float(counts[counts >= 0].mean()) if (counts >= 0).any() else nan
+    """Of those that are known."""
+    known = counts[counts >= 0]
+    return float(known.mean()) if len(known) else nan
 
 
 def turn_rows(facts: ReportData) -> list[dict[str, str]]:
     """The same in words."""
-    heads = "Prompt tokens", "Of them cached", "TTFT p50, ms", "p95"
-    return [
-        {"Turn": f"{first}" + f" to {last}" * (last > first), "n": f"{n:,}"}
-        | dict(zip(heads, map(format_number, figures), strict=True))
-        for first, last, n, *figures in turn_figures(facts)
-    ]
+    rows = []
+    for first, last, n, prompt, cached, p50, p95 in turn_figures(facts):
+        row = {
+            "Turn": f"{first} to {last}" if last > first else f"{first}",
+            "n": f"{n:,}",
+            "Prompt tokens": format_number(prompt),
+            "Of them cached": format_number(cached),
+            "TTFT p50, ms": format_number(p50),
+            "p95": format_number(p95),
+        }
+        rows.append(row)
+    return rows
 
 
 def turn_chart(facts: ReportData) -> str:
     """p95 and median by turn; "" for fewer than two points."""
-    found, title = turn_figures(facts), "TTFT by turn, ms: p95 and median"
+    found = turn_figures(facts)
     if len(found) < 2:  # noqa: PLR2004 - a line
         return ""
     from matplotlib.ticker import MaxNLocator  # noqa: PLC0415 - half a second
 
+    title = "TTFT by turn, ms: p95 and median"
     turn, *_, p50, p95 = zip(*found, strict=True)
     with drawing(WIDTH, HEIGHT) as (figure, (axes,)):
         axes.set_title(title)

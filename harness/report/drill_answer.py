@@ -63,7 +63,8 @@ def recovery_sentences(facts: ReportData) -> list[str]:
     """How long each SLO took to be as before an overload, where a baseline is long enough."""
     sentences = []
     slos = [slo for slo in facts.slos if slo.metric not in GAPS]
-    for before, over, after in zip(facts.levels, facts.levels[1:], facts.levels[2:], strict=False):
+    phases = facts.levels
+    for before, over, after in zip(phases, phases[1:], phases[2:], strict=False):
         if over.load > before.load == after.load:
             spans = Overload(before.settled_ns, over.settled_ns, over.end_ns, after.end_ns)
             for slo in slos:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from harness.metrics.result import Level
     from harness.report.report_data import ReportData
 
-COMMANDS: Final = ("knee", "sweep")  # whose levels differ in nothing but their load
 IDLE_PCT: Final = 50.0  # a GPU that is busy less than that of the time
 
 
@@ -24,7 +23,7 @@ def sweet_spot_sentence(facts: ReportData) -> str:
 
     It asks for no SLO, so its upper end may be above the knee of one.
     """
-    if facts.result.command not in COMMANDS or facts.unit.by_schedule:
+    if not facts.kind.spans_loads or facts.unit.by_schedule:
         return ""
     spot = sweet_spot(facts.used)
     if spot is None:
@@ -32,9 +31,7 @@ def sweet_spot_sentence(facts: ReportData) -> str:
     name = "Sweet spot, regardless of the SLO" if facts.slos else "Sweet spot"
     near = f"{SHARE:.0%} of the best throughput over latency"
     # A sweep counts users everywhere; the headline of a search, concurrent requests.
-    last = facts.unit.text(spot.last)
-    if facts.result.command == "sweep":
-        last = facts.unit.short(spot.last)
+    last = facts.unit.text(spot.last) if facts.kind.searches else facts.unit.short(spot.last)
     if spot.is_highest:
         last += " (the highest level held, so it may reach further)"
     if spot.first == spot.last:

@@ -15,6 +15,7 @@ from harness.units import MS
 
 if TYPE_CHECKING:
     from harness.core.load import LoadUnit
+    from harness.core.run_kinds import RunKind
     from harness.core.states import Status
     from harness.metrics.token_gaps import WindowGaps
     from harness.records.folder_reader import Run
@@ -31,6 +32,10 @@ class ReportData:
     @property
     def status(self) -> Status:
         return self.result.status
+
+    @property
+    def kind(self) -> type[RunKind]:
+        return self.result.kind
 
     @property
     def searched(self) -> bool:
@@ -57,7 +62,7 @@ class ReportData:
 
     @cached_property
     def slos(self) -> tuple[Slo, ...]:
-        if self.result.command == "drill":  # judged over spans of their own, so no level's
+        if self.kind.has_phases:  # judged over spans of their own, so no level's
             return tuple(map(Slo.parse, self.config.get("slos") or ()))
         return tuple(Slo.parse(result.slo) for result in self.result.slos)
 
@@ -124,8 +129,9 @@ def knee_figures(facts: ReportData) -> dict[str, Quantity]:
     tells_ttft = level is None or level.tells_ttft
     figures = {}
     for key, name in HEADLINES.items():
-        known = tells_ttft or key not in FIRST_TOKENS
-        p95 = Quantity(*knee.p95_ms(key), "ms", facts.limit_ms(key)) if known else Quantity()
+        p95 = Quantity()
+        if tells_ttft or key not in FIRST_TOKENS:
+            p95 = Quantity(*knee.p95_ms(key), "ms", facts.limit_ms(key))
         figures[f"p95 {name}"] = p95
     figures["Throughput"] = Quantity(knee.output_tokens_per_s, unit="output tokens/s")
     return figures

@@ -181,7 +181,8 @@ def _missing_sources(facts: ReportData) -> list[str]:
     if isinstance(lacking, list):
         texts += map(str, lacking)
     if not facts.run.gpu:
-        why = str(as_mapping(facts.run.info.get("gpu")).get("why") or "no GPU was read")
+        reading = as_mapping(facts.run.info.get("gpu"))
+        why = str(reading.get("why") or "no GPU was read")
         texts.append(f"{why}: clocks, power and utilization are unknown")
     unobserved = _unobserved_at_knee(facts)
     if unobserved and facts.levels and facts.searched:
@@ -207,7 +208,8 @@ def target_text(facts: ReportData) -> str:
     url = facts.result.target.label or str(server.get("url") or "")
     if facts.result.target.simulated:
         return url
-    return " at ".join(filter(None, [str(server.get("model") or ""), url]))
+    model = str(server.get("model") or "")
+    return " at ".join(filter(None, [model, url]))
 
 
 def configuration_rows(facts: ReportData) -> list[tuple[str, str]]:
@@ -231,9 +233,9 @@ def _server_rows(facts: ReportData) -> Iterator[tuple[str, str]]:
 def _load_rows(facts: ReportData) -> Iterator[tuple[str, str]]:
     drive = as_mapping(facts.config.get("drive"))
     limits = [f"{slo_name(slo)} {slo_bound(slo)}" for slo in facts.slos]
+    workload = as_mapping(drive.get("workload"))
     headers = [name for name, _ in drive.get("headers") or ()]
-    weights = as_mapping(drive.get("workload")).get("models") or ()
-    models = [f"{name} {weight:g}" for name, weight in weights]
+    models = [f"{name} {weight:g}" for name, weight in workload.get("models") or ()]
     yield "SLOs", ", ".join(limits)
     yield "Requests", _requests_sent(facts)
     yield "Loop", loop_text(facts.config)
@@ -246,10 +248,11 @@ def _load_rows(facts: ReportData) -> Iterator[tuple[str, str]]:
 
 def _run_rows(facts: ReportData) -> Iterator[tuple[str, str]]:
     info = facts.run.info
+    clock = as_mapping(info.get("clock"))
     yield "Seeds", _pairs(info.get("seeds"))
     yield "Versions", _pairs(info.get("versions"))
     yield "Client machine", _pairs(info.get("hardware"))
-    yield "Started", str(as_mapping(info.get("clock")).get("started", ""))
+    yield "Started", str(clock.get("started", ""))
 
 
 def _max_num_seqs(limit: MaxNumSeqs) -> str:
@@ -322,12 +325,15 @@ def _lengths(config: dict[str, Any]) -> str:
     output = as_mapping(workload.get("output"))
     if not prompt or not output:
         return ""
-    template_tokens = as_int(as_mapping(drive.get("calibration")).get("overhead"))
-    parts = [_prompt_lengths(prompt, as_int(workload.get("system_tokens")), template_tokens)]
+    shared_tokens = as_int(workload.get("system_tokens"))
+    calibration = as_mapping(drive.get("calibration"))
+    template_tokens = as_int(calibration.get("overhead"))
+    parts = [_prompt_lengths(prompt, shared_tokens, template_tokens)]
     parts.append(f"output {as_int(output.get('mean')):,} tokens ({_shape(output)})")
     if conversation := as_mapping(workload.get("conversation")):
-        turns = as_int(as_mapping(conversation.get("turns")).get("mean"))
-        parts.append(f"sessions of {turns} turns, history {conversation.get('history')}")
+        turns = as_mapping(conversation.get("turns"))
+        mean = as_int(turns.get("mean"))
+        parts.append(f"sessions of {mean} turns, history {conversation.get('history')}")
         parts.append(f"{conversation.get('replies')} replies")
     if think_ms := as_mapping(workload.get("think_ms")):
         mean_ms = as_int(think_ms.get("mean"))
@@ -358,7 +364,8 @@ def _shape(lengths: dict[str, Any]) -> str:
 
 def _data(facts: ReportData) -> str:
     """`chats.jsonl: 120 rows, sent 2.5 times; 3 clipped to the model's context; no salt`."""
-    own_data = as_mapping(as_mapping(facts.config.get("drive")).get("data"))
+    drive = as_mapping(facts.config.get("drive"))
+    own_data = as_mapping(drive.get("data"))
     counts = as_mapping(facts.config.get("data"))
     rows = as_int(counts.get("rows"))
     if not rows:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
 from io import StringIO
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.text import Text
 
 INK, MUTED, RULE, PAPER = "#111111", "#777777", "#dddddd", "#fefefe"
 BLUE, RED, GREEN, GOLD = "#0072b2", "#d55e00", "#009e73", "#e69f00"
@@ -25,7 +26,12 @@ VARIABLES: Final = {
     BLUE: "--blue", RED: "--red", GREEN: "--green", GOLD: "--gold",
 }  # fmt: skip
 PX: Final = 1 / 72  # matplotlib's SVG unit is the point; the page takes it as a pixel
-TOP, LINE, DIGIT, BESIDE = 20, 17, 7, 10  # pixels: a title, a line of text, a digit, a tick's mark
+LIMIT_LINE: Final[dict[str, Any]] = {"color": INK, "linewidth": 1.2, "linestyle": (0, (4, 3))}
+# Pixels of a title, a line of text, a digit, and a tick's mark.
+TOP: Final = 20
+LINE: Final = 17
+DIGIT: Final = 7
+BESIDE: Final = 10
 
 STYLE: Final[dict[str, Any]] = {
     "svg.fonttype": "none", "svg.hashsalt": "vllm-harness", "font.size": 12,
@@ -97,30 +103,31 @@ def _make_room(figure: Figure, top: int, right: int) -> None:
     time of a chart.
     """
     rows = figure.axes
-
-    def longest(axes: Axes, which: str) -> int:
-        labels = axes.get_xticklabels() if which == "x" else axes.get_yticklabels()
-        return max((len(label.get_text()) for label in labels), default=0)
-
     width, height = (inches / PX for inches in figure.get_size_inches())
-    left = (
-        BESIDE
-        + DIGIT * max(longest(axes, "y") for axes in rows)
-        + LINE * any(axes.get_ylabel() for axes in rows)
-    )
-    bottom = BESIDE + LINE + LINE * any(axes.get_xlabel() for axes in rows)
-    free = height - top - bottom - (top + BESIDE) * (len(rows) - 1)
+    longest_y = max(_longest(axes.get_yticklabels()) for axes in rows)
+    has_y_label = any(axes.get_ylabel() for axes in rows)
+    has_x_label = any(axes.get_xlabel() for axes in rows)
+    left = BESIDE + DIGIT * longest_y + LINE * has_y_label
+    bottom = BESIDE + LINE + LINE * has_x_label
+    # Half of the last tick's label stands out to the right of the axes.
+    half_label = DIGIT * _longest(rows[-1].get_xticklabels()) / 2
+    between_rows = top + BESIDE
+    free = height - top - bottom - between_rows * (len(rows) - 1)
     figure.subplots_adjust(
         left=left / width,
-        right=1 - max(right, DIGIT * longest(rows[-1], "x") / 2) / width,
+        right=1 - max(right, half_label) / width,
         bottom=bottom / height,
         top=1 - top / height,
-        hspace=(top + BESIDE) * len(rows) / free,
+        hspace=between_rows * len(rows) / free,
     )
     for axes in rows:
-        wide, high = axes.get_position().width * width, axes.get_position().height * height
-        axes.xaxis.set_label_coords(0.5, (BESIDE / 2 + LINE) / -high)
-        axes.yaxis.set_label_coords((left - LINE) / -wide, 0.5)
+        box = axes.get_position()
+        axes.xaxis.set_label_coords(0.5, (BESIDE / 2 + LINE) / -(box.height * height))
+        axes.yaxis.set_label_coords((left - LINE) / -(box.width * width), 0.5)
+
+
+def _longest(labels: Sequence[Text]) -> int:
+    return max((len(label.get_text()) for label in labels), default=0)
 
 
 def _font(match: re.Match[str]) -> str:

@@ -76,7 +76,7 @@ def concurrency_rows(facts: ReportData) -> list[Row]:
 
     A level without one has no figures, and its reason in `notes`.
     """
-    if facts.result.command != "sweep":
+    if facts.kind.searches or not facts.kind.spans_loads:
         return []
     load_column = facts.unit.load.column
     rows: list[Row] = []

@@ -15,6 +15,7 @@ from harness.units import MS, SECOND
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from harness.core.arrays import Floats
     from harness.metrics.result import Level
     from harness.records.samples import GpuSample
     from harness.report.report_data import ReportData
@@ -36,7 +37,7 @@ def timeline_chart(facts: ReportData) -> str:
         return ""
     zero = min(begins)
     kv = [(sample.at_ns, 100 * sample.kv_usage) for sample in samples]
-    below = _p95_ttft(facts) if facts.result.command == "drill" else {}
+    below = _p95_ttft(facts) if facts.kind.has_phases else {}
     below |= {"KV cache in use, %": (kv, 105.0)} | _gpus(facts)
     below = {title: panel for title, panel in below.items() if any(y == y for _, y in panel[0])}  # noqa: PLR0124 - NaN
     ratios = (5, *[2] * len(below))
@@ -84,14 +85,20 @@ def _p95_ttft(facts: ReportData) -> Panels:
     table = facts.run.table
     seen = SLO_METRICS["ttft"].observe(table)
     begun = table.begun_ns[seen.row]
-    first, last = (begun.min(), begun.max()) if len(begun) else (0, 0)
-    edges = np.arange(first, last, 2 * SECOND)
     points = []
-    for at in edges.tolist():
-        inside = seen.ns[(begun >= at) & (begun < at + 2 * SECOND)]
-        p95 = float(np.quantile(inside, 0.95, method="higher")) / MS if len(inside) else nan
-        points.append((at + SECOND, p95 if isfinite(p95) else nan))
+    if len(begun):
+        for at in range(int(begun.min()), int(begun.max()), 2 * SECOND):
+            inside = (begun >= at) & (begun < at + 2 * SECOND)
+            points.append((at + SECOND, _p95_ms(seen.ns[inside])))
     return {"p95 TTFT of the requests of two seconds, ms": (points, None)}
+
+
+def _p95_ms(ns: Floats) -> float:
+    """NaN, a gap in the line, without a value or where too many are infinite."""
+    if not len(ns):
+        return nan
+    p95_ns = float(np.quantile(ns, 0.95, method="higher"))
+    return p95_ns / MS if isfinite(p95_ns) else nan
 
 
 def _gpus(facts: ReportData) -> Panels:
@@ -99,8 +106,12 @@ def _gpus(facts: ReportData) -> Panels:
     by_time: dict[int, list[GpuSample]] = {}
     for sample in facts.run.gpu:
         by_time.setdefault(sample.at_ns, []).append(sample)
-    busy = [(at, sum(s.util_pct for s in read) / len(read)) for at, read in by_time.items()]
-    watts = [(at, sum(s.power_w for s in read)) for at, read in by_time.items()]
+    busy = []
+    watts = []
+    for at_ns, readings in by_time.items():
+        total_pct = sum(reading.util_pct for reading in readings)
+        busy.append((at_ns, total_pct / len(readings)))
+        watts.append((at_ns, sum(reading.power_w for reading in readings)))
     return {"GPU utilization, %": (busy, 105.0), "GPU power, W": (watts, None)}
 
 
@@ -137,7 +148,8 @@ def _users(axes: Axes, facts: ReportData, zero: int) -> None:
 
 
 SPLIT_WIDTH: Final = 560
-BAR_HEIGHT, FRAME_HEIGHT = 22, 92  # height in px of a bar with its gap, and of what is around them
+BAR_HEIGHT: Final = 22  # px, with the gap
+FRAME_HEIGHT: Final = 92  # px, of what is around the bars
 MAX_BARS: Final = 40
 PARTS: Final = {"queue": GOLD, "prefill": BLUE, "rest": GREEN, "residual": RED}
 WHISKER_OFFSETS: Final = {"queue": -0.24, "prefill": 0.0, "ttft": 0.24}  # where in the bar's height
@@ -148,7 +160,8 @@ def waterfall_chart(facts: ReportData) -> str:
     levels = facts.split[-MAX_BARS:]
     if not levels:
         return ""
-    with drawing(SPLIT_WIDTH, FRAME_HEIGHT + BAR_HEIGHT * max(len(levels), 3)) as (figure, (axes,)):
+    height = FRAME_HEIGHT + BAR_HEIGHT * max(len(levels), 3)
+    with drawing(SPLIT_WIDTH, height) as (figure, (axes,)):
         axes.set_title("Mean TTFT by where it is spent, ms", pad=22)
         places = list(range(len(levels)))
         spent = [[mean_part(level, key)[0] for level in levels] for key in PARTS]
@@ -181,11 +194,16 @@ def waterfall_chart(facts: ReportData) -> str:
 def _lefts(spent: list[list[float]]) -> list[list[float]]:
     """Where each bar begins: positive parts stack to the right of 0, negative ones to the left."""
     lefts: list[list[float]] = []
-    right, wrong = [0.0] * len(spent[0]), [0.0] * len(spent[0])
+    # Where each level's bars end so far, to the right and to the left.
+    right = [0.0] * len(spent[0])
+    left = [0.0] * len(spent[0])
     for widths in spent:
-        lefts.append([a if w >= 0 else b for w, a, b in zip(widths, right, wrong, strict=True)])
-        right = [a + max(w, 0.0) for a, w in zip(right, widths, strict=True)]
-        wrong = [b + min(w, 0.0) for b, w in zip(wrong, widths, strict=True)]
+        begins = []
+        for level, width in enumerate(widths):
+            begins.append(right[level] if width >= 0 else left[level])
+            right[level] += max(width, 0.0)
+            left[level] += min(width, 0.0)
+        lefts.append(begins)
     return lefts
 
 
@@ -196,4 +214,5 @@ def _whiskers(axes: Axes, place: int, level: Level) -> None:
         _, lo, hi = mean_part(level, key)
         begin = begins.get(key, 0.0)
         if hi > lo:
-            axes.plot([begin + lo, begin + hi], [place + height] * 2, color=INK, linewidth=1)
+            bounds_ms = [begin + lo, begin + hi]
+            axes.plot(bounds_ms, [place + height] * 2, color=INK, linewidth=1)

@@ -94,10 +94,11 @@ def markdown(facts: ReportData, answer: Answer) -> str:
 
 
 def _markdown_level_rows(facts: ReportData) -> list[tables.Row]:
-    return [
-        {name: row[name] for name in MARKDOWN_COLUMNS if name in row}
-        for row in tables.level_rows(facts)
-    ]
+    rows = []
+    for level in tables.level_rows(facts):
+        row = {name: level[name] for name in MARKDOWN_COLUMNS if name in level}
+        rows.append(row)
+    return rows
 
 
 def _markdown_positions(facts: ReportData) -> list[str]:
@@ -118,7 +119,8 @@ def _folded(title: str, body: Sequence[str]) -> list[str]:
 def as_csv(rows: Iterable[Mapping[str, object]], first: Sequence[str]) -> str:
     """With the columns `first`, then all others; None is empty."""
     rows = list(rows)
-    columns = list(dict.fromkeys([*first, *(key for row in rows for key in row)]))
+    names_of_rows = [key for row in rows for key in row]
+    columns = list(dict.fromkeys([*first, *names_of_rows]))
     out = io.StringIO()
     writer = csv.DictWriter(out, columns, restval="", lineterminator="\n")
     writer.writeheader()
@@ -128,7 +130,8 @@ def as_csv(rows: Iterable[Mapping[str, object]], first: Sequence[str]) -> str:
 
 def levels_csv(rows: Sequence[Mapping[str, object]]) -> str:
     """The rows of the levels with CSV_COLUMNS alone."""
-    return as_csv([{key: row.get(key) for key in CSV_COLUMNS} for row in rows], CSV_COLUMNS)
+    shown = [{key: row.get(key) for key in CSV_COLUMNS} for row in rows]
+    return as_csv(shown, CSV_COLUMNS)
 
 
 def level_row(level: Level) -> dict[str, object]:

@@ -16,6 +16,7 @@ from urllib.request import urlopen
 
 import numpy as np
 
+from harness.core.arrays import between
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
 from harness.engine.server import ServingOptions
@@ -34,7 +35,7 @@ from harness.senders.session import Session
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
-    from harness.core.arrays import Bools, Floats, Ints
+    from harness.core.arrays import Floats
     from harness.records.samples import ServerSample
 
 
@@ -63,7 +64,8 @@ class Rung:
     def paced(self) -> bool:
         """Whether the engine sent what it should: else the level says nothing of the client."""
         life_ns = FIRST_NS + (TOKENS - 1) * GAP_NS
-        return self.tokens_per_s >= PACE * self.streams * TOKENS / life_ns * SECOND
+        least_per_s = PACE * self.streams * TOKENS / life_ns * SECOND
+        return self.tokens_per_s >= least_per_s
 
     @property
     def timed(self) -> bool:
@@ -152,7 +154,9 @@ class _Kept:
 def measure_ceiling(levels: Sequence[int] = LEVELS) -> Ceiling:
     """Run the levels. Raises ServerUnreachable when the engine does not start."""
     config = EngineConfig(max_num_seqs=4096, jitter=0.0)
-    shape = replace(WORKLOADS["chat"], prompt=Lengths("fixed", 32), output=Lengths("fixed", TOKENS))
+    prompt = Lengths("fixed", 32)
+    output = Lengths("fixed", TOKENS)
+    shape = replace(WORKLOADS["chat"], prompt=prompt, output=output)
     serving = ServingOptions(first_ns=FIRST_NS, pace_ns=GAP_NS)
     stairs = _Staircase(levels)
     kept = _Kept()
@@ -166,7 +170,8 @@ def measure_ceiling(levels: Sequence[int] = LEVELS) -> Ceiling:
             sent = _Sent(json.load(answer)["requests"])
     table = RecordTable.from_records(kept.records)
     observed = {"ttft": ttft(table), "itl": itl(table)}
-    return Ceiling(tuple(_rung(window, table, observed, sent) for window in stairs.windows))
+    rungs = [_rung(window, table, observed, sent) for window in stairs.windows]
+    return Ceiling(tuple(rungs))
 
 
 class _Sent:
@@ -196,25 +201,21 @@ def _rung(
 ) -> Rung:
     start_ns = window.start_ns
     end_ns = window.end_ns
-
-    def is_within(at_ns: Ints) -> Bools:
-        return np.asarray((at_ns >= start_ns) & (at_ns <= end_ns))
-
     read_ns = {
         key: in_window(latency, table, key, start_ns, end_ns).ns
         for key, latency in observed.items()
     }
     sent_ns = {
-        "ttft": sent.ttft_ns[is_within(sent.arrived_ns)],
-        "itl": sent.gaps_ns[is_within(sent.gap_ends_ns)],
+        "ttft": sent.ttft_ns[between(sent.arrived_ns, start_ns, end_ns)],
+        "itl": sent.gaps_ns[between(sent.gap_ends_ns, start_ns, end_ns)],
     }
-    n_tokens = int(is_within(table.at_ns).sum())
+    n_tokens = int(between(table.at_ns, start_ns, end_ns).sum())
     return Rung(
-        window.streams,
-        n_tokens / (end_ns - start_ns) * SECOND,
-        window.cpu_s / max(n_tokens, 1) * 1e6,
-        {key: _quantiles(ns) for key, ns in read_ns.items()},
-        {key: _quantiles(ns) for key, ns in sent_ns.items()},
+        streams=window.streams,
+        tokens_per_s=n_tokens / (end_ns - start_ns) * SECOND,
+        cpu_us_per_token=window.cpu_s / max(n_tokens, 1) * 1e6,
+        read={key: _quantiles(ns) for key, ns in read_ns.items()},
+        sent={key: _quantiles(ns) for key, ns in sent_ns.items()},
     )
 
 

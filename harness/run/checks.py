@@ -56,7 +56,9 @@ class CheckResult:
 
 
 def _judge(fine: bool, what: str, remedy: str, otherwise: Severity = Severity.fail) -> CheckResult:
-    return CheckResult(Severity.ok, what) if fine else CheckResult(otherwise, what, remedy)
+    if fine:
+        return CheckResult(Severity.ok, what)
+    return CheckResult(otherwise, what, remedy)
 
 
 def python() -> CheckResult:
@@ -214,7 +216,8 @@ def check_plan(ceiling: Ceiling, users: int, itl_ns: int) -> CheckResult:
     if best is None:
         return CheckResult(Severity.warn, what, "see the line above")
     # Both tokens per second and streams limit one process; the larger need decides.
-    need = math.ceil(max(rate / best.tokens_per_s, users / best.streams) / HEADROOM)
+    full_processes = max(rate / best.tokens_per_s, users / best.streams)
+    need = math.ceil(full_processes / HEADROOM)
     if need <= 1:
         return CheckResult(Severity.ok, f"{what}, fits one load process")
     if ceiling.more:

@@ -63,11 +63,8 @@ def declare(parser: argparse.ArgumentParser, title: str) -> None:
 
 def given_flags(args: argparse.Namespace) -> dict[str, str]:
     """Field -> flag of those that were given."""
-    return {
-        name: flag
-        for name, (flag, _) in FLAGS.items()
-        if getattr(args, f"engine_{name}") is not None
-    }
+    given = [name for name in FLAGS if getattr(args, f"engine_{name}") is not None]
+    return {name: FLAGS[name][0] for name in given}
 
 
 def engine_config(args: argparse.Namespace) -> EngineConfig:

@@ -35,7 +35,6 @@ from harness.run.option_table import AUTO
 from harness.run.scenario import to_toml
 from harness.search.controller import ALL_FAILED, KneeController
 from harness.search.explain_knee import invalid_reason, shared_prompt_tokens
-from harness.search.held_levels import DRILL, LOCUST
 from harness.search.locust_levels import ASKED, AskedUsers
 from harness.senders.children import child_processes
 from harness.senders.drive_options import DriveOptions
@@ -143,7 +142,7 @@ class Experiment:
         folder = RunFolder.create(wanted.output.out_dir, secrets)
         options = replace(options, run_folder=str(folder.path.absolute()))
         # A search looks at all tokens of its step, the view of a given level at the last ones.
-        ledger = Ledger(None if wanted.kind in ("knee", DRILL) else TOKENS_NS)
+        ledger = Ledger(None if wanted.kind.judges_live else TOKENS_NS)
         samples: list[ServerSample] = []
         hosts: list[HostSample] = []
         controller = _controller(
@@ -182,7 +181,7 @@ class Experiment:
     def never_pauses(self) -> bool:
         """Whether it searches among users who send one independent request after another."""
         load = self.options.workload
-        searches = self.wanted.kind == "knee" and not self.wanted.plan.unit.by_schedule
+        searches = self.wanted.kind.searches and not self.wanted.plan.unit.by_schedule
         return searches and load.conversation is None and load.think_ms is None
 
     def info(self) -> dict[str, Any]:
@@ -196,7 +195,7 @@ class Experiment:
         wanted = self.wanted
         slos = [str(slo) for slo in wanted.plan.slos]
         return {
-            "kind": wanted.kind,
+            "kind": wanted.kind.name,
             "plan": wanted.plan.to_json(),
             "slos": slos,
             "plan_users": wanted.plan_users,
@@ -215,7 +214,9 @@ class Experiment:
         """The folder as it was given, or below where the command was started."""
         folder = self.wanted.output.out_dir
         here = Path.cwd()
-        return str(folder.relative_to(here) if folder.is_relative_to(here) else folder)
+        if folder.is_relative_to(here):
+            folder = folder.relative_to(here)
+        return str(folder)
 
     def _clipping(self) -> dict[str, Any]:
         """How many requests are clipped to the model's context: planned ones, or own data."""
@@ -280,7 +281,7 @@ class Experiment:
 
     def _hold(self, load: LoadRunner, viewers: Sequence[Viewer]) -> Ended:
         """Send until the controller is done; what is sampled meanwhile goes to its files."""
-        decides = self.wanted.kind != LOCUST
+        decides = self.wanted.kind.decides
         files = _SampleFiles(self.folder, with_replicas=len(self.options.metrics) > 1)
         watched = _Watched(self, viewers)
         session = Session(
@@ -301,8 +302,10 @@ class Experiment:
                 return session.run()
         finally:
             self.session = None
-            data_ended = 0 <= self.options.requests <= self.ledger.total and not session.interrupted
-            self.controller.close(session.over_ns or CLOCK.now_ns(), data_ended=data_ended)
+            all_ended = 0 <= self.options.requests <= self.ledger.total
+            data_ended = all_ended and not session.interrupted
+            over_ns = session.over_ns or CLOCK.now_ns()
+            self.controller.close(over_ns, data_ended=data_ended)
             files.close()
 
     def _sinks(self, *, decides: bool) -> list[RecordSink]:
@@ -382,7 +385,7 @@ class Observer(KneeController):
 def _write_scenario(wanted: Wanted, folder: RunFolder) -> None:
     scenario = redact(wanted.output.scenario, folder.secrets)
     if scenario:
-        folder.write(names.SCENARIO, to_toml(scenario, wanted.kind))
+        folder.write(names.SCENARIO, to_toml(scenario, wanted.kind.name))
 
 
 def _controller(
@@ -398,7 +401,7 @@ def _controller(
     stage: Stage | None,
 ) -> KneeController:
     """What asks for the levels: Locust's own test, a drill, or a search."""
-    if wanted.kind == LOCUST and load is not None:
+    if not wanted.kind.decides and load is not None:
         return Observer(wanted.plan, ledger, load)
     lines = folder.lines(names.LEVELS)
     shared = shared_prompt_tokens(options.to_json())

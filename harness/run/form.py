@@ -57,7 +57,8 @@ def read_form(form: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
 
 def scenario_of(form: Mapping[str, str], values: Mapping[str, Any]) -> dict[str, Any]:
     """The options of `knee` that a form asks for, as a scenario has them."""
-    texts = {name: field.default for name, field in FIELDS.items()} | dict(form)
+    defaults = {name: field.default for name, field in FIELDS.items()}
+    texts = defaults | dict(form)
     given = {name.replace("_", "-"): text for name, text in texts.items() if text not in ("", "0")}
     url = given.pop("host")
     return {"url": url, **given, "slo": [str(slo) for slo in values["slo"]]}

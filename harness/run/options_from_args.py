@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.core.load import Rate
+from harness.core.run_kinds import kind_of
 from harness.core.timeouts import Timeouts
 from harness.errors import ConfigError
 from harness.load.lengths import FROM_DATA
@@ -84,8 +85,11 @@ def target_options(args: argparse.Namespace) -> TargetOptions:
         _check_embedded(args)
     else:
         _check_url(args)
-    has_own_key = "authorization" in (name.lower() for name, _ in args.header)
-    key, key_source = ("", "") if has_own_key else api_key()
+    header_names = {name.lower() for name, _ in args.header}
+    key = ""
+    key_source = ""
+    if "authorization" not in header_names:
+        key, key_source = api_key()
     return TargetOptions(
         url=args.url,
         model=next((name for name, _ in args.model), None),
@@ -228,18 +232,18 @@ def _workload(args: argparse.Namespace) -> Workload:
                 f"shortest to the longest; try --{name}-tokens {(low + high) // 2} "
                 f"--{name}-min {high} --{name}-max {low}."
             )
+    prompt_spread = (args.prompt_cv, args.prompt_min, args.prompt_max)
+    output_spread = (args.output_cv, args.output_min, args.output_max)
     chosen: Workload = args.workload.sized(
-        args.prompt_tokens,
-        args.output_tokens,
-        (args.prompt_cv, args.prompt_min, args.prompt_max),
-        (args.output_cv, args.output_min, args.output_max),
+        args.prompt_tokens, args.output_tokens, prompt_spread, output_spread
     )
     if args.think_time is not None:
         chosen = replace(chosen, think_ms=args.think_time)
     chosen = _with_sessions(chosen, args)
     if args.api not in (None, chosen.api):
         chosen = chosen.through(args.api, exact=True)
-    return replace(chosen, models=tuple(args.model) if len(args.model) > 1 else ())
+    has_several = len(args.model) > 1
+    return replace(chosen, models=tuple(args.model) if has_several else ())
 
 
 def _with_sessions(chosen: Workload, args: argparse.Namespace) -> Workload:
@@ -365,7 +369,7 @@ def run_options(args: argparse.Namespace, command: str) -> Wanted:
         duration_ns = 0
     default_repeats = 3 if batch else 1  # three: the fewest that show how much they vary
     return wanted_levels(
-        command,
+        kind_of(command),
         target_options(args),
         replace(load, batch=batch),
         output_options(args, command),
@@ -429,7 +433,8 @@ def start_options(args: argparse.Namespace) -> StartOptions:
     api_key()  # for its check alone
     from harness.lifecycle.vllm_start import StartOptions  # noqa: PLC0415 - heavy: see app.py
 
-    return StartOptions(**{option.dest: getattr(args, option.dest) for option in table.START})
+    values = {option.dest: getattr(args, option.dest) for option in table.START}
+    return StartOptions(**values)
 
 
 def api_key() -> tuple[str, str]:

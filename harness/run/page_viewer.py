@@ -56,14 +56,16 @@ def _ended(experiment: Experiment, window: Window, n_open: int) -> EndedLevel:
     table = requests_in_window(ledger.look(start_ns, horizon_ns).table, window)
     # A search keeps all tokens of its levels; other runs forget old ones.
     tokens_from_ns = start_ns
-    if experiment.wanted.kind != "knee":
+    if not experiment.wanted.kind.searches:
         tokens_from_ns = max(start_ns, end_ns - MAX_WINDOW_NS, ledger.tokens_from_ns)
     tokens = WindowTokens(table, (min(tokens_from_ns, end_ns), end_ns))
-    scan(ledger.look(tokens_from_ns, horizon_ns), [*tokens.gaps.values(), tokens.arrived])
+    records = ledger.look(tokens_from_ns, horizon_ns)
+    scan(records, [*tokens.gaps.values(), tokens.arrived])
     n_ended, n_failed = ledger.ended(start_ns, end_ns)
+    counted_ns = max(end_ns - tokens_from_ns, 1)
     return EndedLevel(
         p95_ms=headline_latencies(table, (start_ns, end_ns), tokens),
-        output_tokens_per_s=tokens.arrived.tokens * SECOND / max(end_ns - tokens_from_ns, 1),
+        output_tokens_per_s=tokens.arrived.tokens * SECOND / counted_ns,
         ended=n_ended,
         failed=n_failed,
         n_open=n_open,

@@ -194,8 +194,10 @@ def clipping_note(load: LoadOptions, max_model_len: int | None) -> str:
         return _data_note(load.data, max_model_len)
     sessions = load.workload.conversation or ONE_TURN
     limits = {"the model's context": max_model_len, "--session-budget": sessions.session_budget}
-    room, what = min(((n, what) for what, n in limits.items() if n), default=(0, ""))
-    count = count_clipped(replace(load.workload, max_model_len=room), load.seed)
+    given = [(tokens, what) for what, tokens in limits.items() if tokens]
+    room, what = min(given, default=(0, ""))
+    limited = replace(load.workload, max_model_len=room)
+    count = count_clipped(limited, load.seed)
     if not count:
         return ""
     return (

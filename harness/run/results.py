@@ -17,6 +17,7 @@ import numpy as np
 
 from harness.compare.compare_folders import compare_folders
 from harness.core.load import THINKING
+from harness.core.run_kinds import kind_of
 from harness.core.states import Purpose, Status, Verdict
 from harness.core.typed_json import from_json
 from harness.diagnosis.audit import KV_BLOCK_TOKENS
@@ -50,7 +51,7 @@ from harness.search.explain_knee import (
     result_levels,
     shared_prompt_tokens,
 )
-from harness.search.held_levels import DRILL, LOCUST, judge_given_levels
+from harness.search.held_levels import judge_given_levels
 from harness.search.knee_curve import curve_slos, judged_by, knee_curve, steepness
 from harness.search.knee_estimate import PROMISED, estimate_knee, knee_result, slo_results
 from harness.search.locust_levels import (
@@ -61,21 +62,25 @@ from harness.search.locust_levels import (
 )
 from harness.search.next_level import Done, SearchPlan
 from harness.search.power import plateau_knee, power_knee
-from harness.search.recorded_plan import logged_levels, search_plan, unit_of_workload
+from harness.search.recorded_plan import (
+    kind_of_run,
+    logged_levels,
+    search_plan,
+    unit_of_workload,
+)
 from harness.search.replay import LoggedLevel, Replay, RunTokenStats, replay
 from harness.server.api_versions import is_simulator
 from harness.server.max_num_seqs import max_num_seqs
 
 if TYPE_CHECKING:
     from harness.compat.tool_comparison import ToolComparison
+    from harness.core.run_kinds import RunKind
     from harness.drill.plan import Drill
     from harness.metrics.evidence import Window
     from harness.metrics.token_gaps import WindowGaps
     from harness.search.level_state import HeldLevel
 
 Json = dict[str, Any]
-KNEE: Final = "knee"  # the kind of a run that searches for the knee
-SWEEP: Final = "sweep"  # the kind of one that holds several given levels
 NO_LIMIT_MET: Final = (Status.not_reached, Status.target_failed, Status.invalid)
 
 EXIT_OF: Final = {
@@ -108,7 +113,7 @@ def write_locust_levels(folder: RunFolder) -> None:
     """
     info = read_json(folder.path / names.RUN) or {}
     config = info.get("config") or {}
-    if config.get("kind") != LOCUST:
+    if kind_of(str(config.get("kind") or ""), str(folder.path)).decides:
         return
     levels = logged_levels(read_run(folder.path))
     lines = [dumps(level_line(level)) + b"\n" for level in levels]
@@ -119,7 +124,7 @@ class _Recorded(NamedTuple):
     """What a run folder says of its run, and the SLOs that it is judged by now."""
 
     run: Run
-    kind: str  # knee, run, sweep, drill or locust
+    kind: type[RunKind]
     config: Json  # of run.json
     ended: Json  # ended.json: how the live run ended
     live_plan: SearchPlan  # with the SLOs of the live run
@@ -138,7 +143,7 @@ class _Recorded(NamedTuple):
 
     @property
     def is_search(self) -> bool:
-        return self.kind == KNEE
+        return self.kind.searches
 
 
 def compute(run: Run, compat: Sequence[str] = (), slos: Sequence[Slo] = ()) -> Results:
@@ -151,7 +156,7 @@ def compute(run: Run, compat: Sequence[str] = (), slos: Sequence[Slo] = ()) -> R
     windows = [entry.window for entry in logged]
     comparison = _comparison(run, windows) if recorded.tools else None
     counted = _count_tokens(recorded, windows, comparison)
-    drill = drill_of(run) if recorded.kind == DRILL and logged else None
+    drill = drill_of(run) if recorded.kind.has_phases and logged else None
 
     replayed = _replay(recorded, logged, counted, drill)
     levels = _levels(recorded, replayed, counted)
@@ -159,9 +164,9 @@ def compute(run: Run, compat: Sequence[str] = (), slos: Sequence[Slo] = ()) -> R
     result = _common_result(recorded, replayed)
     if comparison is not None:
         result = replace(result, compat=_compat_entries(recorded, comparison, replayed))
-    if recorded.kind == LOCUST:
+    if not recorded.kind.decides:
         result = _with_locusts_users(result, recorded, replayed)
-    if recorded.kind in (KNEE, SWEEP):
+    if recorded.kind.spans_loads:
         result = _with_throughput_knees(result, recorded, replayed)
     if recorded.is_search:
         result = _with_knee(result, recorded, replayed, levels, counted)
@@ -179,7 +184,7 @@ def _recorded(run: Run, compat: Sequence[str], slos: Sequence[Slo]) -> _Recorded
     tools = [*(config.get("compat") or ()), *compat]
     return _Recorded(
         run=run,
-        kind=str(config.get("kind") or ""),
+        kind=kind_of_run(run),
         config=config,
         # A run that was killed has no ended.json.
         ended=read_json(run.path / names.ENDED) or {"interrupted": True},
@@ -193,7 +198,8 @@ def _recorded(run: Run, compat: Sequence[str], slos: Sequence[Slo]) -> _Recorded
 def _comparison(run: Run, windows: Sequence[Window]) -> ToolComparison:
     from harness.compat.tool_comparison import ToolComparison  # noqa: PLC0415 - only then
 
-    return ToolComparison(run.table, [(w.settled_ns, w.end_ns) for w in windows])
+    spans_ns = [(window.settled_ns, window.end_ns) for window in windows]
+    return ToolComparison(run.table, spans_ns)
 
 
 def _count_tokens(
@@ -240,7 +246,7 @@ def _why_invalid(
     host = host_figures(run.host, window.settled_ns, window.end_ns)
     if drill is not None:  # servers that die count no tokens
         return phase_reason(drill, window, level.known, run.table, gaps=gaps, host=host)
-    if recorded.kind == LOCUST:  # users may pause
+    if not recorded.kind.decides:  # users may pause
         return instrument_sentence(level.known, window, slos, gaps, host=host)
     shared = shared_prompt_tokens(recorded.drive)
     return invalid_reason(
@@ -268,7 +274,7 @@ def _common_result(recorded: _Recorded, replayed: Replay) -> Result:
     error = commonest_error(run, failed_since_ns)
     proof = read_json(run.path / names.PROOF)
     return Result(
-        command=recorded.kind,
+        command=recorded.kind.name,
         unit=unit_of_workload(recorded.workload).one,
         target=target_of_run(run),
         client=ended.get("figures") or {},
@@ -375,14 +381,14 @@ def _with_given_levels(
     ended = recorded.ended
     status = "" if ended.get("invalid") else str(ended.get("status") or "")
     plan = recorded.plan
-    if recorded.kind == DRILL:  # its SLOs have spans of their own
+    if recorded.kind.has_phases:  # its SLOs have spans of their own
         plan = replace(plan, slos=())
     return judge_given_levels(base, plan, levels, counted, status)
 
 
 def _with_gates(result: Result, recorded: _Recorded, drill: Drill | None) -> Result:
     """The requirements on the result, and the exit code."""
-    if recorded.kind == DRILL:
+    if recorded.kind.has_phases:
         missing = recorded.ended.get("missing") or {}
         gates = expectations(recorded.run, drill, result, missing)
     elif recorded.by_other_slos:
@@ -405,11 +411,14 @@ def target_of_run(run: Run) -> Target:
     if server.get("version"):
         versions["server"] = str(server["version"])
     simulated = bool(server.get("embedded")) or is_simulator(versions.get("server", ""))
+    gpu = ""
+    if simulated:
+        gpu = str(flags.get("gpu") or "")
     return Target(
         url=str(server.get("url") or ""),
         model=str(server.get("model") or ""),
         simulated=simulated,
-        gpu=str(flags.get("gpu") or "") if simulated else "",
+        gpu=gpu,
         versions={name: str(text) for name, text in versions.items()},
         flags=flags,
         max_num_seqs=max_num_seqs(server, run.server),
@@ -454,11 +463,18 @@ def why_unusable(result: Result) -> str:
 def commonest_error(run: Run, from_ns: int) -> str:
     """The most common error of requests that failed since `from_ns`; "" if none failed."""
     table = run.table
-    failed_rows = np.flatnonzero(failed_requests(table) & (table.done_ns >= from_ns))
-    counts = Counter(run.errors[row] or OUTCOMES[table.outcome[row]].value for row in failed_rows)
+    has_failed = failed_requests(table) & (table.done_ns >= from_ns)
+    failed_rows = np.flatnonzero(has_failed).tolist()
+    counts = Counter(_error_of(run, row) for row in failed_rows)
     if not counts:
         return ""
-    return counts.most_common(1)[0][0]
+    [(commonest, _)] = counts.most_common(1)
+    return commonest
+
+
+def _error_of(run: Run, row: int) -> str:
+    """The words of a failed request's error, else its outcome's."""
+    return run.errors[row] or OUTCOMES[run.table.outcome[row]].value
 
 
 def write_results(path: Path, compat: Sequence[str] = (), slos: Sequence[Slo] = ()) -> Results:
@@ -520,11 +536,8 @@ def expectations(
     if drill is None or result.status != Status.measured:
         return []
     levels = result.levels
-    invalid = {
-        phase: level.reason
-        for phase, level in zip(drill.phases, levels, strict=False)
-        if not level.usable
-    }
+    by_phase = zip(drill.phases, levels, strict=False)
+    invalid = {phase: level.reason for phase, level in by_phase if not level.usable}
     return judge_drill(
         drill,
         levels[0].chosen_ns,

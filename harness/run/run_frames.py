@@ -133,7 +133,8 @@ class RunFrames:
         """The rows of all record files. The empty piece first gives the columns without any."""
         levels = Levels(self.path)
         pieces = (TableBuilder().piece(), *read_pieces(self.path, Damage()))
-        return _frame(pa.concat_tables([build(piece, levels) for piece in pieces]))
+        tables = [build(piece, levels) for piece in pieces]
+        return _frame(pa.concat_tables(tables))
 
 
 def open_run(path: Path | str) -> RunFrames:
@@ -173,11 +174,11 @@ def _instants(table: RecordTable) -> dict[str, Ints]:
 
 def _latencies(table: RecordTable) -> dict[str, Floats]:
     """The latencies of which a request has one at most, in ns."""
-    columns = {
-        latency.field: _latency(latency.observe(table), table, age=latency.at_age)
-        for key, latency in LATENCIES.items()
-        if key not in GAPS
-    }
+    columns: dict[str, Floats] = {}
+    for key, latency in LATENCIES.items():
+        if key not in GAPS:
+            observed = latency.observe(table)
+            columns[latency.field] = _latency(observed, table, age=latency.at_age)
     columns["think_ms"] = np.where(table.think_ns > 0, table.think_ns, nan)
     columns["connect_ms"] = np.where(table.connect_ns > 0, table.connect_ns, nan)
     return columns
@@ -186,12 +187,11 @@ def _latencies(table: RecordTable) -> dict[str, Floats]:
 def _endings(table: RecordTable, pieces: Sequence[TablePart]) -> dict[str, Any]:
     """How a request ended; one that is open has no error."""
     outcomes = np.array(OUTCOMES)[table.outcome]
-    errors = [error for piece in pieces for error in piece.errors]
+    recorded_errors = [error for piece in pieces for error in piece.errors]
+    by_request = zip(table.is_open, recorded_errors, strict=True)
     return {
         "outcome": np.where(table.is_open, Outcome.open, outcomes),
-        "error": [
-            "" if is_open else error for is_open, error in zip(table.is_open, errors, strict=True)
-        ],
+        "error": ["" if is_open else error for is_open, error in by_request],
         "finish_reason": [reason for piece in pieces for reason in piece.reasons],
         "status": np.where(table.status > 0, table.status, -1),
     }
@@ -295,8 +295,9 @@ def _array(kind: pa.DataType, values: NDArray[Any], known: Bools, *text: bytes) 
     bits = None
     if not known.all():
         bits = pa.py_buffer(np.packbits(known, bitorder="little"))
-    contents = [pa.py_buffer(content) for content in (np.ascontiguousarray(values), *text)]
-    return pa.Array.from_buffers(kind, len(known), [bits, *contents])
+    contents = (np.ascontiguousarray(values), *text)
+    buffers = [pa.py_buffer(content) for content in contents]
+    return pa.Array.from_buffers(kind, len(known), [bits, *buffers])
 
 
 def _frame(table: pa.Table) -> pd.DataFrame:
@@ -324,7 +325,8 @@ def _timed(
     columns = dict.fromkeys([*first, *frame.columns])
     frame = frame.reindex(columns=[*columns])
     for name in times:
-        frame[name] = pd.to_datetime(frame[name], utc=True).astype("datetime64[ns, UTC]")
+        instants = pd.to_datetime(frame[name], utc=True)
+        frame[name] = instants.astype("datetime64[ns, UTC]")
     return frame
 
 
@@ -362,7 +364,8 @@ class Levels:
             for begin_ns, phase in zip(begins_ns, Phase, strict=True):
                 spans.append(_Span(begin_ns, line["index"], line["users"], phase))
             last_ns = line["judged_ns"]
-        if not (read_json(path / names.ENDED) or {}).get("status"):
+        ended = read_json(path / names.ENDED) or {}
+        if not ended.get("status"):
             # A level that was still warming up when the run was stopped has no line: what was sent
             # after the last line belongs to no level.
             spans.append(NO_LEVEL._replace(begin_ns=last_ns + 1))

@@ -25,8 +25,6 @@ from harness.metrics.result import Target
 from harness.metrics.slo import Slo
 from harness.records.request_record import Outcome
 from harness.run.page_viewer import ended_levels
-from harness.run.results import KNEE
-from harness.search.held_levels import DRILL
 from harness.search.knee_estimate import bracket_users
 from harness.server.address import LOOPBACK, Address
 from harness.units import MS, SECOND
@@ -40,6 +38,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from harness.core.load import LoadUnit
+    from harness.core.run_kinds import RunKind
     from harness.metrics.result import Knee, Level, Result, SloResult
     from harness.records.request_record import RecordSink
     from harness.records.samples import ClientSample, ServerSample
@@ -56,12 +55,12 @@ LINGER_S: Final = 30.0  # twice Prometheus' usual interval
 class RunPage:
     """Sees each second of a run (a Viewer), and is told of its beginning, end and answer."""
 
-    def __init__(self, kind: str, slos: tuple[Slo, ...] = (), **facts: Any) -> None:
+    def __init__(self, kind: type[RunKind], slos: tuple[Slo, ...] = (), **facts: Any) -> None:
         """`slos`: shown and counted before a run begins; `facts`: what the page is told, always."""
         self.folder: Path | None = None
         self.recent = RecentLatencies()
-        self.state = LiveState({"kind": kind} | facts)
-        self.live = RunSeries(kind, "", slos)
+        self.state = LiveState(kind_facts(kind) | facts)
+        self.live = RunSeries(kind.name, "", slos)
         self.tables = LiveTables(self.live.counts)
         self.page = LivePage(self.state, lambda: self.folder, self.tables, self._metrics)
         self._port: MetricsPort | None = None
@@ -129,14 +128,14 @@ class RunPage:
         self.recent.clear()
         workload = wanted.load.workload.name
         on_latencies = self._latencies if self._served else None
-        self.live = RunSeries(wanted.kind, workload, wanted.plan.slos, on_latencies)
+        self.live = RunSeries(wanted.kind.name, workload, wanted.plan.slos, on_latencies)
         self.live.set_run_info(self.folder.name, model, Address.parse(url).authority)
         self.state.update_facts(**about(wanted, url, model))
         self._n_steps = -1
         self._rows = []
         self._tokens = 0
         self._at_ns = -1
-        self.tables.begin(self.live.counts, with_slos=wanted.kind != KNEE)
+        self.tables.begin(self.live.counts, with_slos=not wanted.kind.searches)
         self._show_metrics()
         return [self.live.counts]
 
@@ -242,7 +241,7 @@ class RunPage:
         self.state.update_facts(**ending(result, words), steps=steps)
         if result.knee is not None and result.status in (Status.found, Status.holds):
             self.live.set_knee(result.knee)
-        if result.command == DRILL:  # some are over only with the load
+        if result.kind.has_phases:  # some are over only with the load
             self.live.set_expectations({gate.name: gate.verdict for gate in result.gates})
         self._show_metrics()
 
@@ -319,6 +318,16 @@ def _json(ms: float) -> float | str | None:
     return "inf" if isinf(ms) else round(ms, 2)
 
 
+def kind_facts(kind: type[RunKind]) -> dict[str, Any]:
+    """The page's facts of a kind of run."""
+    return {
+        "kind": kind.name,
+        "title": kind.title or kind.name,
+        "searches": kind.searches,
+        "decides": kind.decides,
+    }
+
+
 def about(wanted: Wanted, url: str, model: str) -> dict[str, Any]:
     """The page's facts of what is asked for."""
     engine = wanted.target.engine
@@ -343,7 +352,7 @@ def ending(result: Result, answer: str) -> dict[str, Any]:
     if result.target.simulated:  # the first line says so, and on the page a badge
         lines = lines[1:]
     facts = state_facts(result.status)
-    if result.command == DRILL and result.gates:
+    if result.kind.has_phases and result.gates:
         verdicts = [gate.verdict for gate in result.gates]
         worst = next(verdict for verdict in WORST_FIRST if verdict in verdicts)
         badge, tone = DRILLED[worst]

@@ -44,7 +44,8 @@ def given_options(
     The name of what is no option is "".
     """
     keys = {name: key for key, action in options.items() for name in action.option_strings}
-    positional = next((key for key, action in options.items() if not action.option_strings), "url")
+    positionals = [key for key, action in options.items() if not action.option_strings]
+    positional = positionals[0] if positionals else "url"
     rest = iter(words)
     for word in rest:
         name, equals, text = word.partition("=")
@@ -73,12 +74,13 @@ def expanded(words: list[str], commands: Mapping[str, argparse.ArgumentParser]) 
     command = words[0]
     options = options_of(commands[command])
     given = list(given_options(words[1:], options))
-    paths = [Path(text) for key, text, _ in given if key == KEY]
-    if KEY not in options or not paths:
+    texts = [text for key, text, _ in given if key == KEY]
+    if KEY not in options or not texts:
         return words
-    path = paths[-1] / names.SCENARIO if paths[-1].is_dir() else paths[-1]
+    path = _file_of(texts[-1])
     known = _scenario_options(commands)
-    replaced = _replaced({key for key, *_ in given}, options, commands[command])
+    keys = {key for key, *_ in given}
+    replaced = _replaced(keys, options, commands[command])
     from_file: list[str] = []
     left_out = []
     for name, value in _read(path).items():
@@ -95,8 +97,17 @@ def expanded(words: list[str], commands: Mapping[str, argparse.ArgumentParser]) 
             from_file += _words(f"{name} of {path}", value, options[key])
     if left_out:
         sys.stderr.write(f"{path}: `{command}` leaves out {', '.join(left_out)}\n")
-    own = [word for key, _, own_words in given if key != KEY for word in own_words]
+    own: list[str] = []
+    for key, _, own_words in given:
+        if key != KEY:
+            own += own_words
     return [command, *from_file, *own]
+
+
+def _file_of(text: str) -> Path:
+    """A scenario file, or that of a run folder."""
+    path = Path(text)
+    return path / names.SCENARIO if path.is_dir() else path
 
 
 def _scenario_options(commands: Mapping[str, argparse.ArgumentParser]) -> set[str]:
@@ -122,7 +133,8 @@ def _replaced(
     # A URL excludes the embedded server with its flags, and this one a URL.
     if "url" in replaced:
         replaced.add("embedded")
-        replaced |= {key for key, action in options.items() if action.dest.startswith("engine_")}
+        of_engine = {key for key, action in options.items() if action.dest.startswith("engine_")}
+        replaced |= of_engine
     if "embedded" in replaced:
         replaced.add("url")
     return replaced
@@ -194,11 +206,11 @@ def scenario_of(
 
     `without`: names of options that say where results go.
     """
-    values: dict[str, Value] = {
-        key: _plain(action.default)
-        for key, action in options.items()
-        if isinstance(action.default, str) and action.default
-    }
+    values: dict[str, Value] = {}
+    for key, action in options.items():
+        default = action.default
+        if isinstance(default, str) and default:
+            values[key] = _plain(default)
     for key, text, _ in given_options(words, options):
         action = options[key]
         if isinstance(action, REPEATED):
@@ -214,8 +226,10 @@ def scenario_of(
 
 def _plain(text: str) -> str | int:
     """A number as one, if it is written as a number is."""
-    is_number = text.isascii() and text.isdecimal() and str(int(text)) == text
-    return int(text) if is_number else text
+    is_decimal = text.isascii() and text.isdecimal()
+    if is_decimal and str(int(text)) == text:  # not 007
+        return int(text)
+    return text
 
 
 def to_toml(values: Mapping[str, Value], command: str) -> str:

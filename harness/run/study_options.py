@@ -20,6 +20,7 @@ from harness.units import NS_PER, SECOND, duration_ns
 
 if TYPE_CHECKING:
     from harness.core.load import Load, LoadUnit
+    from harness.core.run_kinds import RunKind
     from harness.engine.config import EngineConfig
     from harness.load.own_data import DataSource
     from harness.load.workloads import Workload
@@ -100,7 +101,7 @@ class OutputOptions:
 class Wanted:
     """What one experiment is asked to do."""
 
-    kind: str  # knee, run, sweep, drill, locust
+    kind: type[RunKind]
     target: TargetOptions
     load: LoadOptions
     output: OutputOptions
@@ -131,7 +132,7 @@ SLACK_NS: Final = 3600 * SECOND  # a held level ends by its own time, not by a b
 
 
 def wanted_levels(
-    kind: str,
+    kind: type[RunKind],
     target: TargetOptions,
     load: LoadOptions,
     output: OutputOptions,

@@ -33,7 +33,9 @@ class BusyUsers:
         full &= self.sent >= since_ns
         if until_ns is not None:
             full &= self.sent <= until_ns
-        return int(self.sent[np.argmax(full)]) if full.any() else -1
+        if not full.any():
+            return -1
+        return int(self.sent[np.argmax(full)])
 
     def settled(self, ramped_ns: int, users: int) -> int | None:
         """When two requests per user have ended since; None: never."""

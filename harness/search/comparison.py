@@ -107,7 +107,7 @@ class Setting:
     flags: dict[str, Any] = field(default_factory=dict)  # of its server, other than the defaults
     failure: str = ""  # why it has no figures: its server did not start, a run is invalid
     figures: dict[str, tuple[float, ...]] = field(default_factory=dict)  # value, 95% interval
-    unit: LoadUnit = CONCURRENT  # of its levels and knee
+    unit: str = CONCURRENT.short_many  # of its levels and knee: also sessions or requests/s
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,8 @@ def latency_side(q: float, values: Numbers, blocks: Numbers, counts: Numbers | N
     counts = counts[order]
     n_up_to = np.cumsum(counts)  # observations up to each value
     n = n_up_to[-1]
-    quantile_ns = values[np.searchsorted(n_up_to, math.ceil(q * (n - 1)), "right")]
+    rank = math.ceil(q * (n - 1))
+    quantile_ns = values[np.searchsorted(n_up_to, rank, "right")]
     point = math.log(max(float(quantile_ns), 1))
 
     share_error, n_blocks = _error_at_quantile(q, values <= quantile_ns, blocks, counts)
@@ -140,7 +141,9 @@ def latency_side(q: float, values: Numbers, blocks: Numbers, counts: Numbers | N
         off = _student(z, n_blocks) * share_error
         low = np.searchsorted(n_up_to, (q - off) * n)
         high = np.searchsorted(n_up_to, (q + off) * n)
-        lo = min(float(log_values[low]), point) if off < q else -INF
+        lo = -INF
+        if off < q:
+            lo = min(float(log_values[low]), point)
         hi = max(float(log_values[high]), point)
         return lo, hi
 
@@ -190,9 +193,11 @@ def share_side(hits: float, n: float) -> Side:
     """
 
     def bounds(z: float) -> Bounds:
+        total = n + z * z
         middle = hits + z * z / 2
-        half = z * math.sqrt(hits * (n - hits) / n + z * z / 4)
-        return (middle - half) / (n + z * z), (middle + half) / (n + z * z)
+        variance = hits * (n - hits) / n + z * z / 4
+        half = z * math.sqrt(variance)
+        return (middle - half) / total, (middle + half) / total
 
     return Side(hits / n, hits / n, bounds)
 
@@ -201,13 +206,16 @@ def knee_side(cross: Crossing, unit: LoadUnit = CONCURRENT) -> Side:
     """From the bootstrap draws of the crossing, and the distance of the levels on both sides."""
     step = unit.number(1)
     ends95 = np.quantile(cross.draws, [0.025, 0.975], method="nearest")
+    loads = step * np.array([cross.count, *cross.between, *ends95])
     with np.errstate(divide="ignore"):
-        logs = np.log(step * np.array([cross.count, *cross.between, *ends95]))
+        logs = np.log(loads)
     point, below, above, lo, hi = logs.tolist()
-    if math.isinf(point):  # every level held passes, or none does
-        low = min(lo, below) if point > 0 else -INF
-        high = INF if point > 0 else max(hi, above)
-        return Side(cross.count, point, lambda _: (low, high))
+    if point == INF:  # every level held passes
+        low = min(lo, below)
+        return Side(cross.count, point, lambda _: (low, INF))
+    if point == -INF:  # none does
+        high = max(hi, above)
+        return Side(cross.count, point, lambda _: (-INF, high))
     # The standard error to either side: what the draws show of it, and what they cannot.
     position_error = KNEE_POSITION_SD * (above - below)
     down = math.hypot(max(point - lo, 0) / Z95, position_error)
@@ -270,8 +278,8 @@ def best_setting(settings: Sequence[Setting], pairs: Sequence[Comparison]) -> tu
         return "", []
     best = max(candidates, key=lambda setting: setting.figures[metric][0]).name
     beaten = {_beaten_by(best, pair, metric) for pair in pairs}
-    rivals = [x.name for x in candidates if x.name != best and x.name not in beaten]
-    return best, rivals
+    others = [setting.name for setting in candidates if setting.name != best]
+    return best, [name for name in others if name not in beaten]
 
 
 def _beaten_by(best: str, pair: Comparison, metric: str) -> str | None:
@@ -315,7 +323,8 @@ def compare(pairs: Sequence[Pair], tolerance: float, max_errors: float) -> tuple
     Holm's procedure over all pairs.
     """
     margins = [_margin(pair, tolerance, max_errors) for pair in pairs]
-    evidence = [_Shown.of(pair, margin) for pair, margin in zip(pairs, margins, strict=True)]
+    with_margins = zip(pairs, margins, strict=True)
+    evidence = [_Shown.of(pair, margin) for pair, margin in with_margins]
     weights = _weights(pairs)
     are_worse = holm([z.worse for z in evidence], weights)
     are_beyond = holm([z.beyond for z in evidence], weights)
@@ -344,7 +353,8 @@ def _weights(pairs: Sequence[Pair]) -> list[int]:
 
 
 def _difference(pair: Pair, verdict: Change, beyond: bool, needs_times: float | None) -> Difference:
-    change = np.array([pair.b.point - pair.a.point, *difference_interval(pair, Z95)])
+    difference = pair.b.point - pair.a.point
+    change = np.array([difference, *difference_interval(pair, Z95)])
     if pair.metric != ERROR_SHARE:  # points are logarithms
         change = np.expm1(change)
     value, lo, hi = change.tolist()
@@ -427,7 +437,11 @@ def difference_interval(pair: Pair, z: float) -> Bounds:
         # Infinite ends of the same sign have no difference: then nothing is known on that side.
         lo = b_lo - a_hi
         hi = b_hi - a_lo
-        return -INF if math.isnan(lo) else lo, INF if math.isnan(hi) else hi
+        if math.isnan(lo):
+            lo = -INF
+        if math.isnan(hi):
+            hi = INF
+        return lo, hi
     down = math.hypot(b - b_lo, a_hi - a)
     up = math.hypot(b_hi - b, a - a_lo)
     return b - a - down, b - a + up
@@ -441,8 +455,10 @@ def holm(z: Sequence[float], weights: Sequence[int]) -> list[bool]:
     p = [_NORMAL.cdf(-one) for one in z]
     are_shown = [False] * len(z)
     weight_left = sum(weights)
-    for i in sorted(range(len(z)), key=lambda i: p[i] / weights[i]):
-        if p[i] > ALPHA * weights[i] / weight_left:
+    clearest_first = sorted(range(len(z)), key=lambda i: p[i] / weights[i])
+    for i in clearest_first:
+        tested_at = ALPHA * weights[i] / weight_left
+        if p[i] > tested_at:
             break
         are_shown[i] = z[i] >= Z95
         weight_left -= weights[i]
@@ -451,7 +467,9 @@ def holm(z: Sequence[float], weights: Sequence[int]) -> list[bool]:
 
 def _student(z: float, blocks: int) -> float:
     """The t quantile for this many blocks at the probability of z normal standard errors."""
-    return -t_quantile(_NORMAL.cdf(-z), blocks - 1) if blocks >= MIN_BLOCKS else INF
+    if blocks < MIN_BLOCKS:
+        return INF
+    return -t_quantile(_NORMAL.cdf(-z), blocks - 1)
 
 
 def _error(hits: Numbers, sizes: Numbers) -> float:
@@ -459,9 +477,11 @@ def _error(hits: Numbers, sizes: Numbers) -> float:
     n = float(sizes.sum())
     n_blocks = len(sizes)
     off = hits - hits.sum() / n * sizes
-    # The second term is the covariance of neighbors: blocks that resemble each other tell less.
-    spread = float(off @ off + max(2 * off[1:] @ off[:-1], 0))
-    return math.sqrt(n_blocks / max(n_blocks - 1, 1) * spread) / n
+    # Blocks that resemble their neighbors tell less.
+    covariance = max(2 * off[1:] @ off[:-1], 0)
+    spread = float(off @ off + covariance)
+    few_blocks = n_blocks / max(n_blocks - 1, 1)
+    return math.sqrt(few_blocks * spread) / n
 
 
 def _sign(pair: Pair) -> int:

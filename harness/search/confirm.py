@@ -144,20 +144,22 @@ def _share(counts: SloCounts) -> float:
 def differs(a: SloCounts, b: SloCounts) -> bool:
     """Whether the shares over the limit of two holds differ, at 5%."""
     sizes = [max(float(counts.n), 1) for counts in (a, b)]
-    share = (float(a.k) + float(b.k)) / sum(sizes)  # of both, if they do not differ
+    # As the test assumes that they do not differ, both holds have the same share.
+    share = (float(a.k) + float(b.k)) / sum(sizes)
     variance = 0.0
     for counts, size in zip((a, b), sizes, strict=True):
         design_effect = float(np.maximum(counts.effect, counts.above))
         variance += share * (1 - share) * design_effect / size
     blocks = min(int(block_count(counts.lifetimes)) for counts in (a, b))
+    critical_t = t_quantile(0.975, max(blocks - 1, 1))
     distance = abs(_share(a) - _share(b))
-    return bool(distance > t_quantile(0.975, max(blocks - 1, 1)) * variance**0.5)
+    return bool(distance > critical_t * variance**0.5)
 
 
 def spread(results: Sequence[Result], unit: str = "users") -> dict[str, Any]:
     """What several searches for the same knee promise, in a sentence too, and what they cost."""
-    knees = [result.knee for result in results if result.status in SHOWN and result.knee]
-    promises = [knee.holds for knee in knees if knee.holds]
+    knees = [result.knee for result in results if result.status in SHOWN]
+    promises = [knee.holds for knee in knees if knee and knee.holds]
     levels = [level for result in results for level in result.levels]
     load_s = sum(level.judged_ns - level.chosen_ns for level in levels) / SECOND
     requests = sum(level.all.ttft_ms.n for level in levels)

@@ -382,7 +382,8 @@ class KneeController:
         is_look = evidence.plain and now.hold.purpose == Purpose.bisect  # a side is enough
         if is_over or (is_look and self.plan.leans(pooled) != Decision.inconclusive):
             return True
-        return (is_look or now.hold.stop == StopRule.lean) and is_far(evidence, self.plan)
+        may_go_on = is_look or now.hold.stop == StopRule.lean
+        return may_go_on and is_far(evidence, self.plan)
 
     def _is_hopeless(self, hold: Hold, pooled: Evidence, length_ns: int) -> bool:
         """Whether a level leans to the other side than it is to show, or is too slow to show it."""
@@ -469,7 +470,8 @@ class KneeController:
         if horizon_ns - now.began_ns < HARD_FAIL_NS:
             return False
         after_ns = max(now.began_ns, horizon_ns - HARD_FAIL_NS)
-        ended, failed = self.records.ended(max(after_ns + 1, since_ns), horizon_ns)
+        from_ns = max(after_ns + 1, since_ns)
+        ended, failed = self.records.ended(from_ns, horizon_ns)
         return failed >= HARD_FAIL_MIN_FAILURES and failed > self._hard_share * ended
 
     def _hard_failed(self, now: CurrentLevel, now_ns: int, horizon_ns: int) -> None:

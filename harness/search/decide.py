@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from harness.core.arrays import between
 from harness.core.states import Verdict
 from harness.metrics.evidence import BINS_PER_SIDE, concurrency
 from harness.metrics.metrics import SLO_METRICS, failed_requests
@@ -96,7 +97,8 @@ class SloCounts:
     def times(self, factor: Floats) -> SloCounts:
         """The same counts as they would be after `factor` times the time."""
         grows = ("n", "k", "lifetimes", "units", "shares")
-        return replace(self, **{name: getattr(self, name) * factor for name in grows})
+        grown = {name: getattr(self, name) * factor for name in grows}
+        return replace(self, **grown)
 
 
 def count_slices(
@@ -114,6 +116,7 @@ def count_slices(
     units = int(np.clip(lifetimes, 1, sizes.shape[-1]))
     unit_sizes = sum_groups(sizes, units)
     unit_hits = sum_groups(hits, units)
+    unit_shares = unit_hits / np.maximum(unit_sizes, 1)
     blocks = min(int(block_count(lifetimes)), units)
     effect = design_effects(sum_groups(unit_sizes, blocks), sum_groups(unit_hits, blocks))
     return SloCounts(
@@ -124,11 +127,16 @@ def count_slices(
         k=unit_hits.sum(axis=-1),
         lifetimes=np.asarray(lifetimes),
         units=np.asarray(units),
-        shares=(unit_hits / np.maximum(unit_sizes, 1)).sum(axis=-1),
+        shares=unit_shares.sum(axis=-1),
         effect=effect,
         above=above,
         together=together,
     )
+
+
+def _discounted_tail(k: Floats, n: Floats, effect: Floats | float, share: float) -> Floats:
+    """P-value of k of n or more, if n observations are worth n / effect independent ones."""
+    return binomial_tail(k / effect, n / effect, share)
 
 
 def p_missed(c: SloCounts) -> Floats:
@@ -136,10 +144,11 @@ def p_missed(c: SloCounts) -> Floats:
     if not 0 < c.allowed < 1:
         return np.where((c.k > 0) & (c.allowed <= 0), 0.0, 1.0)
     # By blocks: as many independent observations as the design effect leaves of them.
-    p_blocks = binomial_tail(c.k / c.effect, c.n / c.effect, c.allowed)
+    p_blocks = _discounted_tail(c.k, c.n, c.effect, c.allowed)
     p_blocks = student_p_value(p_blocks, block_count(c.lifetimes) - 1)
     # By whole units, which a single large burst cannot hide from.
     p_units = binomial_tail(c.shares, c.units, c.allowed)
+    # One of the two is enough, so each may spend only its part of alpha.
     return np.minimum(p_blocks / (1 - BURST_ALPHA_SHARE), p_units / BURST_ALPHA_SHARE)
 
 
@@ -147,11 +156,12 @@ def p_met(c: SloCounts) -> Floats:
     """P-value against "the share is at least the one allowed"."""
     n_under = c.n - c.k
     # With every wave counted as one observation, which it is at worst.
-    p_sure = binomial_tail(n_under / c.together, c.n / c.together, 1 - c.allowed)
+    p_sure = _discounted_tail(n_under, c.n, c.together, 1 - c.allowed)
     # With the design effect that was seen, of which the test does not know how exact it is.
     effect = np.maximum(c.effect, c.above)
-    p_estimated = binomial_tail(n_under / effect, c.n / effect, 1 - c.allowed)
+    p_estimated = _discounted_tail(n_under, c.n, effect, 1 - c.allowed)
     p_estimated = student_p_value(p_estimated, block_count(c.lifetimes) - 1)
+    # Both must show it, so the larger p-value counts.
     return np.maximum(p_sure, p_estimated / EFFECT_ALPHA_SHARE)
 
 
@@ -250,7 +260,8 @@ def counts_of(
     `table`: requests as they ended (thinned out is enough). `judged` and `gaps`: the counted tokens
     of the window; only SLOs on gaps need them.
     """
-    requests = table.select((table.sent_ns >= window.settled_ns) & (table.sent_ns <= window.end_ns))
+    was_sent = between(table.sent_ns, window.settled_ns, window.end_ns)
+    requests = table.select(was_sent)
     requests = requests.ordered(np.argsort(requests.sent_ns, kind="stable"))
     users = concurrency(table, window)
     counts = []
@@ -277,7 +288,8 @@ def _count_gaps(
     sizes = grid.sum(axis=1)
     hits = grid[:, BINS_PER_SIDE + 1 :].sum(axis=1)
     lifetimes = requests / users
-    together = max(float(sizes.sum()) / (WAVES_PER_LIFETIME * max(lifetimes, 1)), 1)
+    waves = WAVES_PER_LIFETIME * max(lifetimes, 1)
+    together = max(float(sizes.sum()) / waves, 1)
     return count_slices(
         str(slo),
         slo.allowed,
@@ -296,8 +308,9 @@ def _count_latencies(slo: Slo, requests: RecordTable, users: float) -> SloCounts
     # An open request counts as soon as it is over the limit.
     known = np.isfinite(latencies.hi_ns) | (latencies.lo_ns > slo.limit_ns)
     ns = latencies.ns[known]
+    over = ns > slo.limit_ns
     sent_ns = requests.sent_ns[latencies.row[known]]
-    return count_in_order(str(slo), slo.allowed, ns > slo.limit_ns, sent_ns, users=users, values=ns)
+    return count_in_order(str(slo), slo.allowed, over, sent_ns, users=users, values=ns)
 
 
 def count_in_order(
@@ -320,9 +333,11 @@ def count_in_order(
     sizes = np.ones(n)
     lifetimes = n / users
     # How many requests were sent within half a wave before or after each one.
-    half_wave_ns = (sent[-1] - sent[0]) / lifetimes / (2 * WAVES_PER_LIFETIME)
+    lifetime_ns = (sent[-1] - sent[0]) / lifetimes
+    half_wave_ns = lifetime_ns / (2 * WAVES_PER_LIFETIME)
     n_until = np.searchsorted(sent, sent + half_wave_ns, "right")
     n_before = np.searchsorted(sent, sent - half_wave_ns)
+    together = float((n_until - n_before).mean())
     above: Floats | float = 1.0
     if values is not None:
         blocks = int(block_count(lifetimes))
@@ -335,6 +350,6 @@ def count_in_order(
         sizes,
         over,
         lifetimes=lifetimes,
-        together=float((n_until - n_before).mean()),
+        together=together,
         above=above,
     )

@@ -42,6 +42,7 @@ from harness.units import MS
 if TYPE_CHECKING:
     from harness.core.load import LoadUnit
     from harness.metrics.evidence import Evidence
+    from harness.metrics.latency_figures import LatencyFigures
     from harness.metrics.level_figures import MaxNumSeqs
     from harness.metrics.record_source import RecordSource
     from harness.metrics.slo import Slo
@@ -208,8 +209,12 @@ def result_levels(
         token_stats = counted.levels[window]
         # The scrapes for the TTFT breakdown of a level lie between its neighbors: after the end of
         # the level before and before the next one has settled.
-        after_ns = holds[i - 1].window.end_ns if i > 0 else -math.inf
-        before_ns = holds[i + 1].window.settled_ns if i + 1 < len(holds) else math.inf
+        after_ns = -math.inf
+        if i > 0:
+            after_ns = holds[i - 1].window.end_ns
+        before_ns = math.inf
+        if i + 1 < len(holds):
+            before_ns = holds[i + 1].window.settled_ns
         span_ns = (window.settled_ns, window.end_ns)
         split = ttft_split(table, run.server, span_ns, (after_ns, before_ns))
         prefix = prefix_hits(table, window, run.server, shared)
@@ -230,8 +235,12 @@ def _mix_row(requests: RecordTable, gaps: WindowGapCounter) -> dict[str, Latency
     """The latencies of the requests of one row of a mix."""
     ttft = sample_figures(requests, "ttft", [gaps.span])
     e2e = sample_figures(requests, "e2e", [gaps.span])
-    figures = {"ttft_ms": ttft, "itl_ms": gaps, "e2e_ms": e2e}
-    return {field: Latency.of(latency_json(latency)) for field, latency in figures.items()}
+    return {"ttft_ms": _latency(ttft), "itl_ms": _latency(gaps), "e2e_ms": _latency(e2e)}
+
+
+def _latency(figures: LatencyFigures) -> Latency:
+    """As a level has it."""
+    return Latency.of(latency_json(figures))
 
 
 # Figures of a window that the level has under the same name; these may be unknown:
@@ -298,16 +307,15 @@ def _summary_fields(
     fields = {name: summary[name] for name in FIGURES}
     for name in MAY_LACK:
         fields[name] = math.nan if summary[name] is None else summary[name]
-    fields["latencies"] = {
-        metric.field: (Speed if metric.speed else Latency).of(summary[metric.field])
-        for metric in SLO_METRICS.values()
-    }
-    # absent where requests were not sent by a schedule
-    fields["of_schedule"] = {
-        metric.field: summary[metric.field] and Latency.of(summary[metric.field])
-        for metric in SCHEDULED.values()
-    }
-    return fields
+    latencies: dict[str, Latency | Speed] = {}
+    for metric in SLO_METRICS.values():
+        figures = summary[metric.field]
+        latencies[metric.field] = Speed.of(figures) if metric.speed else Latency.of(figures)
+    of_schedule = {}
+    for metric in SCHEDULED.values():
+        figures = summary[metric.field]  # absent where requests were not sent by a schedule
+        of_schedule[metric.field] = figures and Latency.of(figures)
+    return fields | {"latencies": latencies, "of_schedule": of_schedule}
 
 
 def _over_shares(evidence: Evidence, slos: Sequence[Slo]) -> dict[str, float]:
@@ -315,7 +323,9 @@ def _over_shares(evidence: Evidence, slos: Sequence[Slo]) -> dict[str, float]:
     shares = {}
     for i, slo in enumerate(slos):
         sizes, hits = evidence.over(i)
-        share = float(hits.sum() / sizes.sum()) if sizes.any() else math.nan
+        share = math.nan
+        if sizes.any():
+            share = float(hits.sum() / sizes.sum())
         shares[slo.name] = round(share, 6)
     return shares
 
@@ -324,5 +334,4 @@ def _everything(counted: LevelTokenStats) -> Everything:
     """The latencies of all requests sent for the level, warm-up and drain included."""
     spans = blocked_windows(counted.sent, [counted.span])
     ttft = sample_figures(counted.sent, "ttft", spans)
-    itl = counted.everything
-    return Everything(Latency.of(latency_json(ttft)), Latency.of(latency_json(itl)))
+    return Everything(_latency(ttft), _latency(counted.everything))

@@ -10,6 +10,7 @@ crossing: nothing was measured between them, so the straight line there is a gue
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -87,10 +88,11 @@ def isotonic(values: Floats, weights: Floats) -> Floats:
         mass = weight
         size = 1
         while means and means[-1] > mean:
-            mean = (means[-1] * masses[-1] + mean * mass) / (masses[-1] + mass)
-            mass += masses.pop()
+            mass_before = masses.pop()
+            sum_before = means.pop() * mass_before
+            mean = (sum_before + mean * mass) / (mass_before + mass)
+            mass += mass_before
             size += sizes.pop()
-            means.pop()
         means.append(mean)
         masses.append(mass)
         sizes.append(size)
@@ -101,7 +103,7 @@ def zero_crossing(counts: Floats, fitted: Floats) -> float:
     """The count at which the fit reaches 0; inf if it never does, 0 if it starts above."""
     above = np.flatnonzero(fitted > 0)
     if not len(above):
-        return float("inf")
+        return inf
     i = int(above[0])
     if i == 0:
         return 0.0
@@ -120,7 +122,9 @@ def local_crossing(counts: Floats, values: Floats, weights: Floats, point: float
     """
     with np.errstate(divide="ignore"):
         x = np.log(counts / max(point, 1e-9))
-    near = (np.abs(x) < NEAR_LOG_USERS) & (np.abs(values[:, 0]) < NEAR_MARGIN)
+    has_near_load = np.abs(x) < NEAR_LOG_USERS
+    has_near_margin = np.abs(values[:, 0]) < NEAR_MARGIN
+    near = has_near_load & has_near_margin
     if near.sum() < 4:  # noqa: PLR2004 - two parameters and something left over
         return np.full(values.shape[1], np.nan)
     w = weights[near] / weights[near].sum()
@@ -128,11 +132,13 @@ def local_crossing(counts: Floats, values: Floats, weights: Floats, point: float
     y = values[near]
     mean_x = w @ x
     mean_y = w @ y
-    slope = (w * (x - mean_x)) @ (y - mean_y) / (w @ (x - mean_x) ** 2)
+    off_x = x - mean_x
+    slope = (w * off_x) @ (y - mean_y) / (w @ off_x**2)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         crossing = mean_x - mean_y / slope  # as x: the log of counts / point
     # Outside the levels it is a guess.
-    inside = (slope > 0) & (crossing >= x.min()) & (crossing <= x.max())
+    within_levels = (crossing >= x.min()) & (crossing <= x.max())
+    inside = (slope > 0) & within_levels
     crossing_count = point * np.exp(np.where(inside, crossing, 0))
     return np.asarray(np.where(inside, crossing_count, np.nan))
 
@@ -201,5 +207,5 @@ def _ends_of_fit(counts: Floats, fitted: Floats) -> tuple[float, float]:
     passing = counts[fitted <= 0]
     failing = counts[fitted > 0]
     last_pass = float(passing[-1]) if len(passing) else 0.0
-    first_fail = float(failing[0]) if len(failing) else float("inf")
+    first_fail = float(failing[0]) if len(failing) else inf
     return last_pass, first_fail

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from math import inf, nan
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from harness.core.states import WORST_FIRST, Status, Verdict
 from harness.metrics.result import Level, Result, SloResult
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from harness.search.decide import SloCounts
     from harness.search.level_state import ChooseNext, HeldLevel
     from harness.search.replay import LevelTokenStats, RunTokenStats
-
-LOCUST: Final = "locust"  # the kind of a run by `vllm-harness locust`
-DRILL: Final = "drill"
 
 
 def in_turn(holds: Sequence[Hold]) -> ChooseNext:
@@ -72,7 +69,7 @@ def _status_without_slos(base: Result, levels: Sequence[Level], ended: str) -> S
         return Status.target_failed
     if _none_usable(base, levels):
         return Status.invalid
-    if base.command == DRILL or _all_usable(levels):  # a drill judges its expectations one by one
+    if base.kind.has_phases or _all_usable(levels):  # a drill judges its expectations one by one
         return Status.measured
     return Status.inconclusive
 
@@ -89,7 +86,9 @@ def _status(
         return Status.target_failed
     if unusable:
         return Status.invalid
-    return Status.met if verdicts == {Verdict.met} and _all_usable(levels) else Status.inconclusive
+    if verdicts == {Verdict.met} and _all_usable(levels):
+        return Status.met
+    return Status.inconclusive
 
 
 def _none_usable(base: Result, levels: Sequence[Level]) -> bool:
@@ -114,10 +113,9 @@ def _judged_levels(
         are_judged = [level.usable for level in levels]
     else:
         are_judged = [True] * len(levels)
+    held_levels = zip(are_judged, counted.levels.items(), strict=True)
     counts = [
-        count_level(plan, window, held)
-        for is_judged, (window, held) in zip(are_judged, counted.levels.items(), strict=True)
-        if is_judged
+        count_level(plan, window, held) for is_judged, (window, held) in held_levels if is_judged
     ]
     decisions = iter(decide(counts))
     levels_with_verdicts = []
@@ -127,10 +125,8 @@ def _judged_levels(
             levels_with_verdicts.append(level)
             continue
         decision = next(decisions)
-        slos = [
-            _at_level(result, level, level.observed(slo))
-            for result, slo in zip(decision.slos, plan.slos, strict=True)
-        ]
+        by_slo = zip(decision.slos, plan.slos, strict=True)
+        slos = [_at_level(result, level, level.observed(slo)) for result, slo in by_slo]
         levels_with_verdicts.append(replace(level, slos=tuple(slos)))
         failures.append(_at_level(decision.errors, level))
     return levels_with_verdicts, failures

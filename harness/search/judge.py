@@ -66,6 +66,7 @@ class Judgement:
 
 def log_evidence(n: float, k: float, allowed: float) -> float:
     """Log of the mixture likelihood ratio against `share == allowed`; k of n are over the limit."""
+    # The mixture is a Beta distribution around the share allowed (decision 4).
     a = PRIOR_WEIGHT * allowed
     b = PRIOR_WEIGHT * (1 - allowed)
     mixture = lgamma(a + k) + lgamma(b + n - k) - lgamma(a + b + n)
@@ -80,19 +81,25 @@ def judge_share(n: float, k: float, allowed: float, alpha: float, effect: float 
     """
     if not 0 < allowed < 1:
         return Decision.failed if allowed <= 0 < k else Decision.inconclusive
-    if n <= 0 or log_evidence(n / effect, k / effect, allowed) < -log(alpha):
+    if n <= 0:
+        return Decision.inconclusive
+    is_shown = log_evidence(n / effect, k / effect, allowed) >= -log(alpha)
+    if not is_shown:
         return Decision.inconclusive
     return Decision.failed if k / n > allowed else Decision.passed
 
 
 def log_one_sided(n: float, k: float, allowed: float) -> float:
     """As `log_evidence`, with a mixture of shares on the side of the observed one only."""
-    shares = np.minimum((OVER if k > allowed * n else UNDER) * allowed, MAX_SHARE)
+    multiples = OVER if k > allowed * n else UNDER
+    shares = np.minimum(multiples * allowed, MAX_SHARE)
     # The log likelihood ratio of each share of the mixture, then the log of their mean.
     log_ratios = k * np.log(np.maximum(shares, 1e-300) / allowed)
     log_ratios += (n - k) * np.log((1 - shares) / (1 - allowed))
+    # Relative to the highest one, since the exponential of a log ratio may not be finite.
     highest = log_ratios.max()
-    return float(highest + np.log(np.mean(np.exp(log_ratios - highest))))
+    mean_ratio = np.mean(np.exp(log_ratios - highest))
+    return float(highest + np.log(mean_ratio))
 
 
 def log_bets(sizes: Floats, hits: Floats, allowed: float) -> float:
@@ -105,9 +112,11 @@ def log_bets(sizes: Floats, hits: Floats, allowed: float) -> float:
     has_any = sizes > 0
     means = hits[has_any] / sizes[has_any]
     bets = BETS[:, None] / allowed
-    games = (means[0::2] - allowed, means[1::2] - allowed)
-    log_won = [np.log1p(bets * beyond).sum(axis=1) for beyond in games]
-    capital_of_games = np.exp(np.minimum(log_won, MAX_LOG)) @ BET_WEIGHTS
+    beyond = means - allowed
+    games = (beyond[0::2], beyond[1::2])
+    log_won = [np.log1p(bets * game).sum(axis=1) for game in games]
+    won = np.exp(np.minimum(log_won, MAX_LOG))
+    capital_of_games = won @ BET_WEIGHTS
     return float(np.log(np.mean(capital_of_games)))
 
 
@@ -118,10 +127,13 @@ def judge_sides(evidence: Evidence, slo: int, allowed: float, alpha: float) -> D
     k = float(hits.sum())
     if k > allowed * n:
         effect = evidence.effect(slo, allowed)
-        shown_by_share = log_one_sided(n / effect, k / effect, allowed) >= -log(alpha)
-        shown_by_share &= len(sizes) >= FAIL_BLOCKS
+        log_share = log_one_sided(n / effect, k / effect, allowed)
+        # A design effect that few blocks show may be far too small.
+        shown_by_share = log_share >= -log(alpha) and len(sizes) >= FAIL_BLOCKS
+        # A gross violation makes the design effect so large that only bets show it (decision 4).
         shown_by_bets = log_bets(sizes, hits, allowed) >= -log(BETS_ALPHA * alpha)
         return Decision.failed if shown_by_share or shown_by_bets else Decision.inconclusive
+    # The few observations over the limit of a good level do not show how these cluster.
     effect = evidence.floored_effect(slo, allowed)
     is_shown = log_one_sided(n / effect, k / effect, allowed) >= -log(alpha)
     is_long = evidence.seconds * SECOND >= PASS_LIFETIMES * evidence.lifetime_ns
@@ -169,15 +181,17 @@ def judge(
     leans_to_fail = False
     worst_reason = ""
     worst_ratio = -1.0  # of the share over the limit to the share allowed
+    slo_alpha = alpha / max(len(slos), 1)
     for i, slo in enumerate(slos):
         sizes, hits = evidence.over(i)
         n = sizes.sum()
         k = hits.sum()
         if evidence.plain and n and 0 < slo.allowed < 1:
-            decisions.add(judge_sides(evidence, i, slo.allowed, alpha / len(slos)))
+            decision = judge_sides(evidence, i, slo.allowed, slo_alpha)
         else:
             effect = evidence.effect(i, slo.allowed)
-            decisions.add(judge_share(n, k, slo.allowed, alpha / len(slos), effect))
+            decision = judge_share(n, k, slo.allowed, slo_alpha, effect)
+        decisions.add(decision)
         leans_to_fail |= bool(n and k / n > slo.allowed)
         ratio = k / n / slo.allowed if n else 0.0
         if ratio > worst_ratio:

@@ -55,7 +55,10 @@ def curve_slos(slos: Sequence[Slo]) -> tuple[Slo, ...]:
 
 def at_limit(slo: Slo, steps: int) -> Slo:
     """The SLO with a limit so many steps of the grid higher; 56 double it."""
-    return replace(slo, limit_ns=round(slo.limit_ns * exp(steps * STEP))) if steps else slo
+    if not steps:
+        return slo
+    factor = exp(steps * STEP)
+    return replace(slo, limit_ns=round(slo.limit_ns * factor))
 
 
 def evidence_at(
@@ -69,8 +72,9 @@ def evidence_at(
     if slo.metric not in GAPS:
         return gather_evidence(records, hold, (at_limit(slo, steps),), counted)
     evidence = gather_evidence(records, hold, (slo,), counted)
-    bins = np.clip(np.arange(grids.RATIO_BINS) - steps, 0, grids.RATIO_BINS - 1)
-    bins[-1] = grids.RATIO_BINS - 1  # gaps that never ended
+    last_bin = grids.RATIO_BINS - 1
+    bins = np.clip(np.arange(grids.RATIO_BINS) - steps, 0, last_bin)
+    bins[-1] = last_bin  # gaps that never ended
     moved = np.zeros_like(evidence.grids[0])
     np.add.at(moved.T, bins, evidence.grids[0].T)
     return replace(evidence, grids=(moved,))
@@ -114,9 +118,8 @@ def knee_at(
 ) -> KneeEstimate | None:
     """The knee of an SLO alone, by the evidence of each hold; None: it is not among the levels."""
     plan = replace(plan, slos=(slo,))
-    levels = [
-        held_for(plan, level, evidence) for level, evidence in zip(held, evidences, strict=True)
-    ]
+    with_evidence = zip(held, evidences, strict=True)
+    levels = [held_for(plan, level, evidence) for level, evidence in with_evidence]
     knee = estimate_knee(plan, levels, Done(Status.inconclusive, None))
     if knee.count is None or knee.hi >= max(level.window.load.count for level in levels):
         return None
@@ -154,10 +157,13 @@ def _limit_steps(slo: Slo, levels: Sequence[Level], *, with_own: bool) -> list[i
     """The limits of a curve, in steps from the SLO's own: from what was observed, ascending."""
     ratios = [level.observed(slo) / slo.limit for level in levels if level.usable]
     sign = -1 if slo.speed else 1  # of a speed a lower limit is the easier one
-    observed = [log(ratio) * sign / STEP for ratio in ratios if 0 < ratio < inf] or [0.0]
-    low = int(np.clip(min(observed), -MAX_STEPS, MAX_STEPS))
-    high = int(np.clip(max(observed), -MAX_STEPS, MAX_STEPS))
-    steps = set(range(low, high + 1, max((high - low) // POINTS, 1)))
+    observed = [log(ratio) * sign / STEP for ratio in ratios if 0 < ratio < inf]
+    lowest = min(observed, default=0.0)
+    highest = max(observed, default=0.0)
+    low = int(np.clip(lowest, -MAX_STEPS, MAX_STEPS))
+    high = int(np.clip(highest, -MAX_STEPS, MAX_STEPS))
+    apart = max((high - low) // POINTS, 1)
+    steps = set(range(low, high + 1, apart))
     if with_own:
         steps.add(0)
     return sorted(steps)

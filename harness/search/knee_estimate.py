@@ -126,7 +126,9 @@ def _interval(
 
 def _whole_count(plan: SearchPlan, crossing: float) -> int:
     """Rounded down, as half a user cannot be promised."""
-    return plan.max_users if math.isinf(crossing) else math.floor(crossing + 1e-9)
+    if math.isinf(crossing):
+        return plan.max_users
+    return math.floor(crossing + 1e-9)  # a whole number may come out of the fit just below it
 
 
 def _believed(plan: SearchPlan, levels: Sequence[FitLevel], crossing: float) -> int:
@@ -142,7 +144,8 @@ def _believed(plan: SearchPlan, levels: Sequence[FitLevel], crossing: float) -> 
         knee = (knee * middle) ** 0.5
     else:
         knee = knee ** (1 - FIT_SHARE) * crossing**FIT_SHARE
-    return int(min(max(knee, passed), failed - 1, levels[-1].count))
+    most = min(failed - 1, levels[-1].count)
+    return int(min(max(knee, passed), most))
 
 
 def ends_decided(plan: SearchPlan, levels: Sequence[FitLevel]) -> bool:
@@ -213,7 +216,10 @@ def _width(estimate: KneeEstimate) -> float:
 def _pooled_latency(
     key: str, windows: Sequence[tuple[int, int]], counted: RunTokenStats
 ) -> Latency:
-    return Latency.of(latency_json(counted.level(key, windows))) if windows else Latency()
+    if not windows:
+        return Latency()
+    figures = counted.level(key, windows)
+    return Latency.of(latency_json(figures))
 
 
 def _mean_rates(holds: Sequence[Level]) -> dict[str, Any]:

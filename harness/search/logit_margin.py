@@ -51,8 +51,10 @@ class Criterion:
         n = weights @ self.sizes / self.effect
         k = weights @ self.hits / self.effect
         share = (k + PRIOR_OBSERVATIONS * self.allowed) / (n + PRIOR_OBSERVATIONS)
-        value = np.where(n > 0, log_odds(share) - log_odds(self.allowed), np.nan)
-        return value, float(n[0] * share[0] * (1 - share[0]))
+        distance = log_odds(share) - log_odds(self.allowed)
+        value = np.where(n > 0, distance, np.nan)
+        information = float(n[0] * share[0] * (1 - share[0]))
+        return value, information
 
 
 def criteria(evidence: Evidence, slos: Sequence[Slo], max_errors: float) -> list[Criterion]:
@@ -62,10 +64,11 @@ def criteria(evidence: Evidence, slos: Sequence[Slo], max_errors: float) -> list
     low level is a share far above 1%: used as it is, it moved knees (2 of 60 if one request in 300
     failed). And at a level without failures this criterion would hide what its many gaps show.
     """
-    limits = [
-        Criterion(*evidence.over(i), slo.allowed, evidence.effect(i, slo.allowed))
-        for i, slo in enumerate(slos)
-    ]
+    limits = []
+    for i, slo in enumerate(slos):
+        sizes, hits = evidence.over(i)
+        effect = evidence.effect(i, slo.allowed)
+        limits.append(Criterion(sizes, hits, slo.allowed, effect))
     if too_many_errors(evidence, max_errors, ERROR_ALPHA):
         allowed = max(max_errors, MIN_ALLOWED_SHARE)
         effect = design_effect(evidence.ended, evidence.errors)
@@ -88,7 +91,8 @@ def logit_margin(
     """
     limits = criteria(evidence, slos, max_errors)
     if not limits:
-        return np.full(1 if weights is None else len(weights), np.nan), 0.0
+        replicates = 1 if weights is None else len(weights)
+        return np.full(replicates, np.nan), 0.0
     # The first row is the data, which also says which criterion is the worst.
     rows = np.ones((1, evidence.blocks))
     if weights is not None:

@@ -84,7 +84,16 @@ def _log_likelihood(level: LevelFit, log_knees: Floats, allowed: float) -> Float
     n /= 1 + level.weight * HOLD_SPREAD**2 / level.steps
     margins = np.outer(SLOPES, log(level.count) - log_knees)
     p = share_at(margins, allowed).clip(1e-4, 1 - 1e-4)
-    return np.asarray(n * (share * np.log(p) + (1 - share) * np.log(1 - p)), np.float64)
+    over = share * np.log(p)
+    under = (1 - share) * np.log(1 - p)
+    return np.asarray(n * (over + under), np.float64)
+
+
+def _log_gain(share: Floats, allowed: float) -> Floats:
+    """What an observation adds to the log evidence against `allowed`, in the mean."""
+    over = share * np.log(share / allowed)
+    under = (1 - share) * np.log((1 - share) / (1 - allowed))
+    return np.asarray(over + under, np.float64)
 
 
 def believe(levels: Sequence[LevelFit], allowed: float) -> Belief:
@@ -176,38 +185,42 @@ class Prospect:
 
     def needs_ns(self, count: int, wants: Decision) -> Floats:
         """Until a level shows what it is to show, by each place of the knee; inf: it never does."""
-        sign = 1 if wants == Decision.failed else -1
-        is_first = wants == Decision.passed and not self.passed
+        fails = wants == Decision.failed
+        sign = 1 if fails else -1
+        is_first = not fails and not self.passed
         spread = max(self.belief.spread, FIRST_SPREAD if is_first else LEAST_SPREAD)
-        beyond = sign * (log(count / self.belief.knee) - spread * DEVIATIONS)
-        share = share_at(sign * self.belief.slope * beyond, self.allowed)
-        passed_log = (1 - share) * np.log((1 - share) / (1 - self.allowed))
-        information = share * np.log(share / self.allowed) + passed_log  # of an observation
+        away = log(count / self.belief.knee) - spread * DEVIATIONS
+        share = share_at(self.belief.slope * away, self.allowed)
 
         # The nearest level shows how fast observations come, and how long a request takes.
-        near = min(self.levels, key=lambda level: abs(log(level.count / count)))
-        n, near_share = effective(near, self.allowed)
-        if wants == Decision.passed:
-            n = min(n, _n_to_pass(near, self.allowed))
-        shown = 0.0
-        if near.count == count:  # it was held already; below 0 it leans to the other side
-            shown = log_one_sided(n, n * near_share, self.allowed)
-            if (near.margin > 0) != (wants == Decision.failed):
-                shown = -shown
+        nearest = min(self.levels, key=lambda level: abs(log(level.count / count)))
+        n = self._worth(nearest, wants)
+        observations_per_ns = max(n / nearest.evidence.seconds / SECOND, 1e-18)
+        life_ns = nearest.evidence.lifetime_ns
+
+        was_held = nearest.count == count
+        shown = self._shown(nearest, wants) if was_held else 0.0
         missing = max(MIXTURE_COST - log(self.alpha) - shown, 0)
-        observations_per_ns = max(n / near.evidence.seconds / SECOND, 1e-18)
-        test_ns = missing / np.maximum(information, 1e-12) / observations_per_ns
+        missing_n = missing / np.maximum(_log_gain(share, self.allowed), 1e-12)
+        least_lifetimes = FAIL_LIFETIMES if fails else PASS_LIFETIMES
+        held_ns = np.maximum(missing_n / observations_per_ns, least_lifetimes * life_ns)
+        needs_ns = held_ns + OVERHEAD_NS + WARM_LIFETIMES * life_ns
+        return np.where(sign * away > 0, needs_ns, inf)
 
-        life_ns = near.evidence.lifetime_ns
-        least_ns = (FAIL_LIFETIMES if wants == Decision.failed else PASS_LIFETIMES) * life_ns
-        needs_ns = np.maximum(test_ns, least_ns) + OVERHEAD_NS + WARM_LIFETIMES * life_ns
-        return np.where(beyond > 0, needs_ns, inf)
+    def _worth(self, level: LevelFit, wants: Decision) -> float:
+        """Independent observations that a level is worth, to the test of this side."""
+        n, _ = effective(level, self.allowed)
+        if wants == Decision.failed:
+            return n
+        for i in range(len(level.evidence.grids)):
+            sizes, _ = level.evidence.over(i)
+            n = min(n, float(sizes.sum()) / level.evidence.floored_effect(i, self.allowed))
+        return n
 
-
-def _n_to_pass(level: LevelFit, allowed: float) -> float:
-    """Independent observations that a level is worth where it is to pass."""
-    worths = []
-    for i in range(len(level.evidence.grids)):
-        sizes, _ = level.evidence.over(i)
-        worths.append(float(sizes.sum()) / level.evidence.floored_effect(i, allowed))
-    return min(worths, default=inf)
+    def _shown(self, level: LevelFit, wants: Decision) -> float:
+        """The log evidence so far that it is on this side; below 0 it leans to the other one."""
+        n = self._worth(level, wants)
+        _, share = effective(level, self.allowed)
+        evidence = log_one_sided(n, n * share, self.allowed)
+        is_over = level.margin > 0
+        return evidence if is_over == (wants == Decision.failed) else -evidence

@@ -246,9 +246,12 @@ def _unexplored(
 def _middle(plan: SearchPlan, low: LevelFit | None, high: LevelFit) -> int | None:
     """The level that halves the bracket; None if it is narrow enough."""
     if low is None:
-        return max(high.count // 2, plan.min_users) if high.count > plan.min_users else None
-    is_wide = high.count - low.count > plan.width(low.count)
-    return (low.count + high.count) // 2 if is_wide else None
+        if high.count <= plan.min_users:
+            return None
+        return max(high.count // 2, plan.min_users)
+    if high.count - low.count <= plan.width(low.count):
+        return None
+    return (low.count + high.count) // 2
 
 
 def _promise_soon(

@@ -6,6 +6,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from harness.core.load import REQUESTS_PER_S, LoadUnit, recorded_load, unit_of_users
+from harness.core.run_kinds import kind_of
 from harness.core.states import Purpose
 from harness.errors import (
     RunFolderError,
@@ -13,7 +14,6 @@ from harness.errors import (
 from harness.metrics.evidence import Window
 from harness.records import names
 from harness.records.json_files import read_json
-from harness.search.held_levels import LOCUST
 from harness.search.locust_levels import (
     asked_users,
     locust_levels,
@@ -24,7 +24,14 @@ from harness.search.replay import LoggedLevel
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from harness.core.run_kinds import RunKind
     from harness.records.folder_reader import Run
+
+
+def kind_of_run(run: Run) -> type[RunKind]:
+    """As run.json names it. Raises RunFolderError for one that this version does not know."""
+    config = run.info.get("config") or {}
+    return kind_of(str(config.get("kind") or ""), str(run.path))
 
 
 def search_plan(run: Run) -> SearchPlan:
@@ -44,8 +51,7 @@ def logged_levels(run: Run) -> list[LoggedLevel]:
     Of a test that Locust decided about they always follow from the records: what was written may
     be of a time when it was still going on.
     """
-    config = run.info.get("config") or {}
-    if config.get("kind") == LOCUST:
+    if not kind_of_run(run).decides:
         ended = read_json(run.path / names.ENDED) or {}
         return locust_levels(run.table, asked_users(ended))
     logged = []

@@ -153,7 +153,8 @@ class LevelTokenStats:
         self.tokens = WindowTokens(self.table, settled_span)
         # All requests sent for the level: warm-up and drain, too.
         sent_ns = recorded.table.sent_ns
-        self.sent = recorded.table.select((sent_ns >= window.chosen_ns) & (sent_ns < until_ns))
+        was_sent = (sent_ns >= window.chosen_ns) & (sent_ns < until_ns)
+        self.sent = recorded.table.select(was_sent)
         (whole_span,) = blocked_windows(self.sent, [self.span])
         self.everything = WindowGapCounter(self.sent, whole_span)
         self.scraped = arrivals_between(window, samples)
@@ -227,4 +228,5 @@ class RunTokenStats:
 
 def requests_in_window(table: RecordTable, window: Window) -> RecordTable:
     """The requests in flight at any time in the window."""
-    return table.select((table.done_ns >= window.settled_ns) & (table.sent_ns <= window.end_ns))
+    in_flight = (table.done_ns >= window.settled_ns) & (table.sent_ns <= window.end_ns)
+    return table.select(in_flight)

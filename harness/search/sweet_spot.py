@@ -43,9 +43,12 @@ def sweet_spot(levels: Sequence[Level]) -> SweetSpot | None:
         return None
     powers = [sum(by_load[load]) / len(by_load[load]) for load in loads]
     best = powers.index(max(powers))
-    first = last = best
-    while first > 0 and powers[first - 1] >= SHARE * powers[best]:
+    enough = SHARE * powers[best]
+    first = best
+    while first > 0 and powers[first - 1] >= enough:
         first -= 1
-    while last + 1 < len(loads) and powers[last + 1] >= SHARE * powers[best]:
+    last = best
+    highest = len(loads) - 1
+    while last < highest and powers[last + 1] >= enough:
         last += 1
-    return SweetSpot(loads[first], loads[last], loads[best], last == len(loads) - 1)
+    return SweetSpot(loads[first], loads[last], loads[best], is_highest=last == highest)

@@ -55,7 +55,9 @@ def _p_value(r: float, n: float) -> float:
     df = n - 2
     unexplained = max(1 - r * r, 1e-9)
     t_squared = df * r * r / unexplained
-    return float(incomplete_beta(np.array(df / 2), 0.5, df / (df + t_squared)))
+    # Both tails of Student's t are one incomplete beta function.
+    beyond = incomplete_beta(np.array(df / 2), 0.5, df / (df + t_squared))
+    return float(beyond)
 
 
 def drift(means: Floats) -> tuple[float, float]:
@@ -65,7 +67,8 @@ def drift(means: Floats) -> tuple[float, float]:
     if n < MIN_BLOCKS or not np.ptp(by_rank):
         return 0.0, 1.0
     rho = float(np.corrcoef(by_rank, np.arange(n))[0, 1])
-    likeness = min(max(alike(by_rank) + LINE_BIAS / n, 0), MAX_ALIKE)
+    likeness = alike(by_rank) + LINE_BIAS / n
+    likeness = min(max(likeness, 0), MAX_ALIKE)
     independent = n * (1 - likeness) / (1 + likeness)  # blocks that these are worth
     return rho, _p_value(rho, independent)
 

@@ -21,7 +21,7 @@ from harness.errors import MeasurementInvalid
 from harness.load.arrivals import Due, Schedule, Stripe
 from harness.load.conversations import Talk
 from harness.load.own_data import DataSource
-from harness.load.plan import RequestSpec, plan, seeded_random
+from harness.load.plan import RequestSpec, plan
 from harness.reader.client_connection import Place
 from harness.reader.clock import CLOCK
 from harness.reader.raw_batch import Output
@@ -31,17 +31,14 @@ from harness.records.folder_writer import SendJournal
 from harness.records.redact import redact_text
 from harness.records.request_record import Outcome, RequestRecord, request_id
 from harness.senders.drive_options import DriveOptions, request_bytes
-from harness.units import MS, SECOND
+from harness.senders.stagger import Stagger
+from harness.units import SECOND
 
 if TYPE_CHECKING:
     from harness.reader.open_stream import Exchange
 
-LEAST_STAGGER_S: Final = 0.3  # new users start spread over this at least
-MOST_STAGGER_S: Final = 10.0
-START_S: Final = 0.001  # from one user's start to the next's: a start costs half of it
 MOST_PASSES: Final = 1 << 20  # over the rows of own data, in a level
 FAILED_PAUSE_S: Final = 5.0  # the controller sees meanwhile that everything fails
-SMOOTHING: Final = 0.1  # weight of the latest request in the mean service time
 
 
 def _data_source(options: DriveOptions) -> DataSource | None:
@@ -77,37 +74,6 @@ class _FailurePause:
             self._ends_s = time.monotonic() + FAILED_PAUSE_S
 
 
-class _Stagger:
-    """How long new users wait before their first request.
-
-    Locust starts a second's users at once; without this they would stay in lockstep and each
-    level would begin with a wave. Spread over about one service time they come as they will,
-    and never so many at once that starting them keeps this process from its reads.
-    """
-
-    def __init__(self, options: DriveOptions) -> None:
-        self._options = options
-        self._service_s = 0.0  # smoothed
-        self._next_start_s = 0.0
-
-    def note_service_time(self, e2e_s: float) -> None:
-        """Of a request that has ended well."""
-        weight = SMOOTHING if self._service_s else 1.0
-        self._service_s += weight * (e2e_s - self._service_s)
-
-    def wait_s(self, user: int) -> float:
-        window_s = min(max(self._service_s, LEAST_STAGGER_S), MOST_STAGGER_S)
-        think = self._options.workload.think_ms
-        if think:  # a user may begin with what is left of a pause
-            window_s += think.mean * MS / SECOND
-        if self._options.batch:  # its users start together
-            window_s = 0.0
-        drawn_s = window_s * seeded_random(self._options.seed, "stagger", user).random()
-        now_s = time.monotonic()
-        self._next_start_s = max(self._next_start_s, now_s) + START_S
-        return max(drawn_s, self._next_start_s - now_s)
-
-
 class Driver:
     """Sends requests for any number of users. Numbers count from 0 without gaps."""
 
@@ -134,7 +100,7 @@ class Driver:
         self.has_new_schedule = Event()
         self._batch_end = 0  # `issued` when all requests of this batch are begun
         self._failure_pause = _FailurePause(options.most_failures)
-        self._stagger = _Stagger(options)
+        self._stagger = Stagger(options)
         self.on_trouble: Callable[[str], None] = lambda _: None
         self._put = put
         self._master = master
@@ -178,6 +144,7 @@ class Driver:
         """It has left: its number is never used again, and the texts of its session are large."""
         self._talks.pop(user, None)
         self._sent_by.pop(user, None)
+        self._stagger.forget(user)
 
     @property
     def batch_sent(self) -> bool:
@@ -190,7 +157,7 @@ class Driver:
         return self._failure_pause.is_on
 
     def stagger_s(self, user: int) -> float:
-        """How long a new user waits before its first request."""
+        """How long a new user waits before it asks this again; 0: it sends its first request."""
         return self._stagger.wait_s(user)
 
     def next_spec(self, user: int) -> RequestSpec | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import gevent
 from gevent.event import Event
 from locust import LoadTestShape
-from locust.runners import STATE_INIT
+from locust.runners import STATE_INIT, STATE_STOPPED
 
 from harness.diagnosis.cohort import MAX_SERVER_LAG_NS
 from harness.reader.clock import CLOCK
@@ -182,15 +182,26 @@ class Session:
             trouble = load.trouble() if self.decides else load.lost_records
             if trouble:
                 return trouble
-            # With every worker missing, `start` returns without a user and without an error, and
-            # Locust asks the shape's unchanged answer no second time. Forgetting it makes it ask.
-            # A runner without workers is in that state, too, as long as its driver starts: asked
-            # again it would kill the greenlet that starts it.
-            if self.decides and load.master is not None and load.runner.state == STATE_INIT:
-                load.runner.shape_last_tick = None
+            self._ask_again()
             if load.used_up():
                 self._over.set()
         return ""
+
+    def _ask_again(self) -> None:
+        """Begin a test that could not begin, as Locust heard of no worker when it asked the shape.
+
+        `start` returns without a user and without an error then, and Locust asks the shape's
+        unchanged answer no second time: forgetting it makes it ask. And any message of a missing
+        worker makes Locust believe that the test has stopped, which ends the greenlet that asks.
+        """
+        # A runner without workers is in the first state, too, as long as its driver starts: asked
+        # again it would kill the greenlet that starts it.
+        if not self.decides or self.load.master is None:
+            return
+        runner = self.load.runner
+        if runner.state in (STATE_INIT, STATE_STOPPED):
+            runner.shape_last_tick = None
+            runner.start_shape()  # does nothing while it asks
 
     def _tick(self) -> None:
         """In place of Locust's greenlet that asks a shape; the answer is not asked for."""

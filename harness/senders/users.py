@@ -136,7 +136,8 @@ class StreamingUser(User):
         """Wait a moment, each user its own: no lockstep."""
         if self.driver is not None:
             self.number = self.driver.new_user()
-            gevent.sleep(self.driver.stagger_s(self.number))
+            while (wait_s := self.driver.stagger_s(self.number)) > 0:
+                gevent.sleep(wait_s)
 
     def on_stop(self) -> None:
         """Locust's last call, however a user leaves."""

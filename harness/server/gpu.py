@@ -70,7 +70,7 @@ class NvmlGpus:
         try:
             nvml.nvmlInit()
             count = nvml.nvmlDeviceGetCount()
-            handles = {i: nvml.nvmlDeviceGetHandleByIndex(i) for i in range(count)}
+            handles = {index: nvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)}
         except nvml.NVMLError as error:
             raise NoGpu(f"no GPU here ({error})") from None
         if not handles:
@@ -78,7 +78,7 @@ class NvmlGpus:
             raise NoGpu("no GPU here (NVIDIA's driver sees none)")
         used = {}
         if users:
-            used = {i: gpu for i, gpu in handles.items() if _used_by(nvml, gpu, users)}
+            used = {i: handle for i, handle in handles.items() if _used_by(nvml, handle, users)}
         return cls(nvml, used or handles)
 
     def close(self) -> None:
@@ -133,7 +133,11 @@ class NvmlGpus:
             return nan
 
     def _memory(self, handle: Any, part: str) -> float:
-        return self._number(lambda: getattr(self._nvml.nvmlDeviceGetMemoryInfo(handle), part) / MIB)
+        def query() -> float:
+            memory = self._nvml.nvmlDeviceGetMemoryInfo(handle)
+            return float(getattr(memory, part))
+
+        return self._number(query) / MIB
 
     def _throttled(self, handle: Any) -> tuple[str, ...] | None:
         # by the newer name of the call, or the older one if the driver has only that
@@ -201,7 +205,9 @@ class GpuInfo:
     @classmethod
     def of(cls, labels: dict[str, Any]) -> GpuInfo:
         gpu = cls(**labels)
-        memory_mib = 0.0 if isnan(gpu.memory_mib) else gpu.memory_mib  # NaN: shared with the CPU
+        memory_mib = gpu.memory_mib
+        if isnan(memory_mib):  # shared with the CPU
+            memory_mib = 0.0
         return replace(gpu, memory_mib=memory_mib, uuid=gpu.uuid[:UUID_LENGTH])
 
 
@@ -255,7 +261,8 @@ class GpuReadings:
         return replace(sample, engine_cpu_s=self.source.engine_cpu_s)
 
     def to_json(self) -> dict[str, Any]:
-        return {"where": self.where, "gpus": [asdict(gpu) for gpu in self.found], "why": self.why}
+        gpus = [asdict(gpu) for gpu in self.found]
+        return {"where": self.where, "gpus": gpus, "why": self.why}
 
 
 def open_gpus(choice: str | None, server: Address | None) -> GpuReadings:
@@ -266,9 +273,8 @@ def open_gpus(choice: str | None, server: Address | None) -> GpuReadings:
     if choice is None and server is None:
         return GpuReadings(NONE, why="no GPU here (the embedded engine needs none)")
     if choice is None and server is not None and not server.is_local:
-        return GpuReadings(
-            NONE, why="the server's GPUs are elsewhere (--gpu-metrics URL reads an exporter's)"
-        )
+        why = "the server's GPUs are elsewhere (--gpu-metrics URL reads an exporter's)"
+        return GpuReadings(NONE, why=why)
     if choice == NONE:
         return GpuReadings(NONE, why="GPUs were not read (--gpu-metrics none)")
     if choice in (None, LOCAL):
@@ -286,7 +292,8 @@ def local_gpus(server: Address | None = None) -> GpuReadings:
         source = NvmlGpus.open(users=users)
     except NoGpu as error:
         return GpuReadings(LOCAL, why=str(error))
-    return GpuReadings(LOCAL, tuple(map(GpuInfo.of, source.gpus())), source)
+    found = tuple(map(GpuInfo.of, source.gpus()))
+    return GpuReadings(LOCAL, found, source)
 
 
 def _exporter(url: str) -> GpuReadings:
@@ -302,7 +309,8 @@ def _exporter(url: str) -> GpuReadings:
             f"try `curl {address}/metrics`, or --gpu-metrics none."
         ) from error
     if gpus:
-        return GpuReadings(str(address), tuple(map(GpuInfo.of, gpus)), source)
+        found = tuple(map(GpuInfo.of, gpus))
+        return GpuReadings(str(address), found, source)
     is_ours = source.is_ours()
     source.close()
     if is_ours:

@@ -106,6 +106,7 @@ class HttpConnection:
             connection.request(method, where, content, headers)
             with connection.getresponse() as response:
                 answer = _read_answer(response, sent_ns, deadline_ns)
+                # What is left of a response would be read as the beginning of the next one.
                 read_to_its_end = response.isclosed() or response.length == 0
                 if read_to_its_end and not (last or response.will_close):
                     self._kept = connection
@@ -143,12 +144,12 @@ def _read_answer(response: http.client.HTTPResponse, sent_ns: int, deadline_ns: 
     headers = {name.lower(): value for name, value in response.getheaders()}
     pieces = _read_body(response, deadline_ns)
     return HttpAnswer(
-        response.status,
-        response.headers.get_content_type(),
-        b"".join(piece for _, piece in pieces),
-        headers,
-        sent_ns,
-        pieces,
+        status=response.status,
+        content_type=response.headers.get_content_type(),
+        body=b"".join(piece for _, piece in pieces),
+        headers=headers,
+        sent_ns=sent_ns,
+        pieces=pieces,
     )
 
 
@@ -158,6 +159,7 @@ def _read_body(
     """Read the body, bounded in size, and in time even if it arrives byte by byte."""
     pieces: list[tuple[int, bytes]] = []
     size = 0
+    # A socket's timeout begins anew with each byte: the deadline is for all of them.
     while size < MAX_BODY and (piece := response.read1(1 << 16)):
         arrived_ns = time.monotonic_ns()
         pieces.append((arrived_ns, piece))

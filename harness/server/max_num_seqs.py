@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.diagnosis.slots import infer_max_num_seqs
@@ -43,7 +44,7 @@ def parse_server_flag(text: str) -> tuple[str, int | float | str]:
         raise ConfigError(
             f"--server-flag is {text!r}: expected NAME=VALUE; try --server-flag max-num-seqs=256."
         )
-    known = sorted({*SPELLED, *(flag for flags in KNEE_FLAGS.values() for flag in flags)})
+    known = sorted({*SPELLED, *chain.from_iterable(KNEE_FLAGS.values())})
     if name not in known:
         suggestion = closest(name, known, MAX_NUM_SEQS).replace("_", "-")
         raise ConfigError(
@@ -57,7 +58,8 @@ def _value(text: str) -> int | float | str:
     for kind in (int, float):
         with suppress(ValueError):
             return kind(text)
-    return {"true": True, "false": False}.get(text.lower(), text)
+    switches = {"true": True, "false": False}
+    return switches.get(text.lower(), text)
 
 
 def merge_flags(read: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,12 +77,14 @@ def merge_flags(read: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
 def max_num_seqs(server: Mapping[str, Any], samples: Sequence[ServerSample]) -> MaxNumSeqs:
     """Return it from run.json's server and the run's samples, by engine."""
     # Running requests are summed over all engines, while the flag is per engine.
-    flags, engines = server.get("flags") or {}, server.get("engines")
-    engines = engines or len(server.get("replicas") or [1])
+    flags = server.get("flags") or {}
+    replicas = server.get("replicas") or [1]
+    engines = server.get("engines") or len(replicas)
     value = flags.get(MAX_NUM_SEQS)
     if isinstance(value, int):
-        read = MAX_NUM_SEQS in (server.get("read") or ())
-        return MaxNumSeqs(value, Source.READ if read else Source.GIVEN, engines)
+        read = server.get("read") or ()
+        source = Source.READ if MAX_NUM_SEQS in read else Source.GIVEN
+        return MaxNumSeqs(value, source, engines)
     slots = infer_max_num_seqs(samples, engines)
     if slots is None:
         return MaxNumSeqs(engines=engines)

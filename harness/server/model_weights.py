@@ -82,8 +82,11 @@ def division_fault(config: Config, parallel: Parallel) -> str:
         return ""
     sentence = fault.sentence(plan.quantization.method)
     remedies = []
-    divisors = [n for n in range(1, parallel.tensor) if parallel.tensor % n == 0]
-    fitting = [n for n in divisors if undivided(plan, replace(parallel, tensor=n)) is None]
+    fitting = []
+    for tensor in range(1, parallel.tensor):
+        fewer = replace(parallel, tensor=tensor)
+        if parallel.tensor % tensor == 0 and undivided(plan, fewer) is None:
+            fitting.append(tensor)
     if fitting:
         remedies.append(f"--tensor-parallel {fitting[-1]}")
     if undivided(plan, replace(parallel, expert=True)) is None:
@@ -155,10 +158,10 @@ def _attention(values: ConfigValues, family: Family, shape: ModelShape) -> list[
     if output_bias is None:
         output_bias = own_bias
     attention = Attention(
-        shape.hidden,
-        shape.heads,
-        shape.kv_heads,
-        shape.head_size,
+        hidden=shape.hidden,
+        heads=shape.heads,
+        kv_heads=shape.kv_heads,
+        head_size=shape.head_size,
         query_bias=query_bias,
         output_bias=output_bias,
         head_norms=family.head_norms,
@@ -247,9 +250,11 @@ def _vocabulary(
         raise _lacks(shape, ("vocab_size",))
     padded = round_up(words, VOCABULARY_STEP)
     width = values.whole("word_embed_proj_dim") or shape.hidden
-    embeddings = [Matrix("model.embed_tokens", width, padded, Shard.OUTPUTS, kind=Kind.HALF)]
+    table = Matrix("model.embed_tokens", width, padded, Shard.OUTPUTS, kind=Kind.HALF)
+    embeddings = [table]
     if width != shape.hidden:
-        embeddings.append(Matrix("model.project", width, shape.hidden, count=2, kind=Kind.HALF))
+        projections = Matrix("model.project", width, shape.hidden, count=2, kind=Kind.HALF)
+        embeddings.append(projections)
     if family.positions is not None:
         learned = (shape.context_limit or 0) + family.positions
         embeddings.append(vector("model.embed_positions", shape.hidden, count=learned))

@@ -156,8 +156,10 @@ def _read_metrics_pages(
             "`curl URL/metrics`."
         )
     if missing:
-        return MetricsPages(tuple(filter(None, places)), cache={}, lacking=(), missing=missing)
-    cache = cache_summary(*(cache_config(page, model) for page in pages.values()))
+        all_places = tuple(filter(None, places))
+        return MetricsPages(all_places, cache={}, lacking=(), missing=missing)
+    caches = [cache_config(page, model) for page in pages.values()]
+    cache = cache_summary(*caches)
     first_page = next(iter(pages.values()))
     return MetricsPages(tuple(filter(None, pages)), cache, lacking(first_page, cache))
 
@@ -254,12 +256,16 @@ def _optional(access: TargetAccess, path: str, body: object = None) -> HttpAnswe
         answer = fetch(access, path, body)
     except ServerUnreachable:
         return None
-    return answer if answer.status == 200 else None  # noqa: PLR2004 - HTTP
+    if answer.status != HTTPStatus.OK:
+        return None
+    return answer
 
 
 def _refused(access: TargetAccess, path: str, answer: HttpAnswer) -> ServerUnreachable:
     status = answer.status
-    if status == 401 or (status == 403 and b"--enable-" not in answer.body):  # noqa: PLR2004 - HTTP
+    # A 403 whose words name a flag is about what that would switch on, not about a key.
+    is_switched_off = b"--enable-" in answer.body
+    if status == 401 or (status == 403 and not is_switched_off):  # noqa: PLR2004 - HTTP
         key = "no key was sent: neither VLLM_API_KEY nor OPENAI_API_KEY is set"
         if access.key_source:
             key = f"the key in {access.key_source} was refused"

@@ -106,6 +106,8 @@ class ServerProcesses:
 
     def with_cpu_times(self, sample: ServerSample) -> ServerSample:
         """Add the CPU seconds of the server's processes to a sample, as far as they are known."""
+        # A search walks over all sockets and processes of this host: not at each scrape of a server
+        # whose processes cannot be seen.
         if not self._engines and self._searches_left:
             self._searches_left -= 1
             self._find()

@@ -103,28 +103,30 @@ def _with(part: ConfigValues, defaults: Defaults) -> ConfigValues:
 
 
 def _patches(part: ConfigValues) -> int:
-    return (_size(part, "image_size") // max(_size(part, "patch_size"), 1)) ** 2
+    patch = max(_size(part, "patch_size"), 1)
+    in_a_row = _size(part, "image_size") // patch
+    return in_a_row**2
 
 
-def _body(part: ConfigValues, layers: str = "num_hidden_layers") -> tuple[int, int, int, int]:
-    """(hidden size, intermediate size, number of layers, patch size), as most kinds name them."""
-    names = ("hidden_size", "intermediate_size", layers, "patch_size")
-    hidden, intermediate, n_layers, patch = (_size(part, name) for name in names)
-    return hidden, intermediate, n_layers, patch
+def _body(part: ConfigValues, layers: str = "num_hidden_layers") -> Tower:
+    """A tower of these sizes, as most kinds name them."""
+    return Tower(
+        hidden=_size(part, "hidden_size"),
+        inner=_size(part, "intermediate_size"),
+        layers=_size(part, layers),
+        patch=_size(part, "patch_size"),
+    )
 
 
 def _siglip(part: ConfigValues, text: int) -> Tower:
     """Gemma 3's: one matrix projects, after a norm."""
     part = _with(part, SIGLIP)
-    hidden, intermediate, layers, patch = _body(part)
-    return Tower(
-        hidden,
-        intermediate,
-        layers,
-        patch,
+    body = _body(part)
+    return replace(
+        body,
         positions=_patches(part),
         extra=3,
-        projector=((hidden, text),),
+        projector=((body.hidden, text),),
         projector_bias=False,
     )
 
@@ -132,43 +134,35 @@ def _siglip(part: ConfigValues, text: int) -> Tower:
 def _clip(part: ConfigValues, text: int) -> Tower:
     """LLaVA's: vLLM loads no layer after the one whose output is used, the last but one."""
     part = _with(part, CLIP)
-    hidden, intermediate, layers, patch = _body(part)
-    return Tower(
-        hidden,
-        intermediate,
-        max(layers - 1, 0),
-        patch,
+    body = _body(part)
+    return replace(
+        body,
+        layers=max(body.layers - 1, 0),
         positions=_patches(part) + 1,
         patch_bias=False,
         extra=3,
-        projector=((hidden, text), (text, text)),
+        projector=((body.hidden, text), (text, text)),
     )
 
 
 def _intern(part: ConfigValues, text: int) -> Tower:
     """InternVL's: four patches become one, then two matrices project."""
     part = _with(part, INTERN)
-    hidden, intermediate, layers, patch = _body(part)
-    return Tower(
-        hidden,
-        intermediate,
-        layers,
-        patch,
+    body = _body(part)
+    return replace(
+        body,
         positions=_patches(part) + 1,
         extra=1,
-        projector=((4 * hidden, text), (text, text)),
+        projector=((4 * body.hidden, text), (text, text)),
     )
 
 
 def _pixtral(part: ConfigValues, text: int) -> Tower:
     """Mistral 3's: four patches become one, then two matrices project."""
-    part = _with(part, PIXTRAL)
-    hidden, intermediate, layers, patch = _body(part)
-    return Tower(
-        hidden,
-        intermediate,
-        layers,
-        patch,
+    body = _body(_with(part, PIXTRAL))
+    hidden = body.hidden
+    return replace(
+        body,
         gated=True,
         bias=False,
         norm_bias=False,
@@ -188,10 +182,10 @@ def _qwen2(part: ConfigValues, text: int) -> Tower:
     part = _with(part, QWEN2)
     hidden = _size(part, "embed_dim")
     return Tower(
-        hidden,
-        hidden * _size(part, "mlp_ratio"),
-        _size(part, "depth"),
-        _size(part, "patch_size"),
+        hidden=hidden,
+        inner=hidden * _size(part, "mlp_ratio"),
+        layers=_size(part, "depth"),
+        patch=_size(part, "patch_size"),
         frames=_size(part, "temporal_patch_size"),
         patch_bias=False,
         extra=2,
@@ -201,31 +195,27 @@ def _qwen2(part: ConfigValues, text: int) -> Tower:
 
 def _qwen2_5(part: ConfigValues, text: int) -> Tower:
     part = _with(part, QWEN2_5)
-    hidden, intermediate, layers, patch = _body(part, "depth")
-    return Tower(
-        hidden,
-        intermediate,
-        layers,
-        patch,
+    body = _body(part, "depth")
+    output = part.whole("out_hidden_size") or text
+    return replace(
+        body,
         gated=True,
         norm_bias=False,
         frames=_size(part, "temporal_patch_size"),
         patch_bias=False,
         extra=1,
-        projector=_merger(part, hidden, part.whole("out_hidden_size") or text),
+        projector=_merger(part, body.hidden, output),
     )
 
 
 def _qwen3(part: ConfigValues, text: int) -> Tower:
     part = _with(part, QWEN3)
-    hidden, intermediate, layers, patch = _body(part, "depth")
-    merger = _merger(part, hidden, part.whole("out_hidden_size") or text)
+    body = _body(part, "depth")
+    output = part.whole("out_hidden_size") or text
+    merger = _merger(part, body.hidden, output)
     deepstack = len(part.wholes("deepstack_visual_indexes")) or QWEN3_DEEPSTACK
-    return Tower(
-        hidden,
-        intermediate,
-        layers,
-        patch,
+    return replace(
+        body,
         frames=_size(part, "temporal_patch_size"),
         positions=_size(part, "num_position_embeddings"),
         extra=2,

@@ -59,13 +59,13 @@ function showState({ badge, tone, simulated = "", sentence, over, answer = [], f
   $("files").replaceChildren("This run's files: ", ...links);
 }
 
-function showAbout({ kind, target, model, folder, processes, unit }) {
-  const parts = ["vllm-harness", kind === "knee" ? "search for the knee" : kind, target, model,
+function showAbout({ title, searches, decides, target, model, folder, processes, unit }) {
+  const parts = ["vllm-harness", title, target, model,
     processes > 1 ? `${processes} load processes` : "", folder && `run folder ${folder}`];
   text($("about"), parts.filter(Boolean).join(" · "));
   text(charts.users.node.querySelector("b"), unit ? "In flight, requests" : "Users, concurrent requests");
   text(charts.users.keys.firstChild.lastChild, charts.users.spec.lines[0].name = unit ? "in flight" : "users");
-  searchKeys.forEach((key, i) => { key.hidden = Boolean(unit) || (i < 3 ? kind === "locust" : kind !== "knee"); });
+  searchKeys.forEach((key, i) => { key.hidden = Boolean(unit) || (i < 3 ? !decides : !searches); });
 }
 
 function limitsOf(key) {
@@ -116,14 +116,14 @@ function showCards() {
     const [digits, ends] = Array.isArray(value) ? figure(value, limit) : [value, ""];
     return [name, `${digits} ${unit}`, ends ? `95% CI: ${ends}` : note];
   }));
-  else if (page.facts.kind === "knee") cards.push([`The knee, ${page.facts.unit || "users"}`, ...bracket(page.facts.bracket)]);
+  else if (page.facts.searches) cards.push([`The knee, ${page.facts.unit || "users"}`, ...bracket(page.facts.bracket)]);
   $("cards").replaceChildren(...cards.map(([name, what, note]) =>
     el("li", {}, el("small", {}, name), el("b", {}, what), el("small", {}, note))));
 }
 
 const PURPOSE = { up: "ramping up", bisect: "bisecting", repeat: "repeating a level", down: "stepping down", hold: "given", sequential: "one at a time", batch: "a batch" };
 function why(purpose, users, before) {
-  if (purpose === "hold" && page.facts.kind === "knee") return "confirming";
+  if (purpose === "hold" && page.facts.searches) return "confirming";
   // The ends of the bracket may come up before they were ever held.
   if (purpose === "repeat" && before.every((step) => step.users !== users)) return "near the knee";
   return PURPOSE[purpose] || purpose;
@@ -134,7 +134,7 @@ function showProgress({ step, users, purpose, phase, ended, failed, left_s }) {
   if (page.facts.phase && !page.facts.over) parts.push(`Phase: ${page.facts.phase}`);
   if (step && !page.facts.over) parts.push(`Level ${step}: ${users} ${page.facts.unit || (users === 1 ? "user" : "users")} (${why(purpose, users, page.facts.steps || [])}), ${phase}`);
   if (ended !== undefined) parts.push(`${number(ended)} requests ended, ${number(failed)} failed`);
-  if (left_s !== undefined && !page.facts.over && page.facts.kind === "knee") parts.push(`${clock(left_s)} left at most`);
+  if (left_s !== undefined && !page.facts.over && page.facts.searches) parts.push(`${clock(left_s)} left at most`);
   text($("progress"), parts.join("; ") + (parts.length ? "." : ""));
 }
 

@@ -1,0 +1,80 @@
+"""When new users send their first request: spread over the time that a request takes.
+
+Locust starts a second's users at once; without this they would stay in lockstep where requests are
+alike, and each level would begin with a wave. With more users requests take longer, which shows as
+soon as the first of them end. So a user that has waited its part of the time that requests took
+when it came asks again what they take by now.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from harness.load.plan import seeded_random
+from harness.units import MS, SECOND
+
+if TYPE_CHECKING:
+    from harness.senders.drive_options import DriveOptions
+
+LEAST_STAGGER_S: Final = 0.3  # new users start spread over this at least
+MOST_STAGGER_S: Final = 10.0
+START_S: Final = 0.001  # from one user's start to the next's: a start costs half of it
+SMOOTHING: Final = 0.1  # weight of the latest request in the mean service time
+
+
+@dataclass(slots=True)
+class Entry:
+    """A user that has come and has not started."""
+
+    came_s: float
+    part: float  # of the time over which users are spread
+    start_s: float | None = None  # its turn among those that are due
+
+
+class Stagger:
+    """Of one process; its users ask it again and again, until there is nothing left to wait."""
+
+    def __init__(self, options: DriveOptions) -> None:
+        self._options = options
+        self._service_s = 0.0  # smoothed
+        self._next_start_s = 0.0
+        self._entries: dict[int, Entry] = {}
+
+    def note_service_time(self, e2e_s: float) -> None:
+        """Of a request that has ended well."""
+        weight = SMOOTHING if self._service_s else 1.0
+        self._service_s += weight * (e2e_s - self._service_s)
+
+    def wait_s(self, user: int) -> float:
+        """How long the user waits before it asks again; 0: it starts now."""
+        now_s = time.monotonic()
+        if user not in self._entries:
+            part = seeded_random(self._options.seed, "stagger", user).random()
+            self._entries[user] = Entry(now_s, part)
+        entry = self._entries[user]
+        if entry.start_s is None:
+            due_s = entry.came_s + entry.part * self._window_s()
+            if due_s > now_s:
+                return due_s - now_s
+            # never so many at once that starting them keeps this process from its reads
+            self._next_start_s = max(self._next_start_s, now_s) + START_S
+            entry.start_s = self._next_start_s
+        if entry.start_s > now_s:
+            return entry.start_s - now_s
+        self.forget(user)
+        return 0.0
+
+    def forget(self, user: int) -> None:
+        """It has started, or has left."""
+        self._entries.pop(user, None)
+
+    def _window_s(self) -> float:
+        if self._options.batch:  # its users start together
+            return 0.0
+        window_s = min(max(self._service_s, LEAST_STAGGER_S), MOST_STAGGER_S)
+        think = self._options.workload.think_ms
+        if think:  # a user may begin with what is left of a pause
+            window_s += think.mean * MS / SECOND
+        return window_s

@@ -1,0 +1,91 @@
+"""When new users send their first request."""
+
+from __future__ import annotations
+
+import heapq
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.load.plan import seeded_random
+from harness.load.workloads import workload
+from harness.senders.drive_options import DriveOptions
+from harness.senders.stagger import START_S, Stagger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+USERS = 100
+SEED = 1
+
+
+def started(
+    monkeypatch: pytest.MonkeyPatch,
+    service_s: Callable[[float], float],
+    batch: int = 0,
+) -> dict[int, float]:
+    """User -> when it starts, if all come at 0; `service_s`: what requests take that end then."""
+    clock = SimpleNamespace(now_s=0.0)
+    fake = SimpleNamespace(monotonic=lambda: clock.now_s)
+    monkeypatch.setattr("harness.senders.stagger.time", fake)
+    options = DriveOptions("http://127.0.0.1:9", "m", workload("chat"), seed=SEED, batch=batch)
+    stagger = Stagger(options)
+    for _ in range(100):  # of the level before
+        stagger.note_service_time(service_s(0.0))
+    asking = [(0.0, user) for user in range(USERS)]
+    found = {}
+    while asking:
+        clock.now_s, user = heapq.heappop(asking)
+        for _ in range(10):
+            stagger.note_service_time(service_s(clock.now_s))
+        wait_s = stagger.wait_s(user)
+        if wait_s > 0:
+            heapq.heappush(asking, (clock.now_s + wait_s, user))
+        else:
+            found[user] = clock.now_s
+    return found
+
+
+def parts() -> dict[int, float]:
+    """What each user draws."""
+    return {user: seeded_random(SEED, "stagger", user).random() for user in range(USERS)}
+
+
+@pytest.mark.parametrize(("takes_s", "spread_s"), [(2.0, 2.0), (0.01, 0.3), (60.0, 10.0)])
+def test_users_start_spread_over_what_requests_take(
+    takes_s: float, spread_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At least over 0.3 s, at most over 10."""
+    got = started(monkeypatch, lambda _: takes_s)
+    want = {user: part * spread_s for user, part in parts().items()}
+    assert got == pytest.approx(want, abs=20 * START_S)
+
+
+def test_users_wait_for_longer_once_requests_take_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the first half second on, twice as long: who has not started by then."""
+    got = started(monkeypatch, lambda now_s: 1.0 if now_s < 0.5 else 2.0)
+    want = {user: part if part < 0.5 else 2 * part for user, part in parts().items()}
+    early_or_late = {user for user, part in parts().items() if abs(part - 0.5) > 0.05}
+    assert {user: got[user] for user in early_or_late} == pytest.approx(
+        {user: want[user] for user in early_or_late}, abs=0.1
+    )
+
+
+def test_no_two_start_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even the users of a batch, which wait for nothing else."""
+    got = started(monkeypatch, lambda _: 1.0, batch=USERS)
+    want = [START_S * (i + 1) for i in range(USERS)]
+    assert sorted(got.values()) == pytest.approx(want)
+
+
+def test_a_user_that_leaves_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One with its number that came later would wait from the beginning."""
+    clock = SimpleNamespace(now_s=0.0)
+    fake = SimpleNamespace(monotonic=lambda: clock.now_s)
+    monkeypatch.setattr("harness.senders.stagger.time", fake)
+    stagger = Stagger(DriveOptions("http://127.0.0.1:9", "m", workload("chat"), seed=SEED))
+    waits_s = stagger.wait_s(7)
+    clock.now_s = 5.0
+    stagger.forget(7)
+    assert stagger.wait_s(7) == pytest.approx(waits_s)
