@@ -18,6 +18,7 @@ from harness.cli.terminal import (
     LiveTerminal,
     TerminalPanel,
     affordable_ns,
+    bracket_text,
     phase_text,
     progress_line,
     progress_panel,
@@ -87,7 +88,7 @@ VIEW = TerminalPanel(
     "1,580 tokens/s",
     "37 ended, 2 failed",
     "40 running, 8 waiting",
-    "between 32 and 64 so far",
+    "holds 32, fails at 64, narrowing",
     ROWS[:2],
 )
 
@@ -125,7 +126,7 @@ def test_the_panel() -> None:
         "throughput  1,580 tokens/s",
         "requests    37 ended, 2 failed",
         "server      40 running, 8 waiting",
-        "knee        between 32 and 64 so far",
+        "knee        holds 32, fails at 64, narrowing",
         f"progress    {bar}  20 s elapsed, at most 1 min left",
         "",
     ]
@@ -322,13 +323,31 @@ def test_what_others_say_is_text(said: str, want: str) -> None:
         ),
         (
             VIEW,
-            f"level 3, 48 users, measuring: p95 TTFT 412 ms (398 to 432), {LEFT}",
+            (
+                f"level 3, 48 users, measuring: p95 TTFT 412 ms (398 to 432), {LEFT}; "
+                "holds 32, fails at 64, narrowing"
+            ),
         ),
     ],
 )
 def test_one_line_where_there_is_no_terminal(view: TerminalPanel, want: str) -> None:
     """What is not known yet is left out."""
     assert progress_line(view) == want
+
+
+@pytest.mark.parametrize(
+    ("ends", "want"),
+    [
+        ((None, None), ""),
+        ((None, 1630), "fails at 1,630, no level passed yet"),
+        ((112, None), "holds 112, no level failed yet"),
+        ((112, 163), "holds 112, fails at 163, narrowing"),
+        ((1.5, 2.25), "holds 1.5, fails at 2.25, narrowing"),
+    ],
+)
+def test_what_a_search_has_shown_so_far(ends: tuple[float | None, float | None], want: str) -> None:
+    """Each end as soon as it is shown."""
+    assert bracket_text(*ends) == want
 
 
 def record(number: int, done_s: int, outcome: Outcome = Outcome.ok) -> RequestRecord:

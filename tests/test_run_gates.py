@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from report_folder import make
@@ -13,10 +13,13 @@ from harness.metrics.result import Gate, Knee, Result
 from harness.records import names
 from harness.records.folder_writer import RunFolder
 from harness.records.json_files import read_json
-from harness.run.results import at_least_gate, evaluate_gates, exit_code, write_results
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from harness.run.results import (
+    at_least_gate,
+    evaluate_gates,
+    exit_code,
+    precision_gate,
+    write_results,
+)
 
 
 @pytest.mark.parametrize(
@@ -37,9 +40,50 @@ def test_at_least(knee: Knee, users: int, want: Verdict) -> None:
 
 
 @pytest.mark.parametrize(
+    ("knee", "want"),
+    [
+        (Knee(holds=100, fails_by=106, precision=0.05), Verdict.met),  # 100 to 105
+        (Knee(holds=100, fails_by=107, precision=0.05), Verdict.inconclusive),
+        (Knee(holds=3, fails_by=5, precision=0.05), Verdict.met),  # one user between them
+        (Knee(holds=3, fails_by=6, precision=0.05), Verdict.inconclusive),
+        (Knee(holds=2.0, fails_by=2.1, precision=0.05, unit="requests/s"), Verdict.met),
+        (Knee(holds=2.0, fails_by=2.2, precision=0.05, unit="requests/s"), Verdict.inconclusive),
+        (Knee(holds=100, precision=0.05), Verdict.inconclusive),  # no level failed
+    ],
+)
+def test_strict(knee: Knee, want: Verdict) -> None:
+    """The precision that was asked for, between the ends that were shown."""
+    assert precision_gate(knee).verdict == want
+
+
+@pytest.mark.parametrize(
+    ("status", "asked", "want"),
+    [
+        (Status.found, {"strict": True}, [Verdict.inconclusive]),
+        (Status.holds, {"strict": True}, [Verdict.inconclusive]),
+        (Status.found, {}, []),
+        (Status.slo_failed_at_min, {"strict": True}, []),  # it has a code of its own
+        (Status.not_reached, {"strict": True}, []),
+        (Status.holds, {"at_least": 100}, [Verdict.met]),
+        (Status.holds, {"at_least": 100, "strict": True}, [Verdict.met, Verdict.inconclusive]),
+    ],
+)
+def test_what_is_asked_of_a_wide_promise(
+    status: Status, asked: dict[str, object], want: list[Verdict]
+) -> None:
+    """It decides by itself; only --strict asks for the precision."""
+    knee = Knee(holds=100, fails_by=160, precision=0.05)
+    result = Result(status=status, knee=knee)
+    got = [gate.verdict for gate in evaluate_gates(result, Path(), asked)]
+    assert got == want
+
+
+@pytest.mark.parametrize(
     ("status", "verdicts", "want"),
     [
         (Status.found, [], 0),
+        (Status.holds, [], 0),
+        (Status.holds, ["inconclusive"], 6),
         (Status.found, ["met"], 0),
         (Status.inconclusive, ["met"], 0),  # what was asked is answered
         (Status.found, ["met", "inconclusive"], 6),

@@ -153,14 +153,7 @@ class _TerminalView:
         for number in range(len(past), len(ended)):
             row = _row(controller.plan, controller.levels[number], ended[number])
             past.append(row)
-        # What was shown so far, as `between 16 and 32 so far`.
-        low, high = bracket_users(controller.plan, controller.levels)
-        if high:
-            self.view.bracket = f"between {low or 0} and {high} so far"
-        elif low:
-            self.view.bracket = f"above {low} so far"
-        else:
-            self.view.bracket = ""
+        self.view.bracket = bracket_text(*bracket_users(controller.plan, controller.levels))
 
     def _server(self, experiment: Experiment) -> None:
         sample = experiment.controller.server
@@ -194,6 +187,15 @@ def _row(plan: SearchPlan, level: HeldLevel, ended: EndedLevel) -> LevelRow:
         running=running,
         whole=ended.whole,
     )
+
+
+def bracket_text(holds: Number | None, fails_by: Number | None) -> str:
+    """What a search has shown so far: `holds 112, fails at 163, narrowing`."""
+    if holds and fails_by:
+        return f"holds {holds:,}, fails at {fails_by:,}, narrowing"
+    if holds:
+        return f"holds {holds:,}, no level failed yet"
+    return f"fails at {fails_by:,}, no level passed yet" if fails_by else ""
 
 
 def affordable_ns(span_ns: int, events: int) -> int:
@@ -408,7 +410,8 @@ def progress_line(view: TerminalPanel) -> str:
     known = [f"p95 {name} {value}" for name, value in view.latencies.items() if value]
     parts = filter(None, [*known, view.counts, view.time])
     details = ", ".join(parts)
-    return one_line(f"level {view.level}, {view.load}, {view.phase}: {details}")
+    shown = f"; {view.bracket}" if view.bracket else ""
+    return one_line(f"level {view.level}, {view.load}, {view.phase}: {details}{shown}")
 
 
 def progress_panel(view: TerminalPanel) -> RenderableType:

@@ -341,7 +341,7 @@ class Knee(Spread):
         if not self.holds or self.fails_by is None:
             return False
         finest = unit_named(self.unit).load.finest
-        between = self.fails_by - finest - self.holds
+        between = round(self.fails_by - finest - self.holds, 6)
         return between <= max(finest, self.precision * self.holds)
 
     @property

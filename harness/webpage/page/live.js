@@ -99,9 +99,10 @@ function drawLevels(key, steps) {
 
 function bracket([low, high] = [null, null]) {
   if (page.facts.knee && page.facts.knee[0] !== null) return [number(page.facts.knee[0]), `${number(page.facts.knee[1])} to ${number(page.facts.knee[2])} (95%)`];
-  if (low !== null && high !== null) return [`${low} to ${high}`, `${low} passed, ${high} failed`];
-  if (high !== null) return [`below ${high}`, "no level passed yet"];
-  return low !== null ? [`above ${low}`, "no level failed yet"] : ["–", "not known yet"];
+  const goesOn = page.facts.over ? "" : ", narrowing";
+  if (low !== null && high !== null) return [`${low} to ${high}`, `holds ${low}, fails at ${high}${goesOn}`];
+  if (high !== null) return [`below ${high}`, `fails at ${high}, no level passed yet`];
+  return low !== null ? [`above ${low}`, `holds ${low}, no level failed yet`] : ["–", "not known yet"];
 }
 
 function showCards() {

@@ -1,0 +1,124 @@
+"""Which level the search holds next where users never pause: what narrows the promise most."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from measure_tables import evidence
+
+from harness.core.states import Decision
+from harness.metrics.slo import Slo
+from harness.search.fit import fit_levels
+from harness.search.judge import progress
+from harness.search.narrow import Attempt, Belief, Prospect
+from harness.units import SECOND
+
+if TYPE_CHECKING:
+    from harness.search.fit import LevelFit
+
+SLOS = (Slo.parse("ttft_p95=500ms"),)
+ALPHA = 0.05 / 8
+KNEE = 100
+PASSED = Decision.passed
+FAILED = Decision.failed
+
+
+def levels_on_the_way_up() -> list[LevelFit]:
+    """16 users with 1% over, 64 with 2%, 128 with 40%; none is decided in a few seconds."""
+    held = [evidence(16, (100, 1)), evidence(64, (100, 2)), evidence(128, (100, 40))]
+    return fit_levels(held, SLOS, 0.01)
+
+
+def prospect(passed: int, failed: float, spread: float = 0.05) -> Prospect:
+    return Prospect(
+        levels_on_the_way_up(),
+        Belief(float(KNEE), spread, slope=10.0, above=0.0),
+        allowed=0.05,
+        alpha=ALPHA,
+        precision=0.05,
+        least=1,
+        most=512,
+        passed=passed,
+        failed=failed,
+    )
+
+
+def best(passed: int, failed: float, spread: float = 0.05, left_s: float = 600) -> Attempt | None:
+    return prospect(passed, failed, spread).best(left_s * SECOND)
+
+
+@pytest.mark.parametrize(
+    ("passed", "failed", "wants", "least", "most"),
+    [
+        (0, 128, PASSED, 1, 99),
+        (64, inf, FAILED, 101, 512),
+        (96, 200, FAILED, 101, 199),
+        (40, 104, PASSED, 41, 99),
+    ],
+)
+def test_the_end_that_is_not_shown_or_far_away_comes_first(
+    passed: int, failed: float, wants: Decision, least: int, most: int
+) -> None:
+    """And between the ends: a level beyond one of them could narrow nothing."""
+    got = best(passed, failed)
+    assert got is not None
+    assert got.wants == wants
+    assert least <= got.count <= most
+
+
+@pytest.mark.parametrize(
+    ("passed", "failed", "left_s"),
+    [
+        (0, inf, 4),  # nothing is decided so soon
+        (97, 101, 600),  # as narrow as the precision: nothing to gain
+        (1, 3, 600),  # the likely knee is elsewhere
+    ],
+)
+def test_nothing_is_tried_that_brings_nothing(passed: int, failed: float, left_s: float) -> None:
+    """Or that the time does not suffice for."""
+    assert best(passed, failed, left_s=left_s) is None
+
+
+def test_the_less_is_known_the_further_away_is_the_level() -> None:
+    """A level that may be on the other side of the knee is not decided by holding it."""
+    levels = []
+    for spread in (0.02, 0.1, 0.2):
+        got = best(64, inf, spread)
+        assert got is not None
+        levels.append(got.count)
+    assert levels == sorted(set(levels))
+
+
+@pytest.mark.parametrize("wants", [PASSED, FAILED])
+def test_closer_levels_take_longer(wants: Decision) -> None:
+    """And one that is beyond the knee for certain never shows it."""
+    away = [0.5, 0.7, 0.9] if wants == PASSED else [2.0, 1.5, 1.1]
+    needs_ns = [prospect(0, inf).needs_ns(round(KNEE * times), wants) for times in away]
+    means_ns = [np.minimum(need_ns, 1e15).mean() for need_ns in needs_ns]
+    assert means_ns == sorted(means_ns)
+    other_side = round(KNEE / away[0])
+    assert np.isinf(prospect(0, inf).needs_ns(other_side, wants)).all()
+
+
+@pytest.mark.parametrize(
+    ("counts", "wants", "want"),
+    [
+        ([(400, 4)], PASSED, 1.0),  # decided
+        ([(400, 4)], FAILED, 0.0),  # on the other side
+        ([(400, 80)], FAILED, 1.0),
+        ([(400, 80)], PASSED, 0.0),
+        ([(0, 0)], PASSED, 0.0),  # nothing observed
+        ([(400, 4), (40, 2)], PASSED, 0.0),  # all must be met
+        ([(400, 4), (400, 80)], FAILED, 1.0),  # one that is missed is enough
+    ],
+)
+def test_how_far_a_level_has_come(
+    counts: list[tuple[float, float]], wants: Decision, want: float
+) -> None:
+    """From nothing to all of the evidence that decides it."""
+    slos = (*SLOS, Slo.parse("itl_p95=50ms"))[: len(counts)]
+    got = progress(evidence(8, *counts), slos, ALPHA, wants)
+    assert min(max(got, 0.0), 1.0) == pytest.approx(want, abs=0.05)
