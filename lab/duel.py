@@ -83,7 +83,7 @@ ContinuousRows = dict[str, dict[int, ContinuousRow]]
 
 def ours(said: list[Any]) -> ContinuousRow:
     """The product's search with its default budget, of what the statistic `knees` says."""
-    status, users, lo, hi, _, seconds, requests, levels, first, first_s = said
+    status, users, lo, hi, _, seconds, requests, levels, first, first_s, *_ = said
     found = status == Status.found
     return ContinuousRow(users, lo, hi, found, seconds, requests, levels, first, first_s)
 

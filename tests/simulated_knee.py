@@ -9,15 +9,18 @@ from __future__ import annotations
 import json
 import sys
 from concurrent.futures import ProcessPoolExecutor
+from math import inf, isinf, log
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.core.states import Status
+from harness.core.states import Decision, Status
 from harness.engine.config import EngineConfig
 from harness.metrics.slo import Slo
 from harness.search.controller import KneeController
+from harness.search.fit import fit_levels
 from harness.search.knee_estimate import KneeEstimate, estimate_knee
-from harness.search.next_level import Done, SearchPlan
+from harness.search.level_state import valid_evidence
+from harness.search.next_level import Done, SearchPlan, decided_ends
 from harness.units import SECOND
 from lab.closed_loop import ClosedLoop, Traffic
 from lab.duel import BUDGET_S
@@ -36,6 +39,7 @@ ASK_NS = SECOND // 4  # as senders.session.ASKS_PER_S
 SENT_NS = SECOND // 10  # on their way from a worker
 FIRST_SLOS = Slo.parse("ttft_p95=500ms"), Slo.parse("itl_p95=50ms")
 CASES = 200
+STOPS = (20, 60, 150)  # request lifetimes near the knee, after the way up
 LEAST, MOST = 4, 400  # knees that the default search range can see and halve
 
 
@@ -77,13 +81,37 @@ def search(
 def answer(seed: int) -> list[Any]:
     """The search's status, knee, ends of its interval and promise; what it cost.
 
-    The cost: seconds of load, requests, levels. Then its first promise, and after how many seconds.
+    The cost: seconds of load, requests, levels. Then its first promise, after how many seconds, and
+    the ends that it had shown at each of STOPS and at its end.
     """
     found, plan, levels, loop = search(configuration(seed), seed)
     requests = int(loop.sample().requests_total) + loop.running_users
     cost = round(loop.now_ns / SECOND, 1), requests, len(levels)
     first = first_promise(plan, levels)
-    return [found.status, found.count, found.lo, found.hi, found.holds, *cost, *first]
+    stops = ends_at_stops(plan, levels, known_truths()[seed])
+    return [found.status, found.count, found.lo, found.hi, found.holds, *cost, *first, stops]
+
+
+def ends_at_stops(plan: SearchPlan, levels: list[HeldLevel], true: int) -> list[list[int | None]]:
+    """What was shown to hold, or 0, and to fail, or None, where it was stopped after the way up."""
+    life_ns = min(
+        levels, key=lambda held: abs(log(held.window.load.count / true))
+    ).evidence.lifetime_ns
+    ends = []
+    up_ns = inf
+    for ended in range(1, len(levels) + 1):
+        fitted = fit_levels(valid_evidence(levels[:ended]), plan.slos, plan.max_errors)
+        judged_ns = levels[ended - 1].window.judged_ns
+        if fitted and plan.leans(fitted[-1].evidence) == Decision.failed:
+            up_ns = min(up_ns, judged_ns)
+        holds, fails_by = decided_ends(plan, fitted)
+        ends.append((judged_ns, [holds, None if isinf(fails_by) else int(fails_by)]))
+    stops = []
+    for lifetimes in STOPS:
+        stop_ns = up_ns + lifetimes * life_ns
+        until_then = [shown for judged_ns, shown in ends if judged_ns <= stop_ns]
+        stops.append(until_then[-1] if until_then else [0, None])
+    return [*stops, ends[-1][1]]
 
 
 def first_promise(

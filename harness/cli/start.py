@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gc
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from harness.cli.by_name import call
-from harness.core.load import UNIT_OF_OPTION
+from harness.core.load import CONCURRENT, UNIT_OF_OPTION
 from harness.errors import EXIT_OK
 from harness.metrics.numbers import count_of
 from harness.run.preflight import (
@@ -19,7 +19,7 @@ from harness.run.preflight import (
     simulation_note,
 )
 from harness.server.address import Address
-from harness.units import say_ns
+from harness.units import SECOND, say_ns
 
 if TYPE_CHECKING:
     from harness.core.load import Load
@@ -52,6 +52,21 @@ def _load_option(wanted: Wanted) -> str:
     if wanted.load.unit.by_schedule:
         return "--max-in-flight"
     return wanted.kind.load_option
+
+
+class _Bought(NamedTuple):
+    """How 200 simulated searches with a budget ended (decision 21)."""
+
+    budget_ns: int
+    promised: float  # the share with a level that was shown to hold
+    width: float  # within so much of it, in half of all searches, one was shown to fail; 0: in less
+
+
+BOUGHT: Final = (
+    _Bought(60 * SECOND, 0.17, 0.0),
+    _Bought(150 * SECOND, 0.59, 0.59),
+    _Bought(600 * SECOND, 0.98, 0.14),
+)
 
 
 def plan_rows(wanted: Wanted) -> dict[str, str]:
@@ -124,7 +139,21 @@ def _budget_text(wanted: Wanted) -> str:
     parts.append("and a minute to drain")
     if wanted.confirm_ns:
         parts.append(f"then about {say_ns(1.3 * wanted.confirm_ns)} to confirm the promise")
-    return ", ".join(parts)
+    text = ", ".join(parts)
+    if plan.slos and plan.unit == CONCURRENT:
+        text += f"; {_bought_text(plan.budget_ns)}"
+    return text
+
+
+def _bought_text(budget_ns: int) -> str:
+    """What a budget, or the next smaller one of BOUGHT, has bought in simulation."""
+    affordable = [bought for bought in BOUGHT if bought.budget_ns <= budget_ns]
+    bought = affordable[-1] if affordable else BOUGHT[0]
+    text = f"of simulated searches of {say_ns(bought.budget_ns)} {bought.promised:.0%} ended with "
+    text += "a level shown to hold"
+    if bought.width:
+        text += f", half of them with one that fails within {bought.width:.0%} of it"
+    return text
 
 
 def _held_levels_text(wanted: Wanted) -> str:
