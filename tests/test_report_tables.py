@@ -81,6 +81,14 @@ STATUSES: dict[str, tuple[tuple[int, ...], str, str]] = {
         (4, 64), "Inconclusive: the measurements do not determine the knee: failed at 64.",
         "Still needed: a level that clearly passes. Try a longer --budget.",
     ),
+    "holds": (
+        (4, 64), " under 50 ms. No failing level nearby: the next one fails at 64; best estimate ",
+        "the precision it reached is 1500%, and 5.00% was asked for.",
+    ),
+    "interrupted": (
+        (4, 64), "Interrupted. Holds 4 concurrent requests: p95 TTFT ",
+        " and 2 levels were measured.",
+    ),
     "invalid": ((4,), "Result invalid: do not use these figures.", ""),
     "target_failed": ((4,), "The server failed under load", ""),
 }  # fmt: skip
@@ -90,7 +98,8 @@ STATUSES: dict[str, tuple[tuple[int, ...], str, str]] = {
 def test_each_ending_has_its_sentence(status: str, tmp_path: Path) -> None:
     """What the search ended with is the headline, and what to do next is said."""
     levels, headline, advice = STATUSES[status]
-    seconds = 3 if status == "inconclusive" else 1  # a level fails after six lifetimes
+    # A level fails after six lifetimes.
+    seconds = 3 if status in ("inconclusive", "holds") else 1
     made = make(tmp_path / "run", seconds=seconds, levels=levels, status=status)
     told = report(tmp_path / "run", made)
     text = (tmp_path / "run" / names.REPORT_MD).read_text()

@@ -86,7 +86,7 @@ def test_what_a_search_that_is_stopped_has_promised(
     shown = {seed: answer[-1][place] for seed, answer in answers.items()}
     n = len(shown)
     both = {seed: ends for seed, ends in shown.items() if ends[0] and ends[1]}
-    near = {share: 0 for share in (0.25, 0.12)}
+    near = dict.fromkeys((0.25, 0.12), 0)
     for share in near:
         for seed, (holds, fails_by) in both.items():
             reach = share * truths[seed] + 1
@@ -95,8 +95,8 @@ def test_what_a_search_that_is_stopped_has_promised(
     promise = median(holds / truths[seed] for seed, (holds, _) in shown.items())
     figure(
         f"after {stop}: both ends shown {len(both) / n:.1%}, within 25% of the knee "
-        f"{near[0.25] / n:.1%}, within 12% {near[0.12] / n:.1%}; median promise {promise:.2f} of the "
-        f"knee, too high in {wrong / n:.1%}"
+        f"{near[0.25] / n:.1%}, within 12% {near[0.12] / n:.1%}; the median promise is "
+        f"{promise:.2f} of the knee, and {wrong / n:.1%} are too high"
     )
     assert len(both) >= least_both * n
     assert near[0.25] >= least_near * n
