@@ -174,7 +174,7 @@ PLANS = {
         "levels": "1, 2, 4, 6 users on the way up, or fewer, until one fails; then between pass "
         "and fail",
         "budget": "90 s of load at most, less once the knee's interval is 5% wide, and a minute "
-        "to drain; of simulated searches of 1 min 17% ended with a level shown to hold",
+        "to drain; in simulation 17% of searches of 60 s end with a level shown to hold",
     },
     "run --embedded --users 1 --requests 1 --workload agent --gpu l4 --shape qwen2.5-7b": {
         "target": "simulated: qwen2.5-7b on l4, in place of a server",

@@ -149,10 +149,12 @@ def _bought_text(budget_ns: int) -> str:
     """What a budget, or the next smaller one of BOUGHT, has bought in simulation."""
     affordable = [bought for bought in BOUGHT if bought.budget_ns <= budget_ns]
     bought = affordable[-1] if affordable else BOUGHT[0]
-    text = f"of simulated searches of {say_ns(bought.budget_ns)} {bought.promised:.0%} ended with "
+    text = (
+        f"in simulation {bought.promised:.0%} of searches of {say_ns(bought.budget_ns)} end with "
+    )
     text += "a level shown to hold"
     if bought.width:
-        text += f", half of them with one that fails within {bought.width:.0%} of it"
+        text += f" and half of them with one that fails within {bought.width:.0%} of it"
     return text
 
 

@@ -292,7 +292,9 @@ def _contradiction(option: str, chosen: Workload, has: str, expected: str) -> Co
 def is_changed(args: argparse.Namespace, option: Option) -> bool:
     """Whether an option has another value than its default, which scenario files write too."""
     usual: Any = option.default
-    if usual is not None and option.read is not None:
+    if option.read is None:  # a switch
+        usual = False
+    elif usual is not None:
         usual = option.read(usual)
     return bool(getattr(args, option.dest) != usual)
 
