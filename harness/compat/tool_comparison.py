@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from harness.compat.definitions import COMPAT, STEP_RULE, Definition, Tool
+from harness.core.arrays import between
 from harness.metrics.latency_figures import LatencyFigures, blocked_windows, json_ms, sample_figures
 from harness.metrics.log_histogram import LogHistogram, duration_bin
 from harness.metrics.metrics import GAPS, METRICS, delivered_tokens
@@ -356,7 +357,7 @@ def _per_second(count: int, windows: Windows) -> float | None:
 
 
 def _sent_in(table: RecordTable, window: Span) -> RecordTable:
-    return table.select(table.sent_within(*window))
+    return table.select(between(table.sent_ns, *window))
 
 
 def _pair(ours: Any, theirs: Any, why: str) -> Json:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from harness.core.arrays import between
 from harness.core.states import Purpose
 from harness.diagnosis.client_host import UNKNOWN_HOST, HostFigures, remedy
 from harness.diagnosis.server_window import counter_increase
@@ -47,8 +48,7 @@ def apply_littles_law(table: RecordTable, window: Window) -> Little:
     end_ns = window.end_ns
     # X and R are of what ended in the window: requests that were under way when it began stand for
     # those that are when it ends.
-    in_window = (table.done_ns >= start_ns) & (table.done_ns <= end_ns)
-    ended = in_window & ~table.is_open
+    ended = between(table.done_ns, start_ns, end_ns) & ~table.is_open
     response_s = 0.0  # R, mean
     if ended.any():
         response_ns = (table.done_ns - table.sent_ns)[ended]
@@ -170,7 +170,7 @@ def prefix_surplus(
     begin_ns = inside[0].at_ns
     end_ns = inside[-1].at_ns
     # A request that was in flight at the first scrape may be looked up after it.
-    sent = int(table.sent_within(begin_ns, end_ns).sum())
+    sent = int(between(table.sent_ns, begin_ns, end_ns).sum())
     prompts = sent + concurrency(table, window)
     allowed_tokens = float((shared_tokens + KV_BLOCK_TOKENS) * prompts)
     under_way = (table.sent_ns <= end_ns) & (table.done_ns > begin_ns)
@@ -223,7 +223,7 @@ def prefix_hits(
     start_ns = window.settled_ns
     end_ns = window.end_ns
     expected = expected_hits(table, *shared)
-    rows = table.sent_within(start_ns, end_ns) & ~np.isnan(expected)
+    rows = between(table.sent_ns, start_ns, end_ns) & ~np.isnan(expected)
     if not (rows & (table.session >= 0)).any():
         return None
     reporting = rows & (table.cached_tokens >= 0)
@@ -235,7 +235,7 @@ def prefix_hits(
         hit_tokens = counter_increase(inside, "prefix_hits_total")
         if isnan(hit_tokens):
             return None
-        rows &= table.sent_within(inside[0].at_ns, inside[-1].at_ns)
+        rows &= between(table.sent_ns, inside[0].at_ns, inside[-1].at_ns)
     expected_tokens = float(expected[rows].sum())
     return PrefixHits(int(rows.sum()), expected_tokens, hit_tokens)
 

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from harness.core.arrays import between
 from harness.records.record_table import OK, OPEN, RecordTable
 from harness.records.samples import ServerSample, samples_within
 from harness.units import MS
@@ -92,7 +93,7 @@ def _is_empty(table: RecordTable, sample: ServerSample) -> bool:
     if sample.running > 0 or sample.waiting > 0:
         return False
     low_ns, high_ns = scrape_interval(sample)
-    begun = (table.sent_ns >= 0) & (table.sent_ns <= high_ns)
+    begun = between(table.sent_ns, 0, high_ns)
     in_flight = begun & (table.done_ns >= low_ns - MAX_SERVER_LAG_NS)
     return not bool(in_flight.any())
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from harness.core.arrays import between
 from harness.diagnosis.client_host import UNKNOWN_HOST, HostFigures, remedy
 from harness.metrics.latency_figures import (
     LatencyFigures,
@@ -185,7 +186,7 @@ def turnarounds(table: RecordTable, window: Window) -> Floats:
     same_worker = table.worker[after] == table.worker[before]
     same_user = same_worker & (table.user[after] == table.user[before])
     closed_loop = table.scheduled_ns[after] < 0
-    inside = table.sent_within(window.settled_ns, window.end_ns)[after]
+    inside = between(table.sent_ns[after], window.settled_ns, window.end_ns)
     due_ns = (table.done_ns + table.think_ns.clip(min=0))[before]
     delays_ns = table.sent_ns[after] - due_ns
     counted_ns = delays_ns[closed_loop & same_user & inside]

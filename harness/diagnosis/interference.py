@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from harness.core.arrays import between
 from harness.core.typed_json import round_floats
 from harness.metrics.level_figures import ArrivalFigures, GapFigures
 from harness.metrics.scan import EventChunk, scan, within_window
@@ -173,7 +174,7 @@ def _line(x: Floats, y: Floats) -> tuple[float, float, float]:
 
 def arrival_figures(table: RecordTable, start_ns: int, end_ns: int) -> ArrivalFigures:
     """Of the requests sent in the window. A closed loop has a dispersion below 1, bursts above."""
-    inside = table.sent_within(start_ns, end_ns)
+    inside = between(table.sent_ns, start_ns, end_ns)
     sent_ns = np.sort(table.sent_ns[inside])
     seconds = (end_ns - start_ns) / SECOND
     if len(sent_ns) < MIN_GAPS or seconds <= 0:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from harness.core.arrays import between
 from harness.errors import ConfigError
 from harness.metrics.latency_figures import blocked_windows, in_window, sample_figures
 from harness.metrics.metrics import ALL_LATENCIES
@@ -156,7 +157,7 @@ def former_interval(
 ) -> tuple[float, float]:
     """Where the quantiles of windows of the baseline lie, in ns: all together 95% of the time."""
     begin_ns, end_ns = baseline
-    table = table.select(table.sent_within(begin_ns, end_ns))
+    table = table.select(between(table.sent_ns, begin_ns, end_ns))
     figures = sample_figures(table, slo.metric, blocked_windows(table, [baseline]))
     n = figures.n
     length_ns = end_ns - begin_ns

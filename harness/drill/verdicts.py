@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from harness.core.arrays import between
 from harness.core.states import Purpose, Verdict
 from harness.drill.phases import meet
 from harness.metrics.evidence import Window
@@ -152,8 +153,7 @@ def _window(drill: Drill, expected: Expectation, began_ns: int) -> Window:
 
 
 def _begun_in(window: Window, table: RecordTable) -> RecordTable:
-    begun_ns = table.begun_ns
-    inside = (begun_ns >= window.settled_ns) & (begun_ns <= window.end_ns)
+    inside = between(table.begun_ns, window.settled_ns, window.end_ns)
     return table.select(inside)
 
 
@@ -186,7 +186,7 @@ def _back(slo: Slo, table: RecordTable, since_ns: int, until_ns: int) -> int:
     """The first instant from which BACK_NS and all that follow meet the SLO; -1: there is none."""
     seen = SLO_METRICS[slo.metric].observe(table)
     begun_ns = table.begun_ns[seen.row]
-    inside = np.flatnonzero((begun_ns >= since_ns) & (begun_ns <= until_ns))
+    inside = np.flatnonzero(between(begun_ns, since_ns, until_ns))
     if not len(inside):
         return -1
     order = np.argsort(begun_ns[inside], kind="stable")

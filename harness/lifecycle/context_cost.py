@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from harness.core.arrays import between
 from harness.metrics.latency_figures import in_window
 from harness.metrics.metrics import ttft
 from harness.metrics.result import read_result
@@ -53,7 +54,7 @@ class GapsByPosition:
         # The sum runs on over the requests of a chunk: each begins at what those before it had.
         output_tokens = tokens_before[piece.ends] - tokens_before[chunk.offsets[request]]
         context_tokens = prompt_tokens + output_tokens
-        is_in_window = (piece.end_ns >= self.start_ns) & (piece.end_ns <= self.end_ns)
+        is_in_window = between(piece.end_ns, self.start_ns, self.end_ns)
         counts = is_in_window & (prompt_tokens >= 0)
         context_thousands = context_tokens[counts] / THOUSAND
         gap_us = piece.gap_ns[counts] / THOUSAND

@@ -157,7 +157,7 @@ def concurrency(table: RecordTable, window: Window) -> float:
     """Requests in flight: the users of a closed loop, the mean of an open one; above 0."""
     if not window.rate_per_s:
         return max(window.users, 1)
-    inside = (table.sent_ns >= window.settled_ns) & (table.sent_ns <= window.end_ns)
+    inside = between(table.sent_ns, window.settled_ns, window.end_ns)
     return max(window.rate_per_s * lifetime_ns(table.select(inside)) / SECOND, 1e-3)
 
 

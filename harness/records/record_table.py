@@ -123,10 +123,6 @@ class RecordTable:
         """From when a request's latencies count: its schedule; in a closed loop, its sending."""
         return np.where(self.scheduled_ns >= 0, self.scheduled_ns, self.sent_ns)
 
-    def sent_within(self, start_ns: int, end_ns: int) -> Bools:
-        """Which requests were sent in [start, end]."""
-        return np.asarray((self.sent_ns >= start_ns) & (self.sent_ns <= end_ns))
-
     @property
     def counts(self) -> Ints:
         """Token-bearing events of each request."""
