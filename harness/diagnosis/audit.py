@@ -197,7 +197,8 @@ def expected_hits(table: RecordTable, shared_tokens: int, block: int = KV_BLOCK_
     is_turn = table.new_tokens >= 0
     before_turn = table.prompt_tokens - table.new_tokens
     known_tokens = np.where(is_turn, before_turn, shared_tokens)
-    known_tokens = np.where(is_turn & (table.prompt_tokens < 0), np.nan, known_tokens)
+    is_not_counted = is_turn & (table.prompt_tokens < 0)
+    known_tokens = np.where(is_not_counted, np.nan, known_tokens)
     # Sorted so, a turn is the neighbor of the one before: the next turn of the same session.
     order = np.lexsort((table.turn, table.session, table.user, table.worker))
     keys = np.stack([table.worker, table.user, table.session, table.turn])

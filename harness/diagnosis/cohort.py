@@ -112,7 +112,8 @@ class Bounded:
 
     def clamp(self, value: float) -> Bounded:
         """The same bounds with `value` as the estimate, clamped to them."""
-        return replace(self, estimate=min(max(value, self.lo), self.hi))
+        estimate = min(max(value, self.lo), self.hi)
+        return replace(self, estimate=estimate)
 
     def minus(self, part: Bounded, least: float = 0.0) -> Bounded:
         """This sum minus `part`: at least `least`, unless it is exactly known."""
@@ -180,8 +181,9 @@ class Cohort:
         has_token = table.offsets[rows + 1] > first_event
         first_ns = np.full(len(rows), NEVER_NS, np.int64)
         first_ns[has_token] = table.at_ns[first_event[has_token]]
+        sent_between = (sent_ns > first.at_ns) & (sent_ns <= last.at_ns)
         return cls(
-            inside=has_token & (sent_ns > first.at_ns) & (sent_ns <= last.at_ns),
+            inside=has_token & sent_between,
             first_ns=first_ns,
             # what was observed before B also ended before B, whatever the client saw later
             longest_ns=np.minimum(first_ns, until_ns) - sent_ns,

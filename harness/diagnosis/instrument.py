@@ -60,8 +60,10 @@ class QuantileUncertainty:
     @property
     def share(self) -> float:
         """Width of the bounds over the scale; 0 if both bounds are infinite."""
-        width = self.hi_ns - self.lo_ns if np.isfinite(self.lo_ns) else 0.0
-        return float(width / max(self.scale_ns, 1.0))
+        width_ns = 0.0
+        if np.isfinite(self.lo_ns):
+            width_ns = self.hi_ns - self.lo_ns
+        return float(width_ns / max(self.scale_ns, 1.0))
 
 
 def quantile_uncertainties(
@@ -157,11 +159,11 @@ def instrument_sentence(
 
 def _holds_a_limit(known: QuantileUncertainty, slos: Sequence[Slo]) -> bool:
     """Whether the limit of an SLO on this quantile lies within its bounds."""
-    return any(
-        (slo.metric, slo.q) == (known.metric, known.q)
-        and known.lo_ns <= slo.limit_ns <= known.hi_ns
-        for slo in slos
-    )
+    for slo in slos:
+        is_on_it = slo.metric == known.metric and slo.q == known.q
+        if is_on_it and known.lo_ns <= slo.limit_ns <= known.hi_ns:
+            return True
+    return False
 
 
 def _why_uncertain(table: RecordTable, scale_ns: float) -> str:
@@ -187,7 +189,8 @@ def turnarounds(table: RecordTable, window: Window) -> Floats:
     same_user = same_worker & (table.user[after] == table.user[before])
     closed_loop = table.scheduled_ns[after] < 0
     inside = between(table.sent_ns[after], window.settled_ns, window.end_ns)
-    due_ns = (table.done_ns + table.think_ns.clip(min=0))[before]
+    think_ns = table.think_ns[before].clip(min=0)
+    due_ns = table.done_ns[before] + think_ns
     delays_ns = table.sent_ns[after] - due_ns
     counted_ns = delays_ns[closed_loop & same_user & inside]
     return np.asarray(counted_ns.clip(min=0), np.float64)
@@ -251,8 +254,10 @@ def _cores(samples: Sequence[ClientSample]) -> dict[str, float]:
 
 def _increase(samples: Sequence[ClientSample], name: str) -> int:
     """Increase of a counter within the window, summed over the processes."""
-    pairs = _first_and_last(samples).values()
-    return sum(getattr(last, name) - getattr(first, name) for first, last in pairs)
+    increase = 0
+    for first, last in _first_and_last(samples).values():
+        increase += getattr(last, name) - getattr(first, name)
+    return increase
 
 
 def _coverage(samples: Sequence[ClientSample]) -> float:

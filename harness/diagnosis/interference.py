@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from harness.core.arrays import between
+from harness.core.arrays import between, totals_before
 from harness.core.typed_json import round_floats
 from harness.metrics.level_figures import ArrivalFigures, GapFigures
 from harness.metrics.scan import EventChunk, scan, within_window
@@ -142,7 +142,7 @@ def _prompts(
     first_ns = first_ns[order]
     # Where the server does not count prompts (-1), each of them is one token.
     tokens = table.prompt_tokens[rows[order]].clip(min=1)
-    tokens_until = np.concatenate([np.zeros(1, np.int64), np.cumsum(tokens)])
+    tokens_until = totals_before(tokens)
     mean_tokens = max(float(tokens.mean()), 1.0)
     prefill_ns = CERTAIN_PREFILL_SHARE * prefill_s * SECOND * tokens / mean_tokens
     begun_ns = np.sort(first_ns - prefill_ns.astype(np.int64))

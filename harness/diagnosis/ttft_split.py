@@ -231,7 +231,9 @@ def late_split(
 
 def _first_token_ns(table: RecordTable) -> Ints:
     """When each request got its first token, NEVER without one; `table` has an event."""
-    first_event = np.minimum(table.offsets[:-1], len(table.at_ns) - 1)
+    # A request without events may point beyond the last event of all: any will do there.
+    last_of_all = len(table.at_ns) - 1
+    first_event = np.minimum(table.offsets[:-1], last_of_all)
     return np.where(table.counts > 0, table.at_ns[first_event], NEVER_NS)
 
 

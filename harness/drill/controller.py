@@ -91,8 +91,9 @@ class DrillController(KneeController):
     def _turn(self, at_ns: int, now_ns: int) -> None:
         """Keep the phases that are over, begin the one that is on."""
         phases = self.stage.drill.phases
+        n_over = sum(phase.end_ns <= at_ns for phase in phases)
         # More than one may be over: the process may have stood still.
-        while len(self.levels) < len(phases) and at_ns >= phases[len(self.levels)].end_ns:
+        while len(self.levels) < n_over:
             self._end_phase(now_ns)
         if len(self.levels) == len(phases):
             self.result = self.result or Done(Status.measured, None)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from harness.core.arrays import between
+from harness.core.arrays import between, totals_before
 from harness.core.states import Purpose, Verdict
 from harness.drill.phases import meet
 from harness.metrics.evidence import Window
@@ -195,7 +195,7 @@ def _back(slo: Slo, table: RecordTable, since_ns: int, until_ns: int) -> int:
     over = seen.ns[in_order] > slo.limit_ns
     # of each request, the share over the limit of those that begin with it and up to BACK_NS later
     behind = np.searchsorted(at_ns, at_ns + BACK_NS, "right")
-    over_before = np.concatenate([[0], np.cumsum(over)])
+    over_before = totals_before(over)
     n_over = over_before[behind] - over_before[:-1]
     n = behind - np.arange(len(at_ns))
     is_met = n_over <= slo.allowed * n

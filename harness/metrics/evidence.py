@@ -109,9 +109,12 @@ class Evidence:
         either = np.array([hits, self._highest(slo, allowed)])
         largest = 1.0
         for groups in (self.blocks, self.blocks // 2, self.blocks // 4):
-            if groups >= MIN_BLOCKS:
-                effects = design_effects(sum_groups(sizes, groups), sum_groups(either, groups))
-                largest = max(largest, float(effects.max()))
+            if groups < MIN_BLOCKS:
+                continue
+            joined_sizes = sum_groups(sizes, groups)
+            joined_hits = sum_groups(either, groups)
+            effects = design_effects(joined_sizes, joined_hits)
+            largest = max(largest, float(effects.max()))
         return largest
 
     def floored_effect(self, slo: int, allowed: float) -> float:
@@ -124,7 +127,8 @@ class Evidence:
     def _highest(self, slo: int, allowed: float) -> Floats:
         """How many of the highest observations each block has: twice the share allowed."""
         # Cumulated from the highest bin down, per block; then the bin at which there are enough.
-        downward = self.grids[slo][:, ::-1].cumsum(axis=1)
+        highest_first = self.grids[slo][:, ::-1]
+        downward = highest_first.cumsum(axis=1)
         in_all_blocks = downward.sum(axis=0)
         wanted = tail_size(int(in_all_blocks[-1]), 1 - 2 * allowed)
         lowest_bin = int(np.searchsorted(in_all_blocks, wanted))
@@ -158,7 +162,9 @@ def concurrency(table: RecordTable, window: Window) -> float:
     if not window.rate_per_s:
         return max(window.users, 1)
     inside = between(table.sent_ns, window.settled_ns, window.end_ns)
-    return max(window.rate_per_s * lifetime_ns(table.select(inside)) / SECOND, 1e-3)
+    # Little's law: the rate times the mean time in flight.
+    in_flight = window.rate_per_s * lifetime_ns(table.select(inside)) / SECOND
+    return max(in_flight, 1e-3)
 
 
 def backlog_growth(table: RecordTable, window: Window) -> tuple[float, str]:
@@ -178,19 +184,24 @@ def backlog_growth(table: RecordTable, window: Window) -> tuple[float, str]:
 def _backlog_slope(table: RecordTable, window: Window) -> tuple[float, float]:
     """(slope of the requests in flight per second, its standard error), by least squares."""
     edges_ns = np.linspace(window.settled_ns, window.end_ns, BACKLOG_BLOCKS + 1)
-    blocks = pairwise(edges_ns)
-    in_flight = np.array([mean_in_flight(table, int(start), int(end)) for start, end in blocks])
+    means = []
+    for start_ns, end_ns in pairwise(edges_ns):
+        means.append(mean_in_flight(table, int(start_ns), int(end_ns)))
+    in_flight = np.array(means)
     seconds = max(window.end_ns - window.settled_ns, 1) / SECOND
     middle_s = (np.arange(BACKLOG_BLOCKS) + 0.5) / BACKLOG_BLOCKS * seconds
     middle_s -= middle_s.mean()
-    slope = float(middle_s @ in_flight / (middle_s @ middle_s))
+    spread = middle_s @ middle_s
+    slope = float(middle_s @ in_flight / spread)
     residuals = in_flight - in_flight.mean() - slope * middle_s
     # Independent residuals have a correlation of 0; each block counts fully then.
     squares = residuals @ residuals
-    correlation = (residuals[1:] @ residuals[:-1]) / max(squares, 1e-9)
+    of_neighbors = residuals[1:] @ residuals[:-1]
+    correlation = of_neighbors / max(squares, 1e-9)
     alike = float(np.clip(correlation, 0, 0.8))
-    variance = squares / (BACKLOG_BLOCKS - 2) / (middle_s @ middle_s)
-    return slope, float(np.sqrt(variance * (1 + alike) / (1 - alike)))
+    variance_of_independent = squares / (BACKLOG_BLOCKS - 2) / spread
+    variance = variance_of_independent * (1 + alike) / (1 - alike)
+    return slope, float(np.sqrt(variance))
 
 
 class EvidenceCounter:
@@ -225,13 +236,15 @@ class EvidenceCounter:
         chunk = piece.chunk
         here = within_window(chunk.at_ns, self.start_ns, self.end_ns)
         blocks = self.block_of(chunk.at_ns[here])
-        self.tokens += np.bincount(blocks, weights=chunk.tokens[here], minlength=self.blocks)
+        tokens = chunk.tokens[here]
+        self.tokens += np.bincount(blocks, weights=tokens, minlength=self.blocks)
         for slo, grid in self.grids.items():
             gaps = piece.of(slo.metric)
             here = within_window(gaps.end_ns, self.start_ns, self.end_ns)
             blocks = self.block_of(gaps.end_ns[here])
             ratios = gaps.gap_ns[here] / slo.limit_ns
-            np.add(grid, _grid_of(blocks, ratios, self.blocks), out=grid)
+            counts = _grid_of(blocks, ratios, self.blocks)
+            np.add(grid, counts, out=grid)
 
 
 def _grid_of(blocks: Ints, ratios: Floats, n_blocks: int) -> Ints:
@@ -260,6 +273,8 @@ def gather_evidence(
     ended = ~table.is_open & between(table.done_ns, window.settled_ns, window.end_ns)
     end_block = judged.block_of(table.done_ns[ended])
     failed = failed_requests(table)[ended]
+    n_ended = np.bincount(end_block, minlength=judged.blocks)
+    n_failed = np.bincount(end_block, weights=failed, minlength=judged.blocks)
     unstable = ""
     if window.rate_per_s:
         _, unstable = backlog_growth(table, window)
@@ -269,8 +284,8 @@ def gather_evidence(
         lifetime_ns=judged.life_ns,
         seconds=judged.length_ns / SECOND,
         grids=tuple(_grid_for(slo, table, window, judged) for slo in slos),
-        ended=np.bincount(end_block, minlength=judged.blocks).astype(float),
-        errors=np.bincount(end_block, weights=failed, minlength=judged.blocks).astype(float),
+        ended=n_ended.astype(float),
+        errors=n_failed.astype(float),
         tokens=judged.tokens,
         unstable=unstable,
         lasting=lasting,
@@ -309,6 +324,7 @@ def pool_evidence(evidences: Sequence[Evidence]) -> Evidence:
     if len(evidences) == 1:
         return last
     grids_by_slo = zip(*(e.grids for e in evidences), strict=True)
+    growing = [e.unstable for e in evidences if e.unstable]
     return Evidence(
         window=last.window,
         lifetime_ns=float(np.mean([e.lifetime_ns for e in evidences])),
@@ -317,7 +333,7 @@ def pool_evidence(evidences: Sequence[Evidence]) -> Evidence:
         ended=np.concatenate([e.ended for e in evidences]),
         errors=np.concatenate([e.errors for e in evidences]),
         tokens=np.concatenate([e.tokens for e in evidences]),
-        unstable=next((e.unstable for e in evidences if e.unstable), ""),
+        unstable=growing[0] if growing else "",
         lasting=last.lasting,
         plain=all(e.plain for e in evidences),
     )
@@ -339,7 +355,8 @@ def ratio_quantiles(mass: Floats, q: float) -> Floats:
         part_of_bin = np.where(in_bin > 0, (rank - before_bin) / in_bin, 1.0)
     bins_over_limit = quantile_bin - BINS_PER_SIDE - 1 + part_of_bin
     log_ratio = bins_over_limit * (LOG_SPAN / BINS_PER_SIDE)
-    return np.where(total > 0, np.clip(log_ratio, -LOG_SPAN, LOG_SPAN), np.nan)
+    within_grid = np.clip(log_ratio, -LOG_SPAN, LOG_SPAN)
+    return np.where(total > 0, within_grid, np.nan)
 
 
 def worst_ratio(evidence: Evidence, slos: Sequence[Slo], weights: Floats | None = None) -> Floats:

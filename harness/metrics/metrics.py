@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from harness.core.arrays import totals_before
 from harness.metrics.event_gaps import Events, TokenGaps, event_gaps, token_gaps
 from harness.records.histogram import bucket_ladder
 from harness.records.record_table import DROPPED, OK, RecordTable
@@ -100,16 +101,17 @@ def tpot(table: RecordTable) -> Observations:
         inf = np.full(len(rows), np.inf)
         return Observations(inf, inf, inf, table.done_ns[rows], rows)
     first, last = _end_events(table, rows)
-    tokens_until = _cumulated_tokens(table)
+    tokens_until = totals_before(table.tokens)
     tokens_after_first = tokens_until[last + 1] - tokens_until[first + 1]
     later_tokens = np.maximum(tokens_after_first, 1)
     span_ns = table.at_ns[last] - table.at_ns[first]
     shortest_ns = (table.not_before_ns[last] - table.at_ns[first]).clip(min=0)
     longest_ns = table.at_ns[last] - table.not_before_ns[first]
+    is_infinite = failed[rows]
     return Observations(
-        ns=np.where(failed[rows], np.inf, span_ns / later_tokens),
-        lo_ns=np.where(failed[rows], np.inf, shortest_ns / later_tokens),
-        hi_ns=np.where(failed[rows], np.inf, longest_ns / later_tokens),
+        ns=np.where(is_infinite, np.inf, span_ns / later_tokens),
+        lo_ns=np.where(is_infinite, np.inf, shortest_ns / later_tokens),
+        hi_ns=np.where(is_infinite, np.inf, longest_ns / later_tokens),
         at_ns=table.done_ns[rows],
         row=rows,
     )
@@ -120,8 +122,11 @@ def _end_events(table: RecordTable, rows: Ints) -> tuple[Ints, Ints]:
 
     Such a request failed, and is infinite whatever its events say.
     """
-    first = np.minimum(table.offsets[:-1][rows], len(table.at_ns) - 1)
-    last = np.maximum(table.offsets[1:][rows] - 1, first)
+    begins = table.offsets[:-1][rows]
+    ends = table.offsets[1:][rows]
+    last_of_all = len(table.at_ns) - 1
+    first = np.minimum(begins, last_of_all)
+    last = np.maximum(ends - 1, first)
     return first, last
 
 
@@ -132,7 +137,8 @@ def tps(table: RecordTable) -> Observations:
     latency. A failed request, and one that ended without a token, has a speed of 0: +inf here.
     """
     seen = tpot(table)
-    silent = np.flatnonzero((table.counts == 0) & (table.outcome == OK))
+    has_no_token = (table.counts == 0) & (table.outcome == OK)
+    silent = np.flatnonzero(has_no_token)
     if not len(silent):
         return seen
     inf = np.full(len(silent), np.inf)
@@ -154,12 +160,8 @@ def failed_requests(table: RecordTable) -> Bools:
 
 def delivered_tokens(table: RecordTable) -> Ints:
     """Of each request, by its events."""
-    return np.asarray(np.diff(_cumulated_tokens(table)[table.offsets]))
-
-
-def _cumulated_tokens(table: RecordTable) -> Ints:
-    """The tokens of all events before event i, for i from 0 to the number of events."""
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(table.tokens)])
+    tokens_until = totals_before(table.tokens)
+    return np.diff(tokens_until[table.offsets])
 
 
 BURST_NS: Final = 100_000  # between two tokens of a stream: faster, and they were collected

@@ -48,7 +48,8 @@ class GapCounter(LatencyFigures):
         # The share of each bin that lies above the quantile, assumed equal in all blocks: 1 for the
         # higher bins, a part of the bin that holds the quantile. All infinite gaps lie above.
         _, counts, _ = self.histograms["ns"].totals
-        in_higher_bins = np.cumsum(counts[::-1])[::-1] - counts
+        from_bin_up = np.cumsum(counts[::-1])[::-1]
+        in_higher_bins = from_bin_up - counts
         finite_tail = tail_size(self.n, q) - self.n_failed
         share = np.clip((finite_tail - in_higher_bins) / counts, 0, 1)
         hits = self._per_block(share)
@@ -103,7 +104,8 @@ class WindowGapCounter(GapCounter):
         gap_ns = piece.gap_ns[here]
         self.finite += len(gap_ns)
         self.sum_ns += int(gap_ns.sum())
-        self.max_ns = max(self.max_ns, int(gap_ns.max(initial=-1)))
+        longest_ns = int(gap_ns.max(initial=-1))
+        self.max_ns = max(self.max_ns, longest_ns)
 
 
 WindowGaps = dict[tuple[int, int], WindowGapCounter]  # a window is (settled_ns, end_ns)

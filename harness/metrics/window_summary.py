@@ -137,10 +137,13 @@ def _outcomes(table: RecordTable, window: tuple[int, int]) -> Json:
     counts = np.bincount(outcomes[sent], minlength=len(OUTCOMES))
     by_outcome = zip(OUTCOMES, counts, strict=True)
     at_once = came_at_once(table.select(sent))
+    share_at_once = None
+    if len(at_once):
+        share_at_once = round(float(at_once.mean()), 4)
     return {
         "outcomes": {str(outcome): int(n) for outcome, n in by_outcome if n},
         "n_failed": int((failed_requests(table) & sent).sum()),
-        "came_at_once": round(float(at_once.mean()), 4) if len(at_once) else None,
+        "came_at_once": share_at_once,
     }
 
 

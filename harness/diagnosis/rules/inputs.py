@@ -191,7 +191,8 @@ class VerdictInputs:
             "api": self.outside_share,
             "engine": 1 - self.outside_share,
         }
-        share = share_of_place.get(WAIT_OF.get(cause, ""), nan)
+        place = WAIT_OF.get(cause, "")
+        share = share_of_place.get(place, nan)
         return 1.0 if isnan(share) else share
 
     @property
@@ -286,7 +287,8 @@ class VerdictInputs:
         """Mean share of an engine step that its prompts take, estimated from the gaps."""
         if isnan(self.gaps.base_ms) or not self.gaps.mean_ms > 0:
             return nan
-        return min(max(1 - self.gaps.base_ms / self.gaps.mean_ms, 0.0), 1.0)
+        without_prompts = self.gaps.base_ms / self.gaps.mean_ms
+        return min(max(1 - without_prompts, 0.0), 1.0)
 
 
 def _memory_share(gpu: GpuFigures) -> float:
