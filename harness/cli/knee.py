@@ -54,7 +54,11 @@ def options(args: argparse.Namespace) -> Wanted:
     if by_rate:
         _check_no_users(args)
     _check_given(args, by_rate=by_rate)
-    low, high = (args.min_rate, args.max_rate) if by_rate else (args.min_users, args.max_users)
+    low = args.min_users
+    high = args.max_users
+    if by_rate:
+        low = args.min_rate
+        high = args.max_rate
     target = plain.target_options(args)
     load = plain.load_options(args, "--max-users", 0 if by_rate else high)
     output = plain.output_options(args, "knee")

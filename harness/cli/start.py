@@ -132,7 +132,9 @@ def _held_levels_text(wanted: Wanted) -> str:
         text = f"a batch of {wanted.load.batch:,} one at a time, and one at each of {loads}"
     else:
         hold = wanted.holds[-1]
-        length = say_ns(hold.max_ns) if hold.max_ns else count_of(hold.max_requests, "request")
+        length = count_of(hold.max_requests, "request")
+        if hold.max_ns:
+            length = say_ns(hold.max_ns)
         text = f"{loads} for {length}"
         if len(planned_levels(wanted)) > 1:
             text += " each"

@@ -100,7 +100,9 @@ def instants_of(table: RecordTable, connect_ns: int = 0) -> dict[str, Ints]:
     """
     has_events = table.counts > 0
     # A request without events may point beyond the last event: any index will do there.
-    event_ns = table.at_ns if len(table.at_ns) else np.zeros(1, np.int64)
+    event_ns = table.at_ns
+    if not len(event_ns):
+        event_ns = np.zeros(1, np.int64)
     begins = table.offsets[:-1]
     ends = table.offsets[1:]
     first_index = np.minimum(begins, len(event_ns) - 1)

@@ -162,9 +162,10 @@ def fit(runs: Floats, *, again: bool) -> list[tuple[float, tuple[float, float]]]
     solved = []
     for sums in systems:
         matrix = sums[:, :-1]
+        right_side = sums[:, -1]
         if np.linalg.matrix_rank(matrix) < len(total):
             return []  # all of one length
-        solved.append(np.linalg.solve(matrix, sums[:, -1]))
+        solved.append(np.linalg.solve(matrix, right_side))
     solutions = np.array(solved)
     n = len(runs)
     coefficients = []

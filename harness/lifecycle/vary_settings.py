@@ -86,7 +86,7 @@ def _setting(name: str, flag: str, value: str) -> Setting:
 def all_settings(variables: Sequence[Sequence[Setting]]) -> list[Setting]:
     """All combinations, those with the same server next to each other. Raises ConfigError."""
     # The last variable changes fastest: the server's come first, and change the least.
-    ordered = sorted(variables, key=lambda settings: not any(one.server for one in settings))
+    ordered = sorted(variables, key=_restarts, reverse=True)
     combinations = [_combined(parts) for parts in product(*ordered)]
     if not 1 < len(combinations) <= MAX_SETTINGS:
         raise ConfigError(
@@ -94,6 +94,11 @@ def all_settings(variables: Sequence[Sequence[Setting]]) -> list[Setting]:
             "each of which is measured by itself; try server.max-num-seqs=8,16."
         )
     return combinations
+
+
+def _restarts(settings: Sequence[Setting]) -> bool:
+    """Whether the server is started anew for each of them."""
+    return any(one.server for one in settings)
 
 
 def _combined(parts: Sequence[Setting]) -> Setting:

@@ -240,7 +240,8 @@ def _command(options: StartOptions) -> list[str]:
 
 def installed_version(command: Sequence[str]) -> str:
     """Return the version of the vLLM behind a command, as its own Python has it; "": unknown."""
-    program = next((word for word in command if Path(word).name == "vllm"), command[0])
+    scripts = [word for word in command if Path(word).name == "vllm"]
+    program = scripts[0] if scripts else command[0]
     script = shutil.which(program) or ""
     with suppress(OSError, UnicodeDecodeError), Path(script).open("rb") as file:
         first_line = file.readline().decode()

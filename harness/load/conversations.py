@@ -39,8 +39,9 @@ ONE_TURN: Final = Conversation(Lengths("fixed", 1))
 def parse_history(text: str) -> str:
     """`full`, `last:4` or `budget:2048`. Raises ConfigError."""
     kind, _, number = text.partition(":")
-    counted = kind in ("last", "budget") and number.isascii() and number.isdecimal()
-    if text == "full" or (counted and int(number) > 0):
+    is_number = number.isascii() and number.isdecimal()
+    is_limit = kind in ("last", "budget") and is_number and int(number) > 0
+    if text == "full" or is_limit:
         return text
     raise ConfigError(
         f"--history is {text!r}: expected full, last:K (the last K turns) or budget:TOKENS (the "

@@ -160,8 +160,9 @@ def _read_metrics_pages(
         return MetricsPages(all_places, cache={}, lacking=(), missing=missing)
     caches = [cache_config(page, model) for page in pages.values()]
     cache = cache_summary(*caches)
+    known_places = tuple(filter(None, pages))
     first_page = next(iter(pages.values()))
-    return MetricsPages(tuple(filter(None, pages)), cache, lacking(first_page, cache))
+    return MetricsPages(known_places, cache, lacking(first_page, cache))
 
 
 def _places(urls: Sequence[str], addresses: Sequence[str]) -> list[str]:
