@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from harness.records.record_table import RecordTable
 
 
-# Of the limit (or of the value above it): the bracket's own width.
+# Of the limit (or of the value above it): the bracket's own width. Above it the level is invalid,
+# and a search holds it again (docs/precision.md).
 MAX_INSTRUMENT_SHARE: Final = 0.05
 # Without an SLO these latencies are judged; the values are the accuracy that the harness claims.
 DEFAULT_PRECISION_NS: Final = {"ttft": 0.5 * MS, "itl": 0.1 * MS}
@@ -78,6 +79,8 @@ def quantile_uncertainties(
     """
     table = recorded.table
     span = (window.settled_ns, window.end_ns)
+    # Only quantiles that decide: a sender that stands still for a second in a minute moves a p99,
+    # and no p95 (decision 18).
     judged = [(slo.metric, slo.q, float(slo.limit_ns)) for slo in slos]
     if not judged:
         judged = [(key, 0.95, 0.0) for key in DEFAULT_PRECISION_NS]

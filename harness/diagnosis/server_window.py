@@ -227,6 +227,8 @@ def histogram_mean_s(samples: Sequence[ServerSample], key: str) -> float:
     histogram = histogram_increase(samples, key)
     if histogram is not None:
         return histogram.mean
+    # Most samples in memory are without buckets, 2 kB each instead of 19 (decision 11), but have
+    # the sums and counts of these histograms.
     if key not in SUMMED_HISTOGRAMS:
         return nan
     count = counter_increase(samples, f"{key}_count")

@@ -183,6 +183,8 @@ def _count(key: str, first: ServerSample, last: ServerSample) -> int | None:
 
 def _quantiles(key: str, histogram: Histogram | None) -> dict[str, Any]:
     """The buckets, in ms, that contain the quantiles of the observations between the scrapes."""
+    # Nothing is computed from them: quantiles do not add up, and the first bucket of queue and
+    # prefill ends at 300 ms (docs/ttft-split.md).
     fields: dict[str, Any] = {}
     for name, q in QUANTILES.items():
         bucket_s = quantile_bucket(histogram, q)

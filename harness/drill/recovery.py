@@ -144,6 +144,7 @@ def _good_lost(table: RecordTable, slo: Slo, overload: Overload, seconds: float)
     over_ns = overload.until_ns
     if isfinite(seconds):
         over_ns = overload.end_ns + round(seconds * SECOND)
+    # A retry is a request of its own: what it brings counts as what came (docs/recovery.md).
     good_ns = np.sort(table.sent_ns[good_requests(table, [slo])])
     edges_ns = [overload.settled_ns, overload.begin_ns, over_ns]
     before, since = np.diff(np.searchsorted(good_ns, edges_ns))
@@ -168,6 +169,7 @@ def former_interval(
             f"failed: expected {MIN_TAIL} above its {slo.name}, and that it does not fail; try a "
             "longer baseline or a lower rate."
         )
+    # A server that is still busy with an earlier overload would be "back" at once.
     if quantile_ns > slo.limit_ns:
         raise ConfigError(
             f"the baseline misses {slo} itself: expected a server at rest; try a lower rate, or "

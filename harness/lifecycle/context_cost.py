@@ -67,6 +67,7 @@ def context_costs(settings: Sequence[Setting]) -> list[Coefficient]:
         return []
     measured = [setting for setting in settings if setting.figures]
     levels = _used_levels(measured)
+    # At a load that every run held, no setting waits longer than another by its own knee.
     load = _lowest_common_load(levels)
     if load is None:
         return []

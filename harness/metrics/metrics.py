@@ -53,6 +53,8 @@ def _per_request(table: RecordTable, ends: Ints, lows: Ints, have: Bools) -> Obs
     known = have & ((table.outcome == OK) | is_open)
     age_ns = np.where(is_open, table.done_ns - begun_ns, np.inf)
     ns = np.where(known, ends - begun_ns, age_ns)
+    # A late sender is an error of the instrument: the true latency lies between that from the send
+    # and that from the schedule (decision 18).
     shortest_ns = (lows - table.sent_ns).clip(min=0)
     return Observations(
         ns=ns,
@@ -192,7 +194,8 @@ def lost_gaps(table: RecordTable) -> tuple[Ints, Ints]:
     rows = np.flatnonzero(failed_requests(table))
     if not len(rows):  # the usual case: no event needs to be counted
         return rows, rows
-    # the first token ends no gap
+    # Each token that did not arrive is an infinite gap, so that shedding load never looks fast. The
+    # first token ends no gap.
     without_gap = np.maximum(delivered_tokens(table), 1)
     lost = (table.planned_tokens - without_gap)[rows]
     return rows[lost > 0], lost[lost > 0]

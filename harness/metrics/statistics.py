@@ -59,6 +59,8 @@ def interval_ranks(n: int, q: float, effect: float, blocks: int) -> tuple[int, i
     Student's t for few blocks. Rounded outwards, the normal approximation is as good as the exact
     binomial.
     """
+    # The block bootstrap that this replaced covered 51 to 83% where requests resemble those a
+    # lifetime ago; these ranks cover 91 to 97% (decision 14).
     deviation = (n * effect * q * (1 - q)) ** 0.5  # of the number of values below the quantile
     spread = t_quantile(0.975, max(blocks - 1, 1)) * deviation
     lo = int(np.floor(n * q - spread)) - 1
@@ -187,6 +189,8 @@ def student_p_value(p: Floats, df: Floats | Ints | int) -> Floats:
 
     1 without a degree of freedom.
     """
+    # Korn and Graubard's correction in another order: it keeps the binomial's skewness, and gives a
+    # p-value for Holm's procedure (decision 14).
     # The normal quantile of 0 and of 1 is infinite, which Python refuses.
     z = -_normal_quantile(np.clip(p, 1e-300, 1 - 1e-16))
     df = np.asarray(df, np.float64)

@@ -147,6 +147,7 @@ def _read_metrics_pages(
     for place, (url, replica) in zip(places, replicas.items(), strict=True):
         page, server, problem = _read_page(url, replica, model)
         missing = problem or missing
+        # Several addresses may lead to one server, which counts once. URLs were given one for each.
         if urls or server not in servers:
             pages[place] = page
         servers.add(server)
