@@ -35,8 +35,10 @@ def start_study(wanted: Wanted) -> int:
     if wanted.dry_run:
         check_machine(wanted.output, most, option)
         stream = message_stream(wanted.output)
-        rows = [f"  {name:<10}{what}\n" for name, what in plan_rows(wanted).items()]
-        stream.write("".join(["Plan (nothing was sent):\n", *rows]))
+        rows = plan_rows(wanted)
+        stream.write("Plan (nothing was sent):\n")
+        for name, what in rows.items():
+            stream.write(f"  {name:<10}{what}\n")
         return EXIT_OK
     checked = checked_target(wanted.target, wanted.load, wanted.output, most, option=option)
     with checked as (url, known):

@@ -163,7 +163,8 @@ def former_interval(
     n = figures.n
     length_ns = end_ns - begin_ns
     quantile_ns = figures.quantile(slo.q)
-    if n * (1 - slo.q) < MIN_TAIL or not isfinite(quantile_ns):
+    n_above = n * (1 - slo.q)
+    if n_above < MIN_TAIL or not isfinite(quantile_ns):
         raise ConfigError(
             f"the baseline of {say_ns(length_ns)} has {n} requests, {figures.n_failed} of which "
             f"failed: expected {MIN_TAIL} above its {slo.name}, and that it does not fail; try a "

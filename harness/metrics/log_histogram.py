@@ -68,8 +68,8 @@ class LogHistogram:
         counts = np.bincount(keys, weights, len(used))
         sums = np.bincount(keys, totals_ns, len(used))
         filled = np.flatnonzero(counts)
-        block = used[filled] // width
-        cells = block * DURATION_BINS + used[filled] % width + low
+        block, bin_above_low = np.divmod(used[filled], width)
+        cells = block * DURATION_BINS + low + bin_above_low
         cell_counts = counts[filled].astype(np.float64)
         cell_sums = sums[filled].astype(np.float64)
         self._merge(cells, cell_counts, cell_sums)

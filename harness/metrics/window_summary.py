@@ -115,6 +115,7 @@ def _request_rates(table: RecordTable, window: tuple[int, int], slos: Sequence[S
     if not (prompts_per_s < 0).any():
         prompt_tokens_per_s = round(float(prompts_per_s.sum()), 3)
     counted = succeeded
+    # The rate of an open loop is that of what was sent, by its schedule (docs/load.md).
     if _is_open_loop(table):
         counted = _sent_in(table, window) & (table.outcome != DROPPED)
     good = ended & good_requests(table, slos)
