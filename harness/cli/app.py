@@ -74,7 +74,8 @@ def parser() -> Parser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code (docs/exit-codes.md)."""
     try:
-        if not (sys.argv[1:] if argv is None else argv):
+        words = sys.argv[1:] if argv is None else argv
+        if not words:
             raise ConfigError(
                 f"no command was given: expected one of {', '.join(COMMANDS)}; try `vllm-harness "
                 "knee --embedded --slo ttft_p95=500ms`, or `vllm-harness --help`."

@@ -255,6 +255,7 @@ def _waiting(expected: Expectation, samples: Sequence[ServerSample], began_ns: i
     by_ns = began_ns + expected.end_ns
     if expected.begin_ns > expected.since_ns:
         by_ns = began_ns + max(expected.begin_ns, 0)
+    # A replica that is dead shows no figures: then the sum over all is not known.
     in_time = [sample for sample in samples_within(samples, since_ns, by_ns) if sample.waiting >= 0]
     if not in_time:
         return _Answer(Verdict.inconclusive, "the servers did not say how many wait")

@@ -91,6 +91,7 @@ def started(
         # An interrupt after the process began and before it has a name would leave it running.
         with log.open("wb") as out, _uninterrupted():
             began_s = time.monotonic()
+            # In a session of its own, by which everything that it starts is found and ended.
             process = subprocess.Popen(  # noqa: S603 - the user's own command
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
             )

@@ -214,7 +214,9 @@ class VerdictInputs:
     def prompt_step_ms(self) -> float:
         """How long a step with a prompt is: the p95 gap, or the median gap with a prompt."""
         beside_ms = self.gaps.beside_p50_ms
-        return max(self.gaps.p95_ms, 0.0 if isnan(beside_ms) else beside_ms)
+        if isnan(beside_ms):
+            beside_ms = 0.0
+        return max(self.gaps.p95_ms, beside_ms)
 
     @property
     def long_steps(self) -> bool:
