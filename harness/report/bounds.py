@@ -27,7 +27,12 @@ def bounds_of(facts: ReportData) -> dict[str, float]:
     done = (table.outcome == OK) & (table.prompt_tokens > 0)
     prompts = int(table.prompt_tokens[done].sum())
     cached = int(table.cached_tokens[done].clip(min=0).sum())
-    if not facts.knee.estimate or facts.is_rate or not prompts or cached > MAX_CACHED * prompts:
+    if (
+        not facts.knee.estimate
+        or facts.unit.by_schedule
+        or not prompts
+        or cached > MAX_CACHED * prompts
+    ):
         return {}
     # Requests are spread over their lives: a mean one holds its prompt and half of its answer.
     answers = int(table.output_tokens[done].sum())
@@ -87,7 +92,7 @@ def bounds_chart(facts: ReportData) -> str:
     estimate = float(facts.knee.estimate or nan)
     rows = {**found, "measured knee": estimate}
     with drawing(400, 70 + 26 * len(rows)) as (figure, (axes,)):
-        axes.set(title="Bounds and the knee", xlabel=facts.level_axis, xscale="log")
+        axes.set(title="Bounds and the knee", xlabel=facts.unit.many, xscale="log")
         least, most = min(rows.values()), max(rows.values())
         axes.set_xlim(max(least, 1) / 2, 2 * most)
         log_ticks(axes.xaxis)
