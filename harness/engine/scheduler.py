@@ -267,21 +267,23 @@ class Scheduler:
         while self.waiting and budget > 0 and len(self.running) < config.max_num_seqs:
             sequence = self.waiting[0]
             hits = self._lookup(sequence)
-            known = hits * config.block_size
-            if config.prompts_elsewhere and sequence.request_id % 2 and not sequence.emitted:
-                known = sequence.to_compute - 1
+            known = self._known_tokens(sequence, hits)
             chunk = sequence.to_compute - known
             if chunk > budget:
+                # Those behind it wait as well, though they may fit: vLLM keeps the order.
                 if not config.enable_chunked_prefill:
                     break
                 chunk = budget
             prefix = list(sequence.block_hashes[:hits])
+            # Before room is looked for: else making room could evict the prefix itself.
             self.kv.share(prefix)
             sequence.shared = prefix
             sequence.computed = known
+            # All of the prompt must fit, and only the chunk's blocks are taken now.
             if not (self._fits(sequence) and self._reserve(sequence, chunk)):
                 self.kv.release(prefix)
-                sequence.shared, sequence.computed = [], 0
+                sequence.shared = []
+                sequence.computed = 0
                 break
             self.waiting.popleft()
             if sequence.scheduled_ns < 0:
@@ -296,6 +298,14 @@ class Scheduler:
             budget -= chunk
             self._compute(sequence, chunk, first)
         return budget
+
+    def _known_tokens(self, sequence: Sequence, hits: int) -> int:
+        """How many of its tokens need not be computed here; `hits`: blocks in the prefix cache."""
+        # What it has emitted itself was computed here and nowhere else.
+        is_elsewhere = self.config.prompts_elsewhere and sequence.request_id % 2 == 1
+        if is_elsewhere and not sequence.emitted:
+            return sequence.to_compute - 1  # the last one always is: the first token comes of it
+        return hits * self.config.block_size
 
     def _lookup(self, sequence: Sequence) -> int:
         """Return the number of cached leading blocks; at least one token is always computed."""

@@ -189,25 +189,37 @@ class Decoding:
         whole: list[bytes] = []
         columns = Columns(message)
         for stream, kind, first, last in columns.runs():
-            decoder = self.streams.get(stream)  # None: not opened yet, or ended
             if kind == NOTICE:
                 notice, *values = columns.notice(first)
-                if notice == OPENED:
-                    self.streams[stream] = StreamDecoder(SentRequest(*values[0]))
-                elif decoder is None:
-                    continue
-                elif notice == HEAD:
-                    decoder.head(*values)
-                else:
-                    outcome = Outcome(values[0]) if values[0] else None
-                    whole.append(self._end(stream, outcome, *values[1:]))
-            elif decoder is None:
+                whole += self._take_notice(stream, notice, values)
                 continue
-            elif kind >= TOKEN:
+            decoder = self.streams.get(stream)
+            if decoder is None:  # not opened yet, or ended
+                continue
+            if kind >= TOKEN:  # EXACT may have been added to it
                 decoder.tokens(*columns.tokens(first, last))
             else:
                 decoder.feed(*columns.read(first))
-        return whole, self._parts() if message.known_ns else []
+        parts: list[bytes] = []
+        if message.known_ns:
+            parts = self._parts()
+        return whole, parts
+
+    def _take_notice(self, stream: int, notice: str, values: list[Any]) -> list[bytes]:
+        """The whole record, if this notice ends its stream."""
+        if notice == OPENED:
+            fields = values[0]
+            self.streams[stream] = StreamDecoder(SentRequest(*fields))
+            return []
+        decoder = self.streams.get(stream)
+        if decoder is None:
+            return []
+        if notice == HEAD:
+            decoder.head(*values)
+            return []
+        outcome, error, done_ns = values
+        judged = Outcome(outcome) if outcome else None  # None: by its content
+        return [self._end(stream, judged, error, done_ns)]
 
     def cut_short(self) -> list[bytes]:
         """Whole records of what is open when nothing more can come."""

@@ -104,7 +104,7 @@ class Reader:
         """
         stream = self._open[number] = Stream(number, response=self._new_response())
         if keep_text:
-            stream.whole = []
+            stream.kept_reads = []
         # a SentRequest in the making
         request = [self.worker, number, user, planned_tokens, scheduled_ns, 0, 0, *plan]
         connection = None
@@ -241,6 +241,7 @@ class Reader:
             if not plain:
                 return
             data = plain
+            # the stamp is of the last byte that came, which may not be decrypted yet
             exact = exact and connection.tls.whole
         stream = connection.stream
         if stream is None or stream.over.is_set():
@@ -253,14 +254,16 @@ class Reader:
             self._begun(stream, body, at_ns)
         if body:
             stream.keep(body, at_ns)
-            if exact:
-                exact = ends_with_body(data, body)
-            self.link.batch.read(stream.number, at_ns, bound_ns, exact, body)
-        if problem := stream.problem:
+            # nor is it of the body's last byte where the end of a chunk follows that one
+            is_exact = exact and ends_with_body(data, body)
+            self.link.batch.read(stream.number, at_ns, bound_ns, is_exact, body)
+        problem = stream.problem
+        if problem:
             stream.end(Outcome.protocol, problem, self.clock.now_ns())
         elif response.complete:
             stream.end(None, "", at_ns)
-        elif stream.fast_path is not None and stream.whole is None:
+        elif stream.fast_path is not None and stream.kept_reads is None:
+            # From here on C may read: it has no place to keep what a user wants to see.
             stream.fast_path.after_read(stream.number, response, body)
 
     def _begun(self, stream: Stream, body: bytes, at_ns: int) -> None:

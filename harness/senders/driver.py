@@ -209,6 +209,8 @@ class Driver:
         reader = self.start()
         number = self.issued
         has_session = spec.session >= 0
+        # Without sessions a user is one: a gateway that routes by session sees as many as users.
+        session = f"{user}-{spec.session}" if has_session else str(user)
         data = request_bytes(
             self.options,
             self._access,
@@ -216,7 +218,7 @@ class Driver:
             spec,
             request_id=request_id(self.options.run_id, self.worker, number),
             user=str(user),
-            session=f"{user}-{spec.session}" if has_session else str(user),
+            session=session,
         )
         # Only now: where a body is no JSON, request_bytes has failed, and no number is lost. No
         # other greenlet has run since `number` was read.
@@ -235,7 +237,8 @@ class Driver:
             sent = replace(sent, error=redact_text(sent.error, self._access.secrets))
         is_ok = sent.outcome is Outcome.ok
         if user in self._talks:
-            self._talks[user].ended(sent.text if needs_reply else "", ok=is_ok)
+            reply = sent.text if needs_reply else ""  # "": the planned answer stays
+            self._talks[user].ended(reply, ok=is_ok)
         self._failure_pause.count(is_ok=is_ok)
         if is_ok:
             self._stagger.note_service_time(sent.e2e_ns / SECOND)

@@ -88,24 +88,36 @@ class LlmClient:
         """
         user = self._user
         wrong = ""
-        if own_fields := [field for field in body if field in OWN_FIELDS]:
+        own_fields = [field for field in body if field in OWN_FIELDS]
+        if own_fields:
             wrong = f"body has {own_fields[0]!r}"
         if (messages or tools) and (prompt or user.api not in CHAT_APIS):
             wrong = f"messages or tools are given with a prompt, or to a user of {user.api}"
         if wrong:
-            gevent.sleep(REFUSED_S)  # Locust logs the error and calls the task again
+            # Locust logs the error and calls the task again: without a pause, as fast as it can
+            gevent.sleep(REFUSED_S)
             raise ConfigError(
                 f"{wrong}: expected a prompt, or the messages and tools of a ChatUser, and fields "
                 "that the harness does not decide; try send(prompt=..., body={'top_p': 0.9})."
             )
+        # also where its content is replaced: the pause and the length are the plan's
         spec = user.next_spec()
         if messages or prompt:
-            own = RequestSpec(prompt, -1, spec.output_tokens, messages=tuple(messages))
-            spec = own._replace(tools=spec.tools, model=spec.model, think_ns=spec.think_ns)
+            # -1: how many tokens these are, and no session, whose turns they would not be
+            spec = RequestSpec(
+                prompt,
+                -1,
+                spec.output_tokens,
+                messages=tuple(messages),
+                tools=spec.tools,
+                model=spec.model,
+                think_ns=spec.think_ns,
+            )
         if tools:  # how many tokens they add to the prompt is the server's to say
             spec = spec._replace(tools=tuple(tools), prompt_tokens=-1)
-        length = spec.output_tokens if output_tokens is None else output_tokens
-        spec = spec._replace(body=body, output_tokens=length, keep_text=True)
+        if output_tokens is not None:
+            spec = spec._replace(output_tokens=output_tokens)
+        spec = spec._replace(body=body, keep_text=True)
         return user.send_spec(spec, name)
 
 
