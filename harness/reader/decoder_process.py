@@ -97,7 +97,8 @@ class Columns:
         low = np.where(kinds & EXACT, self._at, self._bound)
         self._at_bytes = memoryview(self._at).cast("B")
         self._low_bytes = memoryview(low).cast("B")
-        self._exact = [0, *np.cumsum(low == self._at).tolist()]
+        n_exact_until = np.cumsum(low == self._at)
+        self._exact = [0, *n_exact_until.tolist()]
         # A run is even when this sum has not grown after its first row: the step to that one is
         # from another stream's row, and says nothing.
         self._uneven = np.cumsum(_are_uneven(values)).tolist()
@@ -121,8 +122,12 @@ class Columns:
 
     def read(self, row: int) -> tuple[bytes, int, int, int]:
         begin = self._begin[row]
-        body = bytes(self._blob[begin : begin + self._values[row]])
-        return body, int(self._at[row]), int(self._bound[row]), self._kinds[row]
+        n_bytes = self._values[row]
+        body = bytes(self._blob[begin : begin + n_bytes])
+        at_ns = int(self._at[row])
+        bound_ns = int(self._bound[row])
+        exact = self._kinds[row]  # a read's kind is BYTES, which is 0, or EXACT
+        return body, at_ns, bound_ns, exact
 
     def tokens(self, first: int, last: int) -> tuple[memoryview, memoryview, list[int], bool, int]:
         """For `StreamDecoder.tokens`: the rows first .. last - 1, int64 times as bytes."""
@@ -223,10 +228,11 @@ class Decoding:
 
     def cut_short(self) -> list[bytes]:
         """Whole records of what is open when nothing more can come."""
-        return [
-            self._end(stream, Outcome.cancelled, CUT_SHORT, self._now_ns)
-            for stream in list(self.streams)
-        ]
+        records = []
+        for stream in list(self.streams):  # which `_end` takes out
+            record = self._end(stream, Outcome.cancelled, CUT_SHORT, self._now_ns)
+            records.append(record)
+        return records
 
     def _end(self, stream: int, outcome: Outcome | None, error: str, done_ns: int) -> bytes:
         decoder = self.streams.pop(stream)
@@ -276,7 +282,8 @@ class Outlets:
             self._master.put(frames, known_ns)
             return
         for i in range(0, len(frames), SLICE):
-            self.answer("records", b"".join(frames[i : i + SLICE]))
+            some = frames[i : i + SLICE]
+            self.answer("records", b"".join(some))
 
     @property
     def stands(self) -> tuple[int, int]:
