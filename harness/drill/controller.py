@@ -92,7 +92,10 @@ class DrillController(KneeController):
         """Keep the phases that are over, begin the one that is on."""
         phases = self.stage.drill.phases
         # More than one may be over: the process may have stood still.
-        while len(self.levels) < len(phases) and at_ns >= phases[len(self.levels)].end_ns:
+        while len(self.levels) < len(phases):
+            phase = phases[len(self.levels)]
+            if at_ns < phase.end_ns:
+                break
             self._end_phase(now_ns)
         if len(self.levels) == len(phases):
             self.result = self.result or Done(Status.measured, None)
@@ -104,8 +107,11 @@ class DrillController(KneeController):
     def _span(self) -> tuple[int, int, int]:
         """Users or steps of the rate, begin and end of the phase that is on."""
         phase = self.stage.drill.phases[len(self.levels)]
-        users = round(phase.load / (self.plan.rate_step_per_s or 1))
-        return users, self.began_ns + phase.begin_ns, self.began_ns + phase.end_ns
+        step = self.plan.rate_step_per_s or 1  # a user is one, too
+        users = round(phase.load / step)
+        begin_ns = self.began_ns + phase.begin_ns
+        end_ns = self.began_ns + phase.end_ns
+        return users, begin_ns, end_ns
 
     def _end_phase(self, now_ns: int) -> None:
         users, begin_ns, end_ns = self._span()

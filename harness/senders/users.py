@@ -187,7 +187,9 @@ class StreamingUser(User):
 
     def next_spec(self) -> RequestSpec:
         """What the workload plans next. Raises StopUser."""
-        spec = self.driver.next_spec(self.number) if self.driver is not None else None
+        spec = None
+        if self.driver is not None:
+            spec = self.driver.next_spec(self.number)
         if spec is None or self._leaving:
             raise StopUser
         return spec
@@ -196,9 +198,12 @@ class StreamingUser(User):
         """Send it and wait for its end, as `send` does."""
         self._think_ns = spec.think_ns
         sent = self._exchange(self.number, spec, name=name)
-        if sent.outcome is Outcome.connect:  # nobody there: asking a thousand times a second helps
-            gevent.sleep(REFUSED_S)  # neither side, and fills the run folder
-        if sent.outcome is Outcome.cancelled:  # the reader was closed: there is none to go on with
+        if sent.outcome is Outcome.connect:
+            # Nobody is there: asking a thousand times a second helps neither side, and fills the
+            # run folder.
+            gevent.sleep(REFUSED_S)
+        if sent.outcome is Outcome.cancelled:
+            # The reader was closed: there is none to go on with.
             raise StopUser
         return sent
 
