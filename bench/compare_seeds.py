@@ -93,8 +93,8 @@ def search(case: Configuration, seed: int, share: float = 1.0) -> Searched:
         loop.advance(loop.now_ns + SECOND)
     table = loop.table(0, loop.now_ns)
     sides = level_figures(table, [step.window for step in controller.levels], plan, searched=True)
-    narrow = found.users is not None and found.hi - found.lo <= NARROW * found.users
-    return Searched(sides, found.users, narrow)
+    narrow = found.count is not None and found.hi - found.lo <= NARROW * found.count
+    return Searched(sides, found.count, narrow)
 
 
 def told(difference: Difference) -> str:

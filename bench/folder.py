@@ -14,12 +14,12 @@ import resource
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from harness.core.load import Users
 from harness.metrics.evidence import Window
 from harness.metrics.slo import Slo
 from harness.records import names
@@ -71,8 +71,8 @@ class Maker:
         self.now_ns = max(record.done_ns for _, record in ready) + SECOND
         for at in range(began, self.now_ns, SECOND):
             self.samples.append(ServerSample(at, running=users, waiting=0.0, kv_usage=0.5))
-        window = Window(index, users, "up", began, began, settled, end, end)
-        self.steps.append(asdict(window) | {"decision": decision, "reason": "", "invalid": ""})
+        window = Window(index, Users(users), "up", began, began, settled, end, end)
+        self.steps.append(window.to_json() | {"decision": decision, "reason": "", "invalid": ""})
 
     def request(self, user: int, sent: int) -> RequestRecord:
         """One answer."""
@@ -119,7 +119,7 @@ def make(path: Path, tokens: int, levels: int, each: int) -> int:
     plan = SearchPlan(slos)
     folder = RunFolder.create(path)
     said = [str(slo) for slo in slos]
-    config = {"kind": "knee", "plan": {**asdict(plan), "slos": said}, "slos": said}
+    config = {"kind": "knee", "plan": plan.to_json(), "slos": said}
     folder.write_json(names.RUN, run_info(config, seeds={}, server={}, command=["knee"]))
     folder.write_json(names.ENDED, {"interrupted": False, "status": "found"})
     maker = Maker(folder, each)

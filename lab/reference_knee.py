@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from harness.core.load import Users
 from harness.core.states import Purpose
 from harness.metrics.evidence import Evidence, Window, gather_evidence, pool_evidence, worst_ratio
 from harness.metrics.statistics import resample_weights
@@ -58,7 +59,7 @@ def worst_log_ratio(
     while begin < longest_ns:
         loop.advance(begin + CHUNK_NS)
         now = loop.now_ns
-        window = Window(0, users, Purpose.hold, begin, begin, begin, now, now)
+        window = Window(0, Users(users), Purpose.hold, begin, begin, begin, now, now)
         gathered.append(gather_evidence(loop.table(begin, now), window, slos))
         begin = now
         joined = pool_evidence(gathered)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from harness.compare.compare_folders import level_figures
+from harness.core.load import Users
 from harness.metrics.evidence import Window
 from harness.metrics.slo import Slo
 from harness.records.record_table import (
@@ -91,7 +92,7 @@ class Model:
         for index, (users, count) in enumerate(levels):
             table = self.hold(rng, users, now, count)
             end = int(table.sent_ns.max())
-            windows.append(Window(index, users, "up", now, now, now, end, end))
+            windows.append(Window(index, Users(users), "up", now, now, now, end, end))
             tables.append(table)
             now = int(table.done_ns.max()) + SECOND
         assert all(a.end_ns < b.start_ns for a, b in pairwise(windows))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from planted_bottlenecks import RESOURCES
 
+from harness.core.load import Users
 from harness.core.states import Purpose
 from harness.metrics.evidence import Window, gather_evidence, worst_ratio
 from harness.units import SECOND
@@ -77,7 +78,7 @@ def held(case: Configuration, engine: EngineConfig, users: int) -> float:
         enough = ended >= REQUESTS[case.slos[0].metric] and length >= SHORTEST_NS
         if enough or length >= LONGEST_NS:
             break
-    window = Window(0, users, Purpose.hold, begin, begin, begin, loop.now_ns, loop.now_ns)
+    window = Window(0, Users(users), Purpose.hold, begin, begin, begin, loop.now_ns, loop.now_ns)
     z = float(
         worst_ratio(gather_evidence(loop.table(begin, loop.now_ns), window, case.slos), case.slos)[
             0

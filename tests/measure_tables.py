@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from harness.core.load import Users
 from harness.metrics.evidence import BINS_PER_SIDE, RATIO_BINS, Evidence, Window
 from harness.records.folder_reader import Run
 from harness.records.record_table import RecordTable
@@ -61,7 +62,7 @@ def table(*records: RequestRecord) -> RecordTable:
 def window(users: int, start_s: float = 0, end_s: float = 60, index: int = 0) -> Window:
     """A step of `users` measured from `start_s` to `end_s`."""
     start, end = round(start_s * SECOND), round(end_s * SECOND)
-    return Window(index, users, "up", start, start, start, end, end)
+    return Window(index, Users(users), "up", start, start, start, end, end)
 
 
 def evidence(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
 from report_example import MS, SLOTS, S, Server
 
+from harness.core.load import Users
 from harness.core.states import Status
 from harness.metrics.evidence import Window, gather_evidence
 from harness.metrics.result import read_result
@@ -56,7 +57,7 @@ def begin(path: Path, said: str = "") -> RunFolder:
     }
     config = {
         "kind": "knee",
-        "plan": {**asdict(PLAN), "slos": slos},
+        "plan": PLAN.to_json(),
         "slos": slos,
         "plan_users": 2000,
         "drive": {"workload": work},
@@ -81,7 +82,9 @@ def load(server: Server, levels: tuple[int, ...], seconds: float) -> list[Window
         settled = server.now
         server.hold(users, seconds)
         end = server.now
-        windows.append(Window(index, users, purpose, began, began + S // 10, settled, end, end))
+        windows.append(
+            Window(index, Users(users), purpose, began, began + S // 10, settled, end, end)
+        )
     server.users = 0
     while server.running or server.waiting:
         server.step()
@@ -102,7 +105,7 @@ def measured(folder: RunFolder, server: Server, windows: list[Window], invalid: 
         evidence = gather_evidence(table.until(window.end_ns), window, SLOS)
         why = invalid if window is windows[-1] else ""
         decision = PLAN.judge(evidence).decision
-        lines.append(asdict(window) | {"decision": decision, "invalid": why})
+        lines.append(window.to_json() | {"decision": decision, "invalid": why})
     samples.close()
     lines.close()
 

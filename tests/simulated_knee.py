@@ -83,7 +83,7 @@ def answer(seed: int) -> list[Any]:
     requests = int(loop.sample().requests_total) + loop.running_users
     cost = round(loop.now_ns / SECOND, 1), requests, len(levels)
     first = first_promise(plan, levels)
-    return [found.status, found.users, found.lo, found.hi, found.holds, *cost, *first]
+    return [found.status, found.count, found.lo, found.hi, found.holds, *cost, *first]
 
 
 def first_promise(

@@ -73,7 +73,7 @@ def found_at_limits(seed: int) -> list[list[int] | None]:
     held = search_users(KneeController(plan, loop, on_level=on_level), loop).levels
     each = zip(STEPS, zip(*seen, strict=True), strict=True)
     knees = [knee_at(plan, at_limit(slo, n), held, evidences) for n, evidences in each]
-    return [one and [one.users or 0, one.lo, one.hi] for one in knees]
+    return [one and [one.count or 0, one.lo, one.hi] for one in knees]
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from open_loop import OpenLoop
 
+from harness.core.load import REQUESTS_PER_S, Rate
 from harness.core.states import Purpose
 from harness.engine.config import EngineConfig
 from harness.load.plan import seeded_random
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from harness.search.level_state import HeldLevel
 
 SEEDS = range(100)
-STEP_PER_S = 0.01
 BUDGET_NS = 3600 * SECOND  # holds of three minutes: 1,500 to 6,000 requests near the knee
 TRAFFIC = Traffic(16, 2, 0.0)  # a prompt in one step, then one token: two steps of the engine
 
@@ -89,7 +89,7 @@ def search(case: Server, seed: int) -> tuple[KneeEstimate, list[HeldLevel]]:
         max_users=51_200,
         budget_ns=BUDGET_NS,
         seed=seed,
-        rate_step_per_s=STEP_PER_S,
+        unit=REQUESTS_PER_S,
     )
     loop = OpenLoop(case.engine, TRAFFIC, seed)
     controller = KneeController(plan, loop)
@@ -108,7 +108,7 @@ def search(case: Server, seed: int) -> tuple[KneeEstimate, list[HeldLevel]]:
 def answer(seed: int) -> list[Any]:
     """Status, knee, the ends of its interval, what is promised: in steps of the rate."""
     found, _ = search(server(seed), seed)
-    return [found.status, found.users, found.lo, found.hi, found.holds]
+    return [found.status, found.count, found.lo, found.hi, found.holds]
 
 
 def cases() -> Iterator[tuple[int]]:
@@ -123,9 +123,8 @@ def known_rates() -> dict[int, float]:
 
 def window(rate_per_s: float, start_ns: int, end_ns: int) -> Window:
     """Of a level that is held at a rate."""
-    users = round(rate_per_s * 100)
     at = (start_ns, start_ns, start_ns, end_ns, end_ns)
-    return Window(0, users, Purpose.hold, *at, rate_per_s=rate_per_s)
+    return Window(0, Rate(rate_per_s), Purpose.hold, *at)
 
 
 def held(
@@ -162,8 +161,7 @@ def backlog(share: float, arrivals: str, seed: int) -> list[Any]:
     """Of a level of 30 s: whether it is unstable, and the growth as a share of the rate."""
     table, level = held(seed, share, arrivals, 30)
     growth, unstable = backlog_growth(table, level)
-    assert level.rate_per_s is not None
-    return [bool(unstable), growth / level.rate_per_s]
+    return [bool(unstable), growth / level.load.rate_per_s]
 
 
 def backlog_cases() -> Iterator[tuple[float, str, int]]:

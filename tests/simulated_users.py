@@ -92,7 +92,7 @@ def found(kind: str, seed: int) -> KneeEstimate:
 
 def told(answer: KneeEstimate) -> list[Any]:
     """Its status, knee, the ends of its interval and what is promised."""
-    return [answer.status, answer.users, answer.lo, answer.hi, answer.holds]
+    return [answer.status, answer.count, answer.lo, answer.hi, answer.holds]
 
 
 def answer_thinking(seed: int) -> list[Any]:

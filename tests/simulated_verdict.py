@@ -19,6 +19,7 @@ import numpy as np
 from knee_movement import movements
 from planted_bottlenecks import RESOURCES, bottleneck
 
+from harness.core.load import Users
 from harness.core.states import Purpose
 from harness.diagnosis.bottleneck import UNDECIDED
 from harness.metrics.evidence import Window, gather_evidence
@@ -105,7 +106,7 @@ def conclusion(seed: int, knee: float) -> Bottleneck:
         }
         level = Level(
             0,
-            window.users,
+            window.load.count,
             settled_ns=whole[0],
             end_ns=whole[1],
             latencies={"ttft_ms": Latency(mean=mean_ms)},
@@ -140,7 +141,7 @@ def hold(
         turned = samples[-1].requests_total - before >= 2 * users
         if not settled and (turned or loop.now_ns - began >= WARM_S * SECOND):
             settled = loop.now_ns
-    return Window(0, users, Purpose.hold, began, began, settled, loop.now_ns, loop.now_ns)
+    return Window(0, Users(users), Purpose.hold, began, began, settled, loop.now_ns, loop.now_ns)
 
 
 def known() -> dict[int, dict[str, Any]]:

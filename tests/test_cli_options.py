@@ -65,7 +65,7 @@ def test_run_options(line: str, want: tuple[int, int]) -> None:
     """A level lasts a time or a number of requests, never both."""
     args = parser().parse_args(["run", URL, "--users", "4", *line.split()])
     (hold,) = plain.run_options(args, "run").holds
-    assert hold.users == 4
+    assert hold.load.count == 4
     assert (hold.max_ns, hold.max_requests) == want
 
 
@@ -178,7 +178,7 @@ def test_sweep_options(line: str, want: list[tuple[str, int]]) -> None:
     """Levels keep their order, repeats take turns, and a batch has one at a time before it."""
     args = parser().parse_args(["sweep", URL, "--users", "1,8,4", *line.split()])
     holds = plain.run_options(args, "sweep").holds
-    assert [(hold.purpose, hold.users) for hold in holds] == want
+    assert [(hold.purpose, hold.load.count) for hold in holds] == want
     batch = [hold for hold in holds if hold.purpose != "hold"]
     assert {(hold.stop, hold.max_requests, hold.max_ns) for hold in batch} <= {("batch", 9, 0)}
 

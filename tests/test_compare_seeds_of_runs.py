@@ -193,22 +193,22 @@ CROSS = Crossing(100, 97, 103, np.array([97.0] * 15 + [100] * 370 + [103] * 15),
     ("other", "verdict", "beyond"),
     [
         (CROSS, Change.inconclusive, False),  # at most 4.8% lower; the bracket's width counts
-        (replace(CROSS, users=90, draws=CROSS.draws * 0.9, between=(88, 92)), Change.worse, True),
+        (replace(CROSS, count=90, draws=CROSS.draws * 0.9, between=(88, 92)), Change.worse, True),
         # nothing above 94 was held, and 94 passes: it may be anything above
         (
-            replace(CROSS, users=inf, draws=np.full(400, inf), between=(94, inf)),
+            replace(CROSS, count=inf, draws=np.full(400, inf), between=(94, inf)),
             Change.inconclusive,
             False,
         ),
         (
-            replace(CROSS, users=inf, draws=np.full(400, inf), between=(128, inf)),
+            replace(CROSS, count=inf, draws=np.full(400, inf), between=(128, inf)),
             Change.better,
             False,
         ),
         # not even 64 users pass
-        (replace(CROSS, users=0, draws=np.zeros(400), between=(0, 64)), Change.worse, True),
+        (replace(CROSS, count=0, draws=np.zeros(400), between=(0, 64)), Change.worse, True),
         (
-            replace(CROSS, users=0, draws=np.zeros(400), between=(0, 128)),
+            replace(CROSS, count=0, draws=np.zeros(400), between=(0, 128)),
             Change.inconclusive,
             False,
         ),
@@ -219,7 +219,7 @@ def test_knees(other: Crossing, verdict: Change, *, beyond: bool) -> None:
     (got,) = compare([Pair(KNEE, 0, knee_side(CROSS), knee_side(other))], 0.045, 0.01)
     assert got.verdict == verdict
     assert got.beyond == beyond
-    assert got.b == other.users
+    assert got.b == other.count
 
 
 def test_nothing_known_is_no_green() -> None:

@@ -18,6 +18,7 @@ from harness.compat.tool_comparison import (
     WeightedValues,
     instants_of,
 )
+from harness.core.load import Users
 from harness.errors import ConfigError
 from harness.metrics.evidence import Window
 from harness.metrics.metrics import METRICS
@@ -214,7 +215,7 @@ def test_a_tool_with_nothing_to_look_at() -> None:
 def test_records_of_an_older_version_are_approximate() -> None:
     """Without the count of empty chunks the tokens stand for the chunks, and it is said."""
     old = replace(CHAT, events_before=-1, silent_events=-1, last_silent_ns=-1)
-    window = Window(0, 2, "hold", 0, 0, 1, 1000 * MS, 1000 * MS)
+    window = Window(0, Users(2), "hold", 0, 0, 1, 1000 * MS, 1000 * MS)
     levels = {name: levels_of(name, table(old), [window]) for name in COMPAT}
     assert [name for name in COMPAT if levels[name][0]["approximate"]] == ["vllm-bench"]
     assert levels["vllm-bench"][0]["approximate"] == OLD_RECORDS
@@ -227,9 +228,9 @@ def test_records_of_an_older_version_are_approximate() -> None:
 def test_levels_are_told_apart() -> None:
     """Windows of one level make one entry; what was sent before it settled is counted apart."""
     windows = [
-        Window(0, 4, "hold", 0, 0, 100 * MS, 350 * MS, 0),
-        Window(1, 2, "hold", 350 * MS, 0, 400 * MS, 450 * MS, 0),
-        Window(2, 4, "hold", 450 * MS, 0, 460 * MS, 1000 * MS, 0),
+        Window(0, Users(4), "hold", 0, 0, 100 * MS, 350 * MS, 0),
+        Window(1, Users(2), "hold", 350 * MS, 0, 400 * MS, 450 * MS, 0),
+        Window(2, Users(4), "hold", 450 * MS, 0, 460 * MS, 1000 * MS, 0),
     ]
     levels = levels_of("aiperf", ALL, windows)
     assert [(x["users"], x["requests"], x["left_out"]) for x in levels] == [(2, 0, 0), (4, 2, 1)]

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from measure_tables import MS, record, table
 
+from harness.core.load import Users
 from harness.core.typed_json import to_json
 from harness.diagnosis.instrument import (
     client_figures,
@@ -20,7 +21,7 @@ from harness.records.request_record import Outcome
 from harness.records.samples import ClientSample
 from harness.units import SECOND
 
-WINDOW = Window(0, 4, "up", 0, 0, 0, 10 * SECOND, 12 * SECOND)
+WINDOW = Window(0, Users(4), "up", 0, 0, 0, 10 * SECOND, 12 * SECOND)
 TTFT = Slo.parse("ttft_p95=500ms")
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from harness.core.load import Users
 from harness.core.typed_json import to_json
 from harness.diagnosis.server_window import missing_figures, reset_sentence, server_figures
 from harness.diagnosis.slots import infer_max_num_seqs
@@ -68,7 +69,7 @@ LAST = replace(
     finished={"length": 229.0, "abort": 1.0},
     histograms={"ttft": Histogram(BOUNDS, (200.0, 229.0, 230.0), 45.0)},
 )
-WINDOW = Window(0, 8, "up", 0, 9 * S, 10 * S, 12 * S, 14 * S)
+WINDOW = Window(0, Users(8), "up", 0, 9 * S, 10 * S, 12 * S, 14 * S)
 
 
 def test_the_figures_of_a_window() -> None:

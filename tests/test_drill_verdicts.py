@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from measure_tables import MS, SECOND, record, table
 
+from harness.core.load import REQUESTS_PER_S, Rate
 from harness.core.states import Purpose, Verdict
 from harness.diagnosis.client_host import UNKNOWN_HOST
 from harness.drill.drill_file import parse_drill
@@ -58,7 +59,7 @@ def test_what_ships_is_read(path: Path) -> None:
     """Six drills, each with phases, what happens, and what is expected; eight minutes in all."""
     found = parse_drill(path.read_text(), path.name)
     assert len(SHIPPED) == 6
-    assert found.is_rate is True
+    assert found.unit == REQUESTS_PER_S
     assert found.servers["engines"] == 2
     assert [expected.kind for expected in found.expectations].count("lost") == 1
     assert found.load_at(0) > 0
@@ -320,7 +321,7 @@ def test_a_phase_of_unsure_stamps(event: str, unsure_ms: int, said: str) -> None
         one = record(number, due_ms, [due_ms + came_ms], lows=[low])
         rows.append(replace(one, scheduled_ns=due_ms * MS))
     at = (20 * SECOND, 20 * SECOND, 20 * SECOND, 40 * SECOND, 41 * SECOND)
-    window = Window(1, 1000, Purpose.hold, *at, rate_per_s=10.0)
+    window = Window(1, Rate(10.0), Purpose.hold, *at)
     seen = table(*rows)
     gaps = WindowTokens.of(seen, (window.settled_ns, window.end_ns)).gaps
     got = phase_reason(plan, window, seen, seen, gaps=gaps, host=UNKNOWN_HOST)

@@ -12,7 +12,7 @@ from measure_tables import record, table
 from harness.core.states import Decision
 from harness.core.typed_json import from_json, to_json
 from harness.metrics.delivery import Delivery, delivery
-from harness.metrics.result import Level
+from harness.metrics.result import Level, Result
 from harness.records.request_record import Outcome
 from harness.report.delivered import delivery_sentences
 from harness.report.report_data import ReportData
@@ -99,8 +99,8 @@ def test_prompts_other_than_planned(asked: int, came: int, differs: bool) -> Non
 def said(*levels: Level) -> list[str]:
     """By the report."""
     run = SimpleNamespace(info={})
-    result = SimpleNamespace(levels=levels, unit="concurrent request")
-    return delivery_sentences(ReportData(cast("Any", run), cast("Any", result)))
+    result = Result(levels=levels)
+    return delivery_sentences(ReportData(cast("Any", run), result))
 
 
 def test_the_report_says_it_of_the_level_that_differs_most() -> None:

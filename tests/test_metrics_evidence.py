@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from measure_tables import evidence, record, table, window
 
+from harness.core.load import Rate, Users
 from harness.metrics.evidence import (
     BINS_PER_SIDE,
     LOG_SPAN,
@@ -105,12 +106,12 @@ def test_what_clusters(high, over, lasting, want):
 
 
 @pytest.mark.parametrize(
-    ("rate_per_s", "session", "want"), [(0, -1, False), (20, -1, True), (0, 3, True)]
+    ("load", "session", "want"), [(Users(8), -1, False), (Rate(20), -1, True), (Users(8), 3, True)]
 )
-def test_what_outlasts_a_request(rate_per_s, session, want):
+def test_what_outlasts_a_request(load, session, want):
     """The queue of an open loop, and sessions; pooled, too."""
     sent = table(*(replace(clean, session=session) for clean in CLEAN))
-    found = gather_evidence(sent, replace(TEN_S, rate_per_s=rate_per_s), (TTFT,))
+    found = gather_evidence(sent, replace(TEN_S, load=load), (TTFT,))
     assert found.lasting == want
     assert pool_evidence([found, found]).lasting == want
 

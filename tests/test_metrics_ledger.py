@@ -10,6 +10,7 @@ import pytest
 from measure_tables import MS, SECOND, record, window
 from random_tables import random_records
 
+from harness.core.load import Users
 from harness.core.run_kinds import KneeRun, LevelRun
 from harness.core.states import Purpose
 from harness.metrics import ledger as ledgers
@@ -237,7 +238,7 @@ def test_a_row_has_the_figures_of_the_report() -> None:
     ledger.put(records)
     first_ns = min(drawn.done_ns for drawn in records)
     last_ns = max(drawn.done_ns for drawn in records)
-    held = Window(0, 8, Purpose.hold, first_ns, first_ns, first_ns, last_ns, last_ns)
+    held = Window(0, Users(8), Purpose.hold, first_ns, first_ns, first_ns, last_ns, last_ns)
     [row] = ended_levels(run_of(ledger, held, horizon_ns=last_ns))
     table = requests_in_window(RecordTable.from_records(records), held)
     report = window_summary(table, held.settled_ns, held.end_ns)
@@ -271,7 +272,7 @@ def test_users_in_flight_or_thinking(at_s: float, want: int) -> None:
 def test_users_of_a_locust_run_may_think() -> None:
     """The most that were in flight or in their pause; without pauses the most in flight."""
     (level,) = locust_levels(RecordTable.from_records(THINKERS))
-    assert level.window.users == 3
+    assert level.window.load.count == 3
     busy = [replace(thinker, think_ns=-1) for thinker in THINKERS]
     (level,) = locust_levels(RecordTable.from_records(busy))
-    assert level.window.users == 2
+    assert level.window.load.count == 2

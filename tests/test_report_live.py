@@ -25,6 +25,7 @@ from harness.cli.terminal import (
     request_counts,
     result_text,
 )
+from harness.core.load import Users
 from harness.core.states import Decision, Purpose
 from harness.metrics import ledger as ledgers
 from harness.metrics.ledger import Ledger
@@ -77,7 +78,7 @@ LEFT = "37 ended, 2 failed, 20 s elapsed, at most 1 min left"
 VIEW = TerminalPanel(
     "vllm-harness knee",
     3,
-    48,
+    "48 users",
     "bisecting",
     "measuring",
     0.25,
@@ -187,7 +188,7 @@ def test_a_reason_is_never_cut_off(row: LevelRow, width: int, want: list[str]) -
 )
 def test_why_a_level_is_held(purpose: Purpose, users: int, want: str) -> None:
     """Only a level that was held before is repeated."""
-    assert purpose_text(purpose, users, [held_level(8, 40, 1)]) == want
+    assert purpose_text(purpose, Users(users), [held_level(8, 40, 1)]) == want
 
 
 @pytest.mark.parametrize(
@@ -315,7 +316,7 @@ def test_what_others_say_is_text(said: str, want: str) -> None:
         (TerminalPanel(), "waiting for the first level"),
         (
             TerminalPanel(
-                level=1, users=1, phase="warming up", time="2 s elapsed, at least 10 s left"
+                level=1, load="1 user", phase="warming up", time="2 s elapsed, at least 10 s left"
             ),
             "level 1, 1 user, warming up: 2 s elapsed, at least 10 s left",
         ),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from harness.core.load import CONCURRENT, REQUESTS_PER_S, LoadUnit
 from harness.core.run_kinds import kind_of
 from harness.metrics.result import Latency, Level
 from harness.records.samples import GpuSample
@@ -46,24 +47,32 @@ def test_sweet_spot(levels: list[Level], want: SweetSpot | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("levels", "command", "is_rate", "want"),
+    ("levels", "command", "unit", "want"),
     [
-        (CURVE, "sweep", False, "Sweet spot: 8 to 12 users; each level there has at least 90% of"),
-        (CURVE[:3], "sweep", False, "Sweet spot: 8 to 12 users (the highest level held, so it may"),
-        (CURVE[1::2] + CURVE[:1], "knee", False, "Sweet spot: 8 requests; the levels next to it "),
-        (CURVE, "sweep", True, ""),
-        (CURVE, "drill", False, ""),  # whose phases differ in more than their load
+        (
+            CURVE,
+            "sweep",
+            CONCURRENT,
+            "Sweet spot: 8 to 12 users; each level there has at least 90% of",
+        ),
+        (
+            CURVE[:3],
+            "sweep",
+            CONCURRENT,
+            "Sweet spot: 8 to 12 users (the highest level held, so it may",
+        ),
+        (CURVE[1::2] + CURVE[:1], "knee", CONCURRENT, "Sweet spot: 8 concurrent requests; the "),
+        (CURVE, "sweep", REQUESTS_PER_S, ""),
+        (CURVE, "drill", CONCURRENT, ""),  # whose phases differ in more than their load
     ],
 )
-def test_sweet_spot_sentence(levels: list[Level], command: str, is_rate: bool, want: str) -> None:
+def test_sweet_spot_sentence(levels: list[Level], command: str, unit: LoadUnit, want: str) -> None:
     """A range, or one level."""
     facts = SimpleNamespace(
         used=levels,
-        is_rate=is_rate,
+        unit=unit,
         kind=kind_of(command),
-        who="user",
         slos=(),
-        level_text=lambda load, one: f"{load} {one or 'request'}s",
     )
     said = sweet_spot_sentence(facts)
     assert said[: len(want)] == want
@@ -102,7 +111,7 @@ def test_idle_gpu(
         run=SimpleNamespace(gpu=[before, *inside, after]),
         used=[level(128, p95_ttft_ms=9e9), high],
         limit_ms=lambda _: limit_ms,
-        level_text=lambda load: f"{load} concurrent requests",
+        unit=CONCURRENT,
     )
     want = "p95 TTFT is 812 ms at 64 concurrent requests while the GPUs are busy at most 23% of the"
     if said:

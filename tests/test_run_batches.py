@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from array import array
 from collections import Counter
-from dataclasses import asdict
 from heapq import heapreplace
 from math import inf, isnan
 from statistics import fmean
@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pytest
-from study_process import check_code, harness, lines, load, send, started, wait_for
+from study_process import check_code, harness, lines, load, started, wait_for
 
 from harness import open_run
+from harness.core.load import Users
 from harness.core.states import Purpose, StopRule
 from harness.diagnosis.audit import audit_sentence
 from harness.load.workloads import workload
@@ -107,20 +108,18 @@ class Slots:
 
 def batch_plan(users: tuple[int, ...], repeats: int) -> list[Hold]:
     """Per repeat a batch one at a time, then one at each number of users."""
-    one_at_a_time = Hold(1, Purpose.sequential, StopRule.batch, 0, BATCH)
-    at_once = [Hold(n, Purpose.batch, StopRule.batch, 0, BATCH) for n in users]
+    one_at_a_time = Hold(Users(1), Purpose.sequential, StopRule.batch, 0, BATCH)
+    at_once = [Hold(Users(n), Purpose.batch, StopRule.batch, 0, BATCH) for n in users]
     return [one_at_a_time, *at_once] * repeats
 
 
-def write_folder(
-    path: Path, server: Slots, controller: KneeController, plan: SearchPlan, slos: list[str]
-) -> str:
+def write_folder(path: Path, server: Slots, controller: KneeController, plan: SearchPlan) -> str:
     """The run folder of a sweep that has ended, and its reports; the status that they say."""
     assert controller.result is not None
     folder = RunFolder.create(path)
     config = {
         "kind": "sweep",
-        "plan": {**asdict(plan), "slos": slos},
+        "plan": plan.to_json(),
         "drive": {"batch": BATCH},
     }
     info = run_info(config, seeds={}, server={"model": "m"})
@@ -131,7 +130,7 @@ def write_folder(
     levels = folder.lines(names.LEVELS)
     for one in controller.levels:
         words = {"decision": one.judgement.decision, "reason": one.judgement.reason}
-        levels.append(asdict(one.window) | words | {"invalid": "", "audited": False})
+        levels.append(one.window.to_json() | words | {"invalid": "", "audited": False})
     levels.close()
     folder.write_json(names.ENDED, {"status": controller.result.status})
     run, result, gaps = write_results(path)
@@ -160,7 +159,7 @@ def sweep(
             target = answer.users
             repeat = len(controller.levels) // batches_a_repeat
             server.begin(now_ns, target, took_ns[repeat])
-    return write_folder(path, server, controller, plan, slos)
+    return write_folder(path, server, controller, plan)
 
 
 def test_known_batches(tmp_path: Path) -> None:
@@ -329,7 +328,7 @@ def test_the_interval_of_repeats(
 def test_the_end_of_a_batch_is_no_lack_of_load(purpose: Purpose, *, accused: bool) -> None:
     """12 requests by 12 users, of 1 to 12 s: 6.5 in flight on average."""
     records = [RequestRecord(0, i, i, T0, T0 + (i + 1) * SECOND, Outcome.ok, -1) for i in range(12)]
-    window = Window(0, 12, purpose, T0, T0, T0, T0 + 12 * SECOND, T0)
+    window = Window(0, Users(12), purpose, T0, T0, T0, T0 + 12 * SECOND, T0)
     said = audit_sentence(RecordTable.from_records(records), window, [])
     assert ("6.5 requests were in flight with 12 users" in said) is accused
 
@@ -449,7 +448,7 @@ def test_ctrl_c_in_a_batch(tmp_path: Path) -> None:
         wait_for(lambda: lines(out / names.LEVELS) >= 2)
         known = records.stat().st_size
         wait_for(lambda: records.stat().st_size > known)
-        send(process.pid, signal.SIGINT)
+        os.kill(process.pid, signal.SIGINT)
         said, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert "Interrupted" in said

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict
 from heapq import heappop, heappush
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,7 +81,7 @@ def folder(
     """A run folder of that kind; the level is the one that a `locust` run's records show."""
     to = RunFolder.create(path)
     plan = SearchPlan(tuple(map(Slo.parse, slos)), max_errors=max_errors)
-    config = {"kind": kind, "plan": {**asdict(plan), "slos": slos}, "slos": slos}
+    config = {"kind": kind, "plan": plan.to_json(), "slos": slos}
     to.write_json(names.RUN, run_info(config, seeds={"load": 1}, server={"model": "m"}))
     writer = RecordWriter(to, 0)
     writer.put(made)
@@ -90,7 +89,7 @@ def folder(
     if kind != "locust":
         lines = to.lines(names.LEVELS)
         for entry in locust_levels(RecordTable.from_records(made)):
-            lines.append(asdict(entry.window) | {"decision": Decision.held, "audited": False})
+            lines.append(entry.window.to_json() | {"decision": Decision.held, "audited": False})
         lines.close()
     status = "" if kind == "locust" else Status.measured
     to.write_json(names.ENDED, {"interrupted": False, "invalid": "", "status": status})

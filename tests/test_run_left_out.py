@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from measure_tables import MS, record
 from report_example import Server
 from report_folder import CLIENT, SLOS, begin, load
 
+from harness.core.load import REQUESTS_PER_S, Rate
 from harness.core.states import Purpose, Status, Verdict
 from harness.metrics.evidence import Window
 from harness.records import names
@@ -58,7 +59,7 @@ def folder_of(
     folder = begin(path)
     info: dict[str, Any] = read_json(path / names.RUN) or {}
     slos = [str(slo) for slo in plan.slos]
-    info["config"] |= {"kind": kind, "slos": slos, "plan": {**asdict(plan), "slos": slos}}
+    info["config"] |= {"kind": kind, "slos": slos, "plan": plan.to_json()}
     folder.write_json(names.RUN, info)
     writer = RecordWriter(folder, 0)
     writer.put(records)
@@ -66,7 +67,7 @@ def folder_of(
     lines = folder.lines(names.LEVELS)
     for window in windows:
         why = invalid.get(window.index, "")
-        lines.append(asdict(window) | {"decision": "held", "invalid": why, "audited": audited})
+        lines.append(window.to_json() | {"decision": "held", "invalid": why, "audited": audited})
     lines.close()
     ended = {"interrupted": False, "invalid": "", "figures": CLIENT, "status": status}
     folder.write_json(names.ENDED, ended)
@@ -191,8 +192,8 @@ def drill(path: Path, stall: tuple[float, float], slow_s: float) -> tuple[Result
         start_ns = begin_s * SECOND
         end_ns = (begin_s + 30) * SECOND
         at = (start_ns, start_ns, start_ns, end_ns, end_ns + SECOND)
-        windows.append(Window(index, round(rate * 100), Purpose.hold, *at, rate_per_s=rate))
-    plan = SearchPlan(SLOS[:1], rate_step_per_s=0.01)
+        windows.append(Window(index, Rate(rate), Purpose.hold, *at))
+    plan = SearchPlan(SLOS[:1], unit=REQUESTS_PER_S)
     folder_of(path, "drill", plan, windows, rows, {}, audited=False).write(names.DRILL, PLAN)
     return result_of(path)
 

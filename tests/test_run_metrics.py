@@ -18,6 +18,7 @@ from counted import expected, exposed, records, with_parts
 from prometheus_tools import Series, lines_of, promtool
 from study_process import harness, load, started, wait_for
 
+from harness.core.load import Users
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
 from harness.export.run_series import RunSeries
@@ -42,7 +43,7 @@ SLOS = (Slo.parse("ttft_p95=500ms"), Slo.parse("itl_p95=11ms"))
 def filled(seed: int, count: int, users: int) -> RunSeries:
     """A run of some requests, whole ones and parts."""
     live = RunSeries("knee", "chat", SLOS)
-    live.set_users(users, users)
+    live.set_load(Users(users), users)
     live.set_level(users, "measuring", "up")
     live.set_progress(["pass"] * users, 1.0, float(users))
     live.set_client_samples(
@@ -71,7 +72,7 @@ def test_state_of_a_run():
     """Users, level, decisions, bracket, knee, lag: as they were given, in base units."""
     live = RunSeries("knee", "rag", (*SLOS, Slo.parse("ttft_p95=300ms")))  # the stricter one counts
     live.set_run_info("knee-1", "qwen", "gpu:8000")
-    live.set_users(8, 7)
+    live.set_load(Users(8), 7)
     live.set_level(3, "settling", "bisect")
     live.set_progress(["pass", "fail", "invalid", "pass"], 4.0, 8.0)
     live.set_client_samples([ClientSample(0, "main", 1.5, 12.5), ClientSample(0, "decoder 0", 0.5)])

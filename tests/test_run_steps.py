@@ -11,6 +11,7 @@ from measure_tables import SECOND, record
 
 from harness import open_run
 from harness.compare.compare_folders import compare_folders
+from harness.core.load import Users
 from harness.core.states import Purpose, StopRule
 from harness.metrics.record_source import RecordsAsOf, RecordSource
 from harness.records import names
@@ -84,7 +85,7 @@ def windows(table: RecordTable, of: list[AskedUsers]) -> list[tuple[int, float, 
     for level in found:
         begin_s = round(level.settled_ns / SECOND, 1)
         end_s = round(level.end_ns / SECOND, 1)
-        rows.append((level.users, begin_s, end_s))
+        rows.append((level.load.users, begin_s, end_s))
     return rows
 
 
@@ -139,7 +140,7 @@ def test_users_who_pause_are_no_concurrency(pause_ms: float, want: bool) -> None
     """Five users who are in flight a fifth of the time are five users all the same."""
     table = load((5, 0, 10), pause_ms=pause_ms)
     (level,) = locust_levels(table, asked((5, 0, 10, 1)))
-    assert level.window.users == 5
+    assert level.window.load.count == 5
     assert users_pause(table, [level.window]) == want
 
 
@@ -192,7 +193,7 @@ def test_data_that_ends_early(
     Of each level the users, when it had settled, and the requests sent from then on.
     """
     table = load((users, 0, rows_s))
-    hold = Hold(users, Purpose.hold, StopRule.requests, 0, len(table))
+    hold = Hold(Users(users), Purpose.hold, StopRule.requests, 0, len(table))
     plan = SearchPlan((), min_users=users, max_users=users)
     controller = KneeController(plan, Known(table), choose=in_turn([hold]))
     for second in range(3):
@@ -203,14 +204,14 @@ def test_data_that_ends_early(
     for one in windows:
         inside = (table.sent_ns >= one.settled_ns) & (table.sent_ns <= one.end_ns)
         begin_s = round(one.settled_ns / SECOND, 1)
-        got.append((one.users, begin_s, int(inside.sum())))
+        got.append((one.load.users, begin_s, int(inside.sum())))
     assert got == want
 
 
 def locust_folder(path: Path, made: list[RequestRecord], of: list[AskedUsers]) -> Path:
     """As a live run leaves it."""
     folder = RunFolder.create(path)
-    plan = {**asdict(SearchPlan(())), "slos": []}
+    plan = SearchPlan(()).to_json()
     config = {"kind": "locust", "plan": plan, "slos": []}
     folder.write_json(names.RUN, run_info(config, seeds={}, server={"model": "m"}))
     folder.lines(names.LEVELS).close()

@@ -67,7 +67,7 @@ def check_turns(plan: SearchPlan, ended: KneeController) -> None:
     for level in ended.levels[len(search) :]:
         window = level.window
         quarter_minutes = (window.end_ns - window.settled_ns) // (15 * SECOND)
-        turns.append((window.users, quarter_minutes))
+        turns.append((window.load.count, quarter_minutes))
     assert turns == [(found.holds // 2, 1), (found.holds, 4), (found.fails_by, 1), (found.holds, 4)]
 
 
@@ -129,7 +129,7 @@ def test_only_what_is_promised(
     assert ended.result is not None
     own = searched(ended.levels)
     assert estimate_knee(plan, own, ended.result).status == status
-    after = [level.window.users for level in ended.levels[len(own) :]]
+    after = [level.window.load.count for level in ended.levels[len(own) :]]
     assert after == turns
 
 

@@ -9,6 +9,7 @@ import pytest
 from simulated_knee import drive as tick_to_the_end
 from simulated_knee import search
 
+from harness.core.load import Users
 from harness.core.states import Decision, Purpose, Status, StopRule
 from harness.engine.config import EngineConfig
 from harness.metrics.metrics import failed_requests
@@ -107,7 +108,7 @@ def test_so_many_requests_that_all_fail_are_enough() -> None:
     """Twelve were asked for: no ten seconds of failures are waited for."""
     loop = ClosedLoop(SEATS.engine, SEATS.traffic, 7)
     records = Failing(loop, 0)
-    hold = Hold(16, Purpose.hold, StopRule.requests, max_requests=12)
+    hold = Hold(Users(16), Purpose.hold, StopRule.requests, max_requests=12)
     plan = SearchPlan((), budget_ns=600 * SECOND)
     controller = drive(plan, loop, records, KneeController(plan, records, choose=in_turn([hold])))
     assert controller.result is not None
@@ -116,8 +117,8 @@ def test_so_many_requests_that_all_fail_are_enough() -> None:
 
 
 HOLDS = [
-    Hold(4, Purpose.hold, StopRule.time, max_ns=SECOND),
-    Hold(8, Purpose.hold, StopRule.requests, max_requests=500),
+    Hold(Users(4), Purpose.hold, StopRule.time, max_ns=SECOND),
+    Hold(Users(8), Purpose.hold, StopRule.requests, max_requests=500),
 ]
 
 
@@ -137,16 +138,16 @@ def test_given_levels_end_at_the_one_that_fails_hard(slos: tuple[Slo, ...]) -> N
     """Nothing is searched, so nothing goes down: what was held before is kept."""
     loop = ClosedLoop(SEATS.engine, SEATS.traffic, 7)
     records = Failing(loop, 8)
-    holds = [replace(HOLDS[0], users=n, max_ns=20 * SECOND) for n in (4, 16, 32)]
+    holds = [replace(HOLDS[0], load=Users(n), max_ns=20 * SECOND) for n in (4, 16, 32)]
     choose = in_turn(holds)
     controller = KneeController(SearchPlan(slos, budget_ns=600 * SECOND), records, choose=choose)
     drive(controller.plan, loop, records, controller)
     assert controller.result is not None
     assert controller.result.status == "target_failed"
     first, second = controller.levels
-    assert first.window.users == 4
+    assert first.window.load.count == 4
     assert first.judgement.decision == Decision.held
-    assert second.window.users == 16
+    assert second.window.load.count == 16
     assert second.judgement.decision == Decision.failed
 
 
@@ -156,8 +157,8 @@ def test_a_search_without_an_slo_goes_down_from_a_hard_failure() -> None:
     records = Failing(loop, 8)
     controller = drive(SearchPlan((), max_users=64, budget_ns=300 * SECOND), loop, records)
     assert controller.result is not None
-    users = [step.window.users for step in controller.levels]
-    down = [s.window.users for s in controller.levels if s.window.purpose == "down"]
+    users = [step.window.load.count for step in controller.levels]
+    down = [s.window.load.count for s in controller.levels if s.window.purpose == "down"]
     assert max(users) > 8
     assert min(down) <= 8
 
@@ -203,7 +204,7 @@ def test_a_search_whose_every_step_is_invalid_ends_with_the_budget(slos: tuple[S
         loop.advance(loop.now_ns + SECOND)
     assert controller.result is not None
     assert controller.result.status == "invalid"
-    assert {step.window.users for step in controller.levels} == {1}
+    assert {step.window.load.count for step in controller.levels} == {1}
 
 
 def test_a_level_that_fails_hard_is_bad_at_once_and_the_load_goes_down() -> None:
@@ -216,7 +217,7 @@ def test_a_level_that_fails_hard_is_bad_at_once_and_the_load_goes_down() -> None
     after = controller.levels[controller.levels.index(hard[0]) + 1]
     assert hard[0].judgement.decision == "fail"
     assert after.window.purpose == "down"
-    assert after.window.users < hard[0].window.users
+    assert after.window.load.count < hard[0].window.load.count
     assert controller.result is not None  # it answered again below: only too much for it
     found = estimate_knee(plan, controller.levels, controller.result)
     assert (found.status, found.holds, found.fails_by) == ("found", 8, 9)  # to one user
@@ -232,7 +233,7 @@ def test_the_search_is_a_function_of_what_it_saw() -> None:
         spent = levels[n].window.chosen_ns - levels[0].window.chosen_ns
         action = next_action(plan, used[:n], spent)
         assert isinstance(action, Hold)
-        assert action.users == levels[n].window.users
+        assert action.load.count == levels[n].window.load.count
 
 
 @pytest.mark.parametrize(
@@ -251,14 +252,14 @@ def test_a_level_that_is_invalid_twice_ends_the_search(
     loop = ClosedLoop(SEATS.engine, SEATS.traffic, 5)
     plan = SearchPlan(slos, max_users=128, budget_ns=300 * SECOND)
     controller = KneeController(
-        plan, loop, audit=lambda window, _: "too vague" if window.users > above else ""
+        plan, loop, audit=lambda window, _: "too vague" if window.load.count > above else ""
     )
     drive(plan, loop, controller=controller)
     assert controller.result is not None
-    invalid = [s.window.users for s in controller.levels if s.invalid]
+    invalid = [s.window.load.count for s in controller.levels if s.invalid]
     repeated = 16 if above else 1
     assert invalid == [repeated] * 2
     found = estimate_knee(plan, controller.levels, controller.result)
     assert found.status == "invalid"
-    assert found.users is None
+    assert found.count is None
     assert (found.lo, found.hi) == want

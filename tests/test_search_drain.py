@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from measure_tables import run_with
 
+from harness.core.load import Users
 from harness.core.states import StopRule
 from harness.engine.config import EngineConfig
 from harness.metrics.slo import Slo
@@ -97,7 +98,7 @@ def test_where_it_is_worth_it(
     purpose: str, life_s: float, server: ServerSample | None, *, plain: bool, want: bool
 ) -> None:
     """A repeated level, short requests, a server whose metrics show when it is empty."""
-    hold = Hold(8, purpose, StopRule.decided, 36 * SECOND)
+    hold = Hold(Users(8), purpose, StopRule.decided, 36 * SECOND)
     assert should_drain(hold, life_s * SECOND, server, plain=plain) is want
 
 

@@ -66,7 +66,7 @@ def test_a_level_whose_failures_are_too_many_is_beyond_the_knee():
     plan = SearchPlan(ONE)
     assert next_action(plan, held, plan.budget_ns) == Done("found", (8, 16))
     found = fit_crossing(fit_levels(held, ONE, 0.01), ONE, 0.01)
-    assert 8 <= found.lo <= found.users <= found.hi < 16
+    assert 8 <= found.lo <= found.count <= found.hi < 16
 
 
 def test_a_level_without_gaps_counts_by_its_other_slo():
@@ -74,9 +74,9 @@ def test_a_level_without_gaps_counts_by_its_other_slo():
     met = evidence(8, (400, 4), (0, 0))
     missed = evidence(16, (400, 80), (0, 0))
     held = [met, missed]
-    assert [x.users for x in fit_levels(held, BOTH, 0.01)] == [8, 16]
+    assert [x.count for x in fit_levels(held, BOTH, 0.01)] == [8, 16]
     found = fit_crossing(fit_levels(held, BOTH, 0.01), BOTH, 0.01)
-    assert 8 < found.users < 16
+    assert 8 < found.count < 16
 
 
 def test_a_replicate_that_misses_a_criterion_takes_the_datas():
@@ -157,6 +157,6 @@ def test_the_crossing_covers_a_planted_knee():
             level.grids[0][:, BINS_PER_SIDE + 1] = hits
             held.append(level)
         found = fit_crossing(fit_levels(held, ONE, 0.01), ONE, 0.01, seed)
-        assert found.lo <= found.users <= found.hi
+        assert found.lo <= found.count <= found.hi
         covered += found.lo <= 20 <= found.hi
     assert covered >= 90

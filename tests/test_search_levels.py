@@ -55,7 +55,7 @@ def test_the_next_level(plan, seen, want):
     """Double, then halve, then both ends again."""
     got = next_action(plan, seen, 0)
     assert isinstance(got, Hold)
-    assert (got.users, got.purpose, got.stop) == want
+    assert (got.load.count, got.purpose, got.stop) == want
 
 
 @pytest.mark.parametrize(

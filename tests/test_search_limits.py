@@ -119,8 +119,8 @@ def test_cliff_or_slope(seed: int, want: tuple[str, str, float]) -> None:
             grid = np.zeros_like(level.evidence.grids[0])
             grid[:, place] = level.evidence.grids[0].sum(axis=1)
             other = replace(level.evidence, grids=(grid, *level.evidence.grids[1:]))
-            moved += [
-                replace(level, evidence=other) if level.window.users == found.fails_by else level
-            ]
+            if level.window.load.count == found.fails_by:
+                level = replace(level, evidence=other)  # noqa: PLW2901 - the one that fails
+            moved.append(level)
         got = steepness(replace(plan, slos=plan.slos[:1]), found, moved)
         assert (got.get("steepness") == "cliff" and isnan(got["rise_ms"])) == said, got

@@ -17,7 +17,7 @@ def test_a_search_whose_every_step_is_invalid_ends_as_invalid(search, plan):
     """The lowest level is held again while there is budget; then nothing may be believed."""
     again = search(plan, [], 50 * SECOND)
     assert isinstance(again, Hold)
-    assert again.users == 1
+    assert again.load.count == 1
     assert again.purpose == "up"
     assert search(plan, [], 100 * SECOND) == Done("invalid", None)
 
@@ -49,7 +49,7 @@ def test_the_next_level_for_power(seen, spent_s, want):
     if isinstance(got, Done):
         assert got.status == (want or "found")
     else:
-        assert (got.users, got.purpose) == (want or "found")
+        assert (got.load.count, got.purpose) == (want or "found")
 
 
 @pytest.mark.parametrize(

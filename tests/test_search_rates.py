@@ -13,6 +13,7 @@ from simulated_rate import BACKLOGS, SEEDS, TRAFFIC, held, known_rates, server, 
 from stored_statistics import stored
 
 from harness.compare.compare_folders import common_pairs, level_figures
+from harness.core.load import REQUESTS_PER_S
 from harness.core.states import Decision, Status
 from harness.diagnosis.audit import apply_littles_law, audit_sentence
 from harness.diagnosis.instrument import instrument_sentence, turnarounds
@@ -21,7 +22,7 @@ from harness.metrics.evidence import gather_evidence
 from harness.metrics.metrics import SCHEDULED, e2e, ttft
 from harness.metrics.slo import Slo
 from harness.metrics.window_summary import window_summary
-from harness.search.comparison import PER_S, compare
+from harness.search.comparison import compare
 from harness.search.next_level import SearchPlan
 from harness.units import SECOND
 from lab.closed_loop import ClosedLoop
@@ -195,14 +196,14 @@ def test_above_capacity_the_backlog_grows(
 )
 def test_the_same_rate_on_a_slower_engine(slower: float, ttft_ms: str, beyond: set[str]) -> None:
     """Two minutes of Poisson arrivals at one rate: what became worse is named, with its unit."""
-    plan = SearchPlan((), rate_step_per_s=0.01)
+    plan = SearchPlan((), unit=REQUESTS_PER_S)
     sides = []
     for factor in (1.0, slower):
         table, level = held(3, 0.6, "poisson", 120, factor)
         sides.append(level_figures(table, [level], plan, searched=False))
-    found = compare(common_pairs(*sides, PER_S), 0.1, 0.01)
+    found = compare(common_pairs(*sides, REQUESTS_PER_S), 0.1, 0.01)
     assert {one.metric for one in found if one.beyond} == beyond
-    assert {(one.users, one.unit) for one in found} == {(level.rate_per_s, "requests/s")}
+    assert {(one.users, one.unit) for one in found} == {(level.load.rate_per_s, "requests/s")}
     (late,) = (one.b for one in found if one.metric == "ttft_p95")
     assert ("finite" if isfinite(late) else "infinite") == ttft_ms
 
@@ -210,7 +211,7 @@ def test_the_same_rate_on_a_slower_engine(slower: float, ttft_ms: str, beyond: s
 def test_an_unstable_level_fails_before_its_slo_does() -> None:
     """20% above capacity for 30 s: everyone meets a limit of a minute, and yet it is no knee."""
     table, level = held(3, 1.2, "poisson", 30)
-    plan = SearchPlan((Slo.parse("ttft_p95=60s"),), rate_step_per_s=0.01)
+    plan = SearchPlan((Slo.parse("ttft_p95=60s"),), unit=REQUESTS_PER_S)
     judged = plan.judge(gather_evidence(table, level, plan.slos))
     assert judged.decision == Decision.failed
     assert judged.reason.split(":")[0] == "unstable"

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Final
 
 from harness.capacity.sizing import UNKNOWN, prefill_speed
+from harness.core.load import Number, unit_named
 from harness.core.states import Status
 from harness.errors import NoKnee, RunFolderError
-from harness.metrics.result import Knee, Level, Number, Result, read_result
+from harness.metrics.result import Knee, Level, Result, read_result
 from harness.metrics.slo import Slo
 from harness.records import names
 from harness.records.folder_reader import read_run
-from harness.search.comparison import PER_S
 from harness.units import SECOND
 
 MIX_FACTOR: Final = 1.25  # by which mean lengths may differ, either way
@@ -99,7 +99,7 @@ def usable_knee(folder: Path) -> tuple[Result, Knee, Number]:
 def threshold(folder: Path) -> Threshold:
     """Compute the threshold from a run folder. Raises RunFolderError, NoKnee."""
     result, knee, promised = usable_knee(folder)
-    if knee.unit == PER_S:
+    if unit_named(knee.unit).by_schedule:
         raise NoKnee(
             f"{folder} has a knee in {knee.unit}: expected one in users, by which replicas are "
             "counted; try `vllm-harness knee` without --load rate."

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from harness.cli.by_name import call
 from harness.cli.parsing import examples
+from harness.core.load import Rate
 from harness.core.value_parsers import positive_number
-from harness.run.option import Option, declare, number_option, rate
+from harness.run.option import Option, declare, number_option
 from harness.run.option_table import OUTPUT, START
 
 if TYPE_CHECKING:
@@ -22,7 +23,9 @@ LIMITS = (
         "N",
     ),
     number_option("--max-users", "no phase and no burst goes beyond", 512),
-    Option("--max-rate", "no phase and no burst goes beyond", rate("--max-rate"), "R", "512/s"),
+    Option(
+        "--max-rate", "no phase and no burst goes beyond", Rate.parser("--max-rate"), "R", "512/s"
+    ),
     Option(
         "--allow-host",
         "a host that is not this machine may be loaded; may be repeated",

@@ -19,7 +19,6 @@ from harness.records.new_folder import check_new
 from harness.run import options_from_args as plain
 from harness.run.preflight import checked_target, message_stream
 from harness.run.scenario import option_words
-from harness.run.study_options import RATE_STEP_PER_S
 from harness.server.access import TargetAccess
 from harness.server.address import Address
 from harness.units import SECOND, exact_ns
@@ -62,25 +61,20 @@ def _vllm_like(servers: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_most(args: argparse.Namespace, drill: Drill) -> None:
     """Raises ConfigError for a load beyond the limit."""
-    if drill.is_rate:
-        most = args.max_rate * RATE_STEP_PER_S
-        unit = "/s"
-        option = "--max-rate"
-    else:
-        most = args.max_users
-        unit = " users"
-        option = "--max-users"
+    load = drill.unit.load
+    most = drill.unit.number(getattr(args, f"max_{load.option}"))
     if drill.most > most:
         raise ConfigError(
-            f"{args.file} goes up to {drill.most:g}{unit}: expected at most {most:g}{unit}; try "
-            f"{option} {drill.most:g}."
+            f"{args.file} goes up to {drill.most:g}{load.mark}: expected at most "
+            f"{most:g}{load.mark}; try --max-{load.option} {drill.most:g}."
         )
 
 
 def wanted_drill(args: argparse.Namespace, drill: Drill, text: str) -> Wanted:
     """The experiment; its URL comes with the balancer. Raises ConfigError."""
     run = args.top._subparsers._group_actions[0].choices["run"]  # noqa: SLF001 - their only place
-    load = f"--rate={drill.most:g}" if drill.is_rate else f"--users={round(drill.most)}"
+    most = drill.unit.load.exactly(drill.most)
+    load = f"--{most.option}={most.number:g}"
     where = f"{args.file}, [load]"
     words = ["http://127.0.0.1:1", load, *option_words(drill.options, run, where)]
     not_for_load = NOT_FOR_LOAD & {name.replace("_", "-") for name in drill.options}
@@ -105,7 +99,7 @@ def wanted_drill(args: argparse.Namespace, drill: Drill, text: str) -> Wanted:
 
 def plan_text(drill: Drill) -> str:
     """What will happen, for a person."""
-    unit = "requests/s" if drill.is_rate else "users"
+    unit = drill.unit.short_many
     rows = []
     for phase in drill.phases:
         length = exact_ns(phase.end_ns - phase.begin_ns)
@@ -145,7 +139,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _checked(wanted: Wanted, drill: Drill) -> AbstractContextManager[tuple[str, Capabilities]]:
-    option = "--max-in-flight" if drill.is_rate else "--max-users"
+    option = "--max-in-flight" if drill.unit.by_schedule else "--max-users"
     return checked_target(
         wanted.target, wanted.load, wanted.output, wanted.most_users, option=option
     )

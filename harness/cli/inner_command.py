@@ -6,6 +6,7 @@ import io
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Final
 
+from harness.core.load import Rate, Users
 from harness.core.run_kinds import RUN_KINDS, kind_of
 from harness.errors import ConfigError
 
@@ -63,7 +64,7 @@ def _check_not_ours(args: argparse.Namespace, command: str) -> None:
 
 
 def _load_of(args: argparse.Namespace, command: str) -> str:
-    """What levels are of: "users" or "rate"."""
+    """What levels are of, as `knee --load` says it."""
     if kind_of(command).searches:
         return str(args.load)
-    return "users" if args.users else "rate"
+    return Users.option if args.users else Rate.option

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from harness.cli.by_name import call
 from harness.cli.parsing import Subparsers, add_command
+from harness.core.load import UNIT_OF_OPTION, Rate, Users
 from harness.core.run_kinds import KneeRun
 from harness.errors import ConfigError
 from harness.run import options_from_args as plain
@@ -29,13 +30,19 @@ from harness.run.option_table import (
     USER_RANGE,
     USERS,
 )
-from harness.run.study_options import RATE_STEP_PER_S, Wanted
+from harness.run.study_options import Wanted
 
 if TYPE_CHECKING:
+    from harness.core.load import LoadUnit
     from harness.search.next_level import Hold, SearchPlan
 
 SWEEP: Final = "sweep"
 DEFAULT_TOLERANCE: Final = 0.05
+# by `--load`
+ONLY_WITH: Final[dict[str, tuple[Option, ...]]] = {
+    Users.option: USER_RANGE,
+    Rate.option: (*RATE_RANGE[1:], *OPEN_LOOP),
+}
 
 
 def add(commands: Subparsers) -> None:
@@ -50,16 +57,17 @@ def add(commands: Subparsers) -> None:
 def options(args: argparse.Namespace) -> Wanted:
     """The search asked for. Raises ConfigError."""
     _check_tolerance(args)
-    by_rate = args.load == "rate"
-    if by_rate:
+    unit = UNIT_OF_OPTION[args.load]
+    if unit.by_schedule:
         _check_no_users(args)
-    _check_given(args, by_rate=by_rate)
-    low, high = (args.min_rate, args.max_rate) if by_rate else (args.min_users, args.max_users)
+    _check_given(args, unit)
+    low = getattr(args, f"min_{args.load}")
+    high = getattr(args, f"max_{args.load}")
     target = plain.target_options(args)
-    load = plain.load_options(args, "--max-users", 0 if by_rate else high)
+    load = plain.load_options(args, "--max-users", unit.of_count(high).users)
     output = plain.output_options(args, "knee")
-    _check_range(low, high, by_rate=by_rate)
-    _check_slos_given(args, by_rate=by_rate)
+    _check_range(low, high, unit)
+    _check_slos_given(args, unit)
     plain.check_slos(args, load)
 
     def planned() -> tuple[SearchPlan, tuple[Hold, ...]]:
@@ -73,7 +81,7 @@ def options(args: argparse.Namespace) -> Wanted:
             precision=args.precision,
             max_errors=args.max_errors,
             seed=args.seed,
-            rate_step_per_s=RATE_STEP_PER_S if by_rate else 0.0,
+            unit=load.unit,
         )
         return plan, ()
 
@@ -83,7 +91,7 @@ def options(args: argparse.Namespace) -> Wanted:
         load=load,
         output=output,
         planned=planned,
-        most_users=args.max_in_flight if by_rate else high,
+        most_users=load.max_in_flight if unit.by_schedule else high,
         plan_users=args.plan_users,
         at_least=args.at_least,
         baseline=str(args.baseline or ""),
@@ -111,22 +119,17 @@ def _check_no_users(args: argparse.Namespace) -> None:
         )
 
 
-def _check_given(args: argparse.Namespace, *, by_rate: bool) -> None:
+def _check_given(args: argparse.Namespace, unit: LoadUnit) -> None:
     """Refuses options that could not do anything. Raises ConfigError."""
-    if by_rate:
-        load = "rate"
-        other = "users"
-        useless: tuple[Option, ...] = USER_RANGE
-    else:
-        load = "users"
-        other = "rate"
-        useless = (*RATE_RANGE[1:], *OPEN_LOOP)
-    for option in useless:
-        if plain.is_changed(args, option):
-            raise ConfigError(
-                f"{option.flag} is given with --load {load}, which does not use it: expected "
-                f"--min-{load} and --max-{load}; leave out {option.flag}, or try --load {other}."
-            )
+    load = unit.load.option
+    for other, options in ONLY_WITH.items():
+        for option in options:
+            if other != load and plain.is_changed(args, option):
+                raise ConfigError(
+                    f"{option.flag} is given with --load {load}, which does not use it: expected "
+                    f"--min-{load} and --max-{load}; leave out {option.flag}, or try "
+                    f"--load {other}."
+                )
     if args.at_least and args.at_least > args.max_users:
         raise ConfigError(
             f"--at-least is {args.at_least} and --max-users {args.max_users}: expected a level "
@@ -140,21 +143,20 @@ def _check_given(args: argparse.Namespace, *, by_rate: bool) -> None:
             )
 
 
-def _check_range(low: int, high: int, *, by_rate: bool) -> None:
-    """`low` and `high`: in users, or in steps of the rate. Raises ConfigError."""
+def _check_range(low: int, high: int, unit: LoadUnit) -> None:
+    """Raises ConfigError."""
     if low <= high:
         return
-    what = "rate" if by_rate else "users"
-    step = RATE_STEP_PER_S if by_rate else 1
+    what = unit.load.option
     raise ConfigError(
-        f"--min-{what} is {low * step:g} and --max-{what} is {high * step:g}: expected the "
-        f"first to be at most the second; try --min-{what} 1."
+        f"--min-{what} is {unit.number(low):g} and --max-{what} is {unit.number(high):g}: expected "
+        f"the first to be at most the second; try --min-{what} 1."
     )
 
 
-def _check_slos_given(args: argparse.Namespace, *, by_rate: bool) -> None:
+def _check_slos_given(args: argparse.Namespace, unit: LoadUnit) -> None:
     """Refuses a search without an SLO that needs one. Raises ConfigError."""
-    if by_rate and not args.slo:
+    if unit.by_schedule and not args.slo:
         raise ConfigError(
             "--load rate is given without an SLO: expected one, as throughput follows the rate "
             "up to the server's limit; try --slo ttft_p95=500ms."

@@ -6,9 +6,10 @@ from functools import partial
 from pathlib import Path
 
 from harness.cli.parsing import Subparsers, add_command
+from harness.core.load import Rate
 from harness.core.value_parsers import duration, share
 from harness.core.value_parsers import positive_number as positive
-from harness.run.option import Option, declare, number_option, rate, writable
+from harness.run.option import Option, declare, number_option, writable
 from harness.run.option_table import DATA, JSON, OTHER_TOOLS, SLO
 
 FORMS = ("prometheus", "keda", "hpa", "llm-d", "admission", "query")
@@ -56,7 +57,7 @@ def add_fleet(commands: Subparsers) -> None:
     parser.add_argument("folder", metavar="DIR", type=Path, help="a run folder of `knee`")
     load = parser.add_mutually_exclusive_group(required=True)
     number_option("--users", "who ask, read the answer, and ask again", example=2000).declare(load)
-    Option("--rate", "requests per second", rate("--rate"), "R/s").declare(load)
+    Option("--rate", "requests per second", Rate.parser("--rate"), "R/s").declare(load)
     pause = duration("--think-time", "10s")
     peak = positive("--peak-over-mean")
     price = positive("--gpu-hour")

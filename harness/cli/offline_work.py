@@ -11,6 +11,7 @@ from harness.capacity import alert_rules, autoscaling
 from harness.capacity.threshold import threshold, usable_knee
 from harness.cli.conclude import conclude
 from harness.compare.compare_folders import compare_folders
+from harness.core.load import Rate
 from harness.core.typed_json import to_json
 from harness.errors import EXIT_OK, RunFolderError
 from harness.load.conversation_log import convert
@@ -23,7 +24,6 @@ from harness.records.json_files import dumps
 from harness.report import comparison_report
 from harness.report.data_summary import data_summary
 from harness.report.fleet import fleet_text
-from harness.run.study_options import RATE_STEP_PER_S
 
 if TYPE_CHECKING:
     import argparse
@@ -86,7 +86,7 @@ def rules(args: argparse.Namespace) -> int:
 
 def fleet(args: argparse.Namespace) -> int:
     """Print the sums. Raises RunFolderError, NoKnee, ConfigError."""
-    args.rate = (args.rate or 0) * RATE_STEP_PER_S
+    args.rate = Rate.of_count(args.rate or 0).per_s
     _write("-", fleet_text(*usable_knee(args.folder), args))
     return EXIT_OK
 

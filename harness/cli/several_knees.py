@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from harness.cli.conclude import conclude
 from harness.cli.inner_command import check_inner
 from harness.cli.json_output import write_json
+from harness.core.load import UNIT_OF_OPTION
 from harness.errors import EXIT_INTERRUPTED
 from harness.lifecycle.vary_settings import measure, prove_knee
 from harness.lifecycle.vllm_start import command_line
@@ -41,8 +42,8 @@ def repeat(args: argparse.Namespace) -> int:
         search = Setting(f"search {number}", client=("--seed", f"{number}"))
         runs.append((search, output.out_dir / f"{number}"))
     completed = measure(runs, ["knee", *words], None, stream)
-    unit = "requests/s" if args.load == "rate" else "users"
-    summary = spread(_results_of([path for _, path in runs]), unit)
+    unit = UNIT_OF_OPTION[args.load]
+    summary = spread(_results_of([path for _, path in runs]), unit.short_many)
     folder.write_json("repeats.json", summary)
     stream.write(f"\n{summary['headline']}\nAll of it: {output.out_dir}\n")
     if output.json_to:

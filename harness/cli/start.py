@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.cli.by_name import call
+from harness.core.load import UNIT_OF_OPTION
 from harness.errors import EXIT_OK
 from harness.metrics.numbers import count_of
 from harness.run.preflight import (
@@ -17,13 +18,13 @@ from harness.run.preflight import (
     message_stream,
     simulation_note,
 )
-from harness.run.study_options import RATE_STEP_PER_S, Wanted
 from harness.server.address import Address
 from harness.units import say_ns
 
 if TYPE_CHECKING:
+    from harness.core.load import Load
     from harness.load.workloads import Workload
-    from harness.run.study_options import TargetOptions
+    from harness.run.study_options import TargetOptions, Wanted
 
 
 def start_study(wanted: Wanted) -> int:
@@ -48,7 +49,7 @@ def start_study(wanted: Wanted) -> int:
 
 def _load_option(wanted: Wanted) -> str:
     """The option that says how much load there is at most."""
-    if wanted.load.arrivals:
+    if wanted.load.unit.by_schedule:
         return "--max-in-flight"
     return wanted.kind.load_option
 
@@ -143,23 +144,21 @@ def _held_levels_text(wanted: Wanted) -> str:
 
 def _loads_text(wanted: Wanted) -> str:
     """`1, 2, 4 users` or `5, 10 requests/s (poisson arrivals)`."""
-    levels = planned_levels(wanted)
+    unit = UNIT_OF_OPTION[wanted.load.unit.load.option]  # as it is asked for: sessions by --users
+    numbers = [load.number for load in planned_levels(wanted)]
+    loads = f"{', '.join(map(unit.load.digits, numbers))} {unit.short_noun(sum(numbers))}"
     arrivals = wanted.load.arrivals
-    if arrivals:
-        rates = ", ".join(f"{level * RATE_STEP_PER_S:,.6g}" for level in levels)
-        return f"{rates} requests/s ({arrivals} arrivals)"
-    users = ", ".join(f"{level:,}" for level in levels)
-    return f"{users} {'user' if levels == [1] else 'users'}"
+    return f"{loads} ({arrivals} arrivals)" if arrivals else loads
 
 
-def planned_levels(wanted: Wanted) -> list[int]:
+def planned_levels(wanted: Wanted) -> list[Load]:
     """The given levels, or those on the way up of a search if none of them fails."""
     if wanted.holds:
         holds = wanted.holds[: len(wanted.holds) // wanted.repeats]
         if wanted.load.batch:  # the first one is the batch one at a time
             holds = holds[1:]
-        return [hold.users for hold in holds]
+        return [hold.load for hold in holds]
     up = [wanted.plan.min_users]
     while up[-1] < wanted.plan.max_users:
         up.append(min(up[-1] * 2, wanted.plan.max_users))
-    return up
+    return [wanted.plan.unit.of_count(count) for count in up]

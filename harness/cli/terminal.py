@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final, Self, TextIO
 
+from harness.core.load import Load, Number, Users
 from harness.core.states import Decision, Purpose, StopRule
 from harness.errors import one_line
 from harness.metrics.metrics import HEADLINES
@@ -86,17 +87,15 @@ class _TerminalView:
     def _level(self, controller: KneeController, level: CurrentLevel, running_users: int) -> None:
         """Which level is held, with what load, and why."""
         view = self.view
-        plan = controller.plan
-        users = level.hold.users
+        unit = self.wanted.load.unit
+        load = level.hold.load
         view.level = len(controller.levels) + 1
-        view.users = users
-        if plan.rate_step_per_s:
-            view.rate = f"{plan.load_of(users):,} requests/s, {running_users:,} in flight"
-        elif self.wanted.load.workload.conversation:
-            view.rate = count_of(users, "session")
-        view.purpose = purpose_text(level.hold.purpose, users, controller.levels)
-        users_to_start = 0 if plan.rate_step_per_s else users
-        view.phase = phase_text(level.phase, running_users, users_to_start)
+        view.load = unit.short(load.number)
+        if unit.by_schedule:
+            view.load += f", {running_users:,} in flight"
+        view.heading = load.heading
+        view.purpose = purpose_text(level.hold.purpose, load, controller.levels)
+        view.phase = phase_text(level.phase, running_users, load.users)
 
     def _measured(self, experiment: Experiment, settled_ns: int) -> int:
         """Show what the level has measured so far; returns how many requests have ended."""
@@ -185,7 +184,7 @@ def _row(plan: SearchPlan, level: HeldLevel, ended: EndedLevel) -> LevelRow:
     counts = request_counts(ended.ended, ended.failed)
     running = f"{count_of(ended.n_open, 'request')} still running" if ended.n_open else ""
     return LevelRow(
-        users=plan.load_of(level.window.users),
+        load=level.window.load.number,
         ttft=latencies["ttft"],
         itl=latencies["itl"],
         tokens_per_s=Quantity(ended.output_tokens_per_s),
@@ -217,9 +216,9 @@ def phase_text(name: str, running_users: int, users: int) -> str:
     return f"warming up{started}"
 
 
-def purpose_text(purpose: Purpose, users: int, before: Sequence[HeldLevel]) -> str:
+def purpose_text(purpose: Purpose, load: Load, before: Sequence[HeldLevel]) -> str:
     """Why a level is held; the ends of the bracket may come up before they were ever held."""
-    if purpose == Purpose.repeat and all(level.window.users != users for level in before):
+    if purpose == Purpose.repeat and all(level.window.load != load for level in before):
         return NEAR_THE_KNEE
     return PURPOSES.get(purpose, "")
 
@@ -269,7 +268,7 @@ NARROW_TERMINAL_COLUMNS: Final = 96  # below this width
 
 @dataclass(frozen=True, slots=True)
 class LevelRow:
-    users: float  # or its rate
+    load: Number
     ttft: Quantity
     itl: Quantity
     tokens_per_s: Quantity
@@ -305,7 +304,7 @@ class LevelRow:
         itl = self.itl.digits if narrow else self.itl.cell
         if self.itl.known and not self.whole:
             itl = f"{self.itl.digits} (last {say_ns(MAX_WINDOW_NS)})"
-        return f"{self.users:,}", self.ttft.cell, itl, self.tokens_per_s.digits, self.requests
+        return f"{self.load:,}", self.ttft.cell, itl, self.tokens_per_s.digits, self.requests
 
 
 def aligned_row(cells: Sequence[str], last: str, *, narrow: bool) -> str:
@@ -322,7 +321,7 @@ class TerminalPanel:
 
     title: str = ""
     level: int = 0
-    users: int = 0
+    load: str = ""  # "48 users", "20 requests/s, 31 in flight"
     purpose: str = ""
     phase: str = ""
     done: float = 0.0  # share of the budget or of the given load
@@ -333,11 +332,7 @@ class TerminalPanel:
     server: str = ""
     bracket: str = ""
     past: list[LevelRow] = field(default_factory=list)
-    rate: str = ""  # in place of users: "20 requests/s", "8 sessions"
-
-    @property
-    def load(self) -> str:
-        return self.rate or count_of(self.users, "user")
+    heading: str = Users.heading  # of the loads of `past`
 
 
 class LiveTerminal:
@@ -390,7 +385,7 @@ class LiveTerminal:
         width = 0 if self._live is None else self._live.console.width
         narrow = 0 < width < NARROW_TERMINAL_COLUMNS
         if view.past and not self._rows_printed:
-            heads = ("1/s" if view.rate else "users", *COLUMNS)
+            heads = (view.heading, *COLUMNS)
             self._print(aligned_row(heads, "result", narrow=narrow), "dim")
         for row in view.past[self._rows_printed :]:
             for line in row.lines(width, narrow=narrow):

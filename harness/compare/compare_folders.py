@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from harness.core.load import CONCURRENT
 from harness.diagnosis.instrument import instrument_sentence
 from harness.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_SLO_MISSED, ConfigError
 from harness.metrics.evidence import (
@@ -40,6 +41,7 @@ from harness.units import SECOND
 
 if TYPE_CHECKING:
     from harness.core.arrays import Floats
+    from harness.core.load import LoadUnit
     from harness.metrics.evidence import Evidence, Window
     from harness.metrics.record_source import RecordSource
     from harness.metrics.scan import EventChunk
@@ -69,7 +71,7 @@ class BlockTotals:
         self.tokens = np.zeros(len(self.seconds))
         # Users may run in step: `rate_side` has to know how many can be in one wave.
         self.in_flight = max(concurrency(table, window) for window in windows)
-        self.rate = windows[0].rate_per_s
+        self.by_schedule = windows[0].load.by_schedule
         self.unstable = any(_is_unstable(table, window) for window in windows)
 
     def place(self, at_ns: Numbers) -> Numbers:
@@ -132,7 +134,7 @@ class BlockTotals:
 
     def _requests(self, table: RecordTable) -> Numbers:
         """Requests per block: those sent, if a schedule sends them; else those that ended well."""
-        if self.rate:
+        if self.by_schedule:
             return self.count(table.sent_ns[table.outcome != DROPPED])
         return self.count(table.done_ns[table.outcome == OK])
 
@@ -208,8 +210,8 @@ def level_figures(
     """The figures of each level, pooled over its holds, and the knee if one was searched."""
     holds: dict[int, list[Window]] = {}
     for window in sorted(windows, key=lambda window: window.settled_ns):
-        holds.setdefault(window.users, []).append(window)
-    totals = {users: BlockTotals(recorded, held) for users, held in holds.items()}
+        holds.setdefault(window.load.count, []).append(window)
+    totals = {count: BlockTotals(recorded, held) for count, held in holds.items()}
     known: dict[Window, RecordsAsOf] = {}
     judged: dict[Window, EvidenceCounter] = {}
     if searched:
@@ -220,8 +222,8 @@ def level_figures(
     scan(recorded, [*totals.values(), *judged.values()])
 
     sides: Sides = {}
-    for users, of_level in totals.items():
-        sides[plan.load_of(users)] = of_level.sides(recorded.table)
+    for count, of_level in totals.items():
+        sides[plan.unit.number(count)] = of_level.sides(recorded.table)
     evidence = []
     for window, counter in judged.items():
         evidence.append(gather_evidence(known[window], window, plan.slos, counter))
@@ -240,10 +242,10 @@ def _knee_side(evidence: Sequence[Evidence], plan: SearchPlan) -> Side | None:
         return None
     decided = ends_decided(plan, levels)
     crossing = fit_crossing(levels, plan.slos, plan.max_errors, plan.seed, decided=decided)
-    return compare.knee_side(crossing, plan.rate_step_per_s or 1)
+    return compare.knee_side(crossing, plan.unit)
 
 
-def common_pairs(a: Sides, b: Sides, unit: str = "users") -> list[Pair]:
+def common_pairs(a: Sides, b: Sides, unit: LoadUnit = CONCURRENT) -> list[Pair]:
     """The figures that both runs have: the knee first, then level by level."""
     pairs = []
     for load in sorted(a.keys() & b.keys()):
@@ -262,10 +264,10 @@ def compare_folders(a: Path, b: Path, tolerance: float) -> Comparison:
     search_plan(run_b)  # raises if it cannot be read
     unit = levels_unit(run_a)
     unit_b = levels_unit(run_b)
-    if unit != unit_b and compare.PER_S in {unit, unit_b}:
+    if unit.load is not unit_b.load:
         raise ConfigError(
-            f"{a} has levels of {unit} and {b} of {unit_b}: expected two runs of one kind; "
-            "try the reports of both, side by side."
+            f"{a} has levels of {unit.short_many} and {b} of {unit_b.short_many}: expected two "
+            "runs of one kind; try the reports of both, side by side."
         )
     sides_a = _read(run_a, plan)
     sides_b = _read(run_b, plan)
@@ -273,8 +275,8 @@ def compare_folders(a: Path, b: Path, tolerance: float) -> Comparison:
     if not pairs:
         raise ConfigError(
             f"{a} and {b} have no level in common: found valid levels of "
-            f"{_levels_held(sides_a)} and {_levels_held(sides_b)} {unit}, expected one that both "
-            "held, or two knees; try `vllm-harness run` with one of them."
+            f"{_levels_held(sides_a)} and {_levels_held(sides_b)} {unit.short_many}, expected one "
+            "that both held, or two knees; try `vllm-harness run` with one of them."
         )
     unlike = _unlike(_settings(run_a), _settings(run_b))
     differences = compare.compare(pairs, tolerance, plan.max_errors)
@@ -304,7 +306,7 @@ def compare_settings(settings: Sequence[Setting], tolerance: float) -> list[Comp
     """
     sides: dict[str, dict[str, Side]] = {}
     plan: SearchPlan | None = None
-    unit = ""
+    unit = CONCURRENT
     for setting in settings:
         runs = [read_run(run) for run, code in setting.runs.items() if code in MEASURED]
         if not runs:
@@ -313,7 +315,7 @@ def compare_settings(settings: Sequence[Setting], tolerance: float) -> list[Comp
         # All are judged by the SLOs of the first run.
         plan = plan or search_plan(runs[0])
         unit = levels_unit(runs[0])
-        setting.unit = unit
+        setting.unit = unit.short_many
         own_sides = _mean_sides([_own_sides(run, plan) for run in runs])
         setting.figures |= _figures(own_sides)
         sides[setting.name] = own_sides

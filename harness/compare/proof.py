@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from harness.core.load import unit_named
 from harness.metrics.level_figures import Change
 from harness.metrics.result import Proof
 from harness.search.comparison import KNEE, knee_text
@@ -131,6 +132,7 @@ def _is_still(moved: Difference) -> bool:
 def _sentence(name: str, d: Difference) -> str:
     """`--max-num-seqs=16 moves the knee from 34 to 61 (+79%, +60% to +101%)`."""
     flag = name.replace("server.", "--")
-    knees = f"from {knee_text(d.a, d.unit)} to {knee_text(d.b, d.unit)}"
+    unit = unit_named(d.unit)
+    knees = f"from {knee_text(d.a, unit)} to {knee_text(d.b, unit)}"
     low, high = d.ci95
     return f"{flag} moves the knee {knees} ({d.change:+.0%}, {low:+.0%} to {high:+.0%})"

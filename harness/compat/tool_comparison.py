@@ -246,12 +246,12 @@ class ToolComparison:
         count them.
         """
         tool = COMPAT[name]
-        by_users: dict[int, list[Window]] = {}
+        by_count: dict[int, list[Window]] = {}
         for window in windows:
-            by_users.setdefault(window.users, []).append(window)
+            by_count.setdefault(window.load.count, []).append(window)
         levels = []
-        for users, held in sorted(by_users.items()):
-            levels.append(self._level(tool, users, held))
+        for count, held in sorted(by_count.items()):
+            levels.append(self._level(tool, count, held))
         return {
             "title": tool.title,
             "version": tool.version,
@@ -259,13 +259,13 @@ class ToolComparison:
             "levels": levels,
         }
 
-    def _level(self, tool: Tool, users: int, windows: Sequence[Window]) -> Json:
+    def _level(self, tool: Tool, count: int, windows: Sequence[Window]) -> Json:
         measured = [(window.settled_ns, window.end_ns) for window in windows]
         warm_up = [(window.chosen_ns, window.settled_ns - 1) for window in windows]
         requests = sum(len(_sent_in(self.table, window)) for window in measured)
         left_out = sum(len(_sent_in(self.table, window)) for window in warm_up)
         return {
-            "users": users,
+            "users": count,
             "requests": requests,
             "left_out": left_out,
             "approximate": OLD_RECORDS if self._lacks_chunks(tool) else "",

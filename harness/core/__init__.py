@@ -1,1 +1,1 @@
-"""Layer 2, pure, for every folder: kinds of run, states, typed JSON, timeouts, value parsers."""
+"""Layer 2, pure, for every folder: kinds of run, loads, states, typed JSON, value parsers."""

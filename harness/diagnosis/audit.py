@@ -57,9 +57,7 @@ def apply_littles_law(table: RecordTable, window: Window) -> Little:
         response_ns = (table.done_ns - table.sent_ns)[ended]
         response_s = float(response_ns.mean() / SECOND)
     throughput_per_s = float(ended.sum()) / max(end_ns - start_ns, 1) * SECOND  # X
-    users = float(window.users)  # N
-    if window.rate_per_s:
-        users = window.rate_per_s * response_s
+    users = window.load.in_flight(response_s)  # N
     think_s = 0.0  # Z, mean
     busy_users = mean_in_flight(table, start_ns, end_ns)
     if ended.any() and (table.think_ns > 0).any():
@@ -288,7 +286,7 @@ def audit_sentence(
             f"the server generated {tokens.server_tokens:.0f} tokens while this client received "
             f"{tokens.client_tokens}: it has another client; stop the other load"
         )
-    if window.rate_per_s:  # how many are in flight follows from the server
+    if window.load.by_schedule:  # how many are in flight follows from the server
         return gap_sentence(table, window, host)
     return _little_sentence(table, window, host)
 

@@ -96,7 +96,7 @@ def quantile_uncertainties(
 
 
 def _claimed_precision_ns(key: str, window: Window) -> float:
-    by_schedule = bool(window.rate_per_s) and key not in GAPS
+    by_schedule = window.load.by_schedule and key not in GAPS
     if by_schedule:
         return SCHEDULE_PRECISION_NS
     return DEFAULT_PRECISION_NS.get(key, 0.0)

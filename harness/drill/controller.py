@@ -17,6 +17,7 @@ from harness.search.next_level import Done, Hold, SearchPlan
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from harness.core.load import Load
     from harness.drill.stage import Stage
     from harness.metrics.result import Gate
     from harness.records.samples import ServerSample
@@ -84,7 +85,7 @@ class DrillController(KneeController):
         if load != self._load:
             self._load = load
             self._loads += 1
-        if drill.is_rate:
+        if drill.unit.by_schedule:
             return LoadTarget(1, 1.0, pace=(self._loads, load))
         return LoadTarget(round(load), max(load, 1.0))
 
@@ -100,31 +101,30 @@ class DrillController(KneeController):
         if len(self.levels) == len(phases):
             self.result = self.result or Done(Status.measured, None)
         elif self.now is None:
-            users, begin_ns, end_ns = self._span()
-            hold = Hold(users, Purpose.hold, StopRule.time, end_ns - begin_ns)
+            load, begin_ns, end_ns = self._span()
+            hold = Hold(load, Purpose.hold, StopRule.time, end_ns - begin_ns)
             self.now = CurrentLevel(hold, begin_ns, begin_ns, None, begin_ns, begin_ns)
 
-    def _span(self) -> tuple[int, int, int]:
-        """Users or steps of the rate, begin and end of the phase that is on."""
-        phase = self.stage.drill.phases[len(self.levels)]
-        step = self.plan.rate_step_per_s or 1  # a user is one, too
-        users = round(phase.load / step)
+    def _span(self) -> tuple[Load, int, int]:
+        """Load, begin and end of the phase that is on."""
+        drill = self.stage.drill
+        phase = drill.phases[len(self.levels)]
+        load = drill.unit.load.of_number(phase.load)
         begin_ns = self.began_ns + phase.begin_ns
         end_ns = self.began_ns + phase.end_ns
-        return users, begin_ns, end_ns
+        return load, begin_ns, end_ns
 
     def _end_phase(self, now_ns: int) -> None:
-        users, begin_ns, end_ns = self._span()
+        load, begin_ns, end_ns = self._span()
         window = Window(
             index=len(self.levels),
-            users=users,
+            load=load,
             purpose=Purpose.hold,
             chosen_ns=begin_ns,
             start_ns=begin_ns,
             settled_ns=begin_ns,
             end_ns=min(end_ns, now_ns),
             judged_ns=now_ns,
-            rate_per_s=self.plan.rate_of(users),
         )
         self._put_off(window)
 

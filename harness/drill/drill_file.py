@@ -6,6 +6,7 @@ import re
 import tomllib
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from harness.core.load import UNIT_OF_OPTION, LoadUnit, Rate, Users
 from harness.core.value_parsers import duration_or_zero, positive_number, share, whole_number
 from harness.drill.events import AT, EVENTS
 from harness.drill.plan import Drill, Expectation, Phase
@@ -116,7 +117,7 @@ def parse_drill(text: str, source: str, knee: float | None = None) -> Drill:
     replicas, count = _replicas(servers)
     if knee is None:
         knee = found.get("knee")
-    phases, is_rate = _phases(phase_tables, source, knee)
+    phases, unit = _phases(phase_tables, source, knee)
     events = [_event(table, servers, count, phases[-1].end_ns) for table in event_tables]
     events.sort(key=lambda event: event.at_ns)
     return Drill(
@@ -124,8 +125,8 @@ def parse_drill(text: str, source: str, knee: float | None = None) -> Drill:
         phases=phases,
         events=tuple(events),
         expectations=_expectations(expect_tables, phases, events),
-        is_rate=is_rate,
-        retries=_retries(clients, is_rate=is_rate),
+        unit=unit,
+        retries=_retries(clients, unit),
         servers=replicas,
         options=found.get("load", {}),
     )
@@ -143,13 +144,13 @@ def _tables(top: _Table, key: str) -> list[_Table]:
 
 def _phases(
     tables: Sequence[_Table], source: str, knee: float | None
-) -> tuple[tuple[Phase, ...], bool]:
-    """The phases, one after another, and whether their loads are rates."""
+) -> tuple[tuple[Phase, ...], LoadUnit]:
+    """The phases, one after another, and what their loads count."""
     phases: dict[str, Phase] = {}
     kinds = set()
     end_ns = 0
     for table in tables:
-        kind = "rate" if "rate" in table.values else "users"
+        kind = Rate.option if Rate.option in table.values else Users.option
         kinds.add(kind)
         phase = _phase(table, kind, end_ns, knee)
         phases[phase.name] = phase
@@ -160,7 +161,7 @@ def _phases(
             "expected one or more with names of their own, all with users or all with a rate; "
             'try [[phase]] name = "before", users = 8, for = "20s".'
         )
-    return tuple(phases.values()), "rate" in kinds
+    return tuple(phases.values()), UNIT_OF_OPTION[kinds.pop()]
 
 
 def _phase(table: _Table, kind: str, begin_ns: int, knee: float | None) -> Phase:
@@ -174,14 +175,15 @@ def _phase(table: _Table, kind: str, begin_ns: int, knee: float | None) -> Phase
     if not found["for"]:
         raise table.wrong("for", "how long it lasts", 'for = "20s"')
     match = found[kind]
-    if match is None or (kind == "users" and not _may_be_users(match)):
+    counts_users = kind == Users.option
+    if match is None or (counts_users and not _may_be_users(match)):
         raise table.wrong(kind, f"{kind}, or a multiple of the knee", f'{kind} = "2 x knee"')
     load = float(match[1])
     if _is_of_knee(match):
         if not knee:
             raise table.wrong(kind, "the knee that it refers to", "--knee 16, or knee = 16")
         load *= knee
-    if kind == "users":
+    if counts_users:
         load = max(round(load), 0)
     return Phase(found["name"], load, begin_ns, begin_ns + found["for"])
 
@@ -214,10 +216,10 @@ def _replicas(servers: _Table) -> tuple[dict[str, Any], int]:
     return found, len(urls) or found[given[0]]
 
 
-def _retries(clients: _Table, *, is_rate: bool) -> int:
+def _retries(clients: _Table, unit: LoadUnit) -> int:
     found = clients.read({}, {"retries": _whole})
     retries: int = found.get("retries", 0)
-    if retries and not is_rate:
+    if retries and not unit.by_schedule:
         raise clients.wrong("retries", "phases with a rate, as users wait", 'rate = "8/s"')
     return retries
 

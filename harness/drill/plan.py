@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from harness.core.load import LoadUnit  # noqa: TC001 - as above
 from harness.drill.events import Event  # noqa: TC001 - as above
 from harness.metrics.slo import Slo  # noqa: TC001 - as above
 
@@ -19,7 +20,7 @@ class Phase:
     """A load that is held for a time."""
 
     name: str
-    load: float  # users, or requests per second
+    load: float  # in the unit of the drill
     begin_ns: int
     end_ns: int
 
@@ -45,7 +46,7 @@ class Drill:
     phases: tuple[Phase, ...]
     events: tuple[Event, ...]
     expectations: tuple[Expectation, ...]
-    is_rate: bool
+    unit: LoadUnit
     retries: int = 0  # times that a client sends a failed request again, in an open loop
     servers: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)  # of `vllm-harness run`

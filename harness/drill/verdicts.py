@@ -136,19 +136,17 @@ def not_judged(phases: Sequence[str]) -> str:
 
 def _window(drill: Drill, expected: Expectation, began_ns: int) -> Window:
     """The span of an expectation, at the load of its begin."""
-    load = drill.load_at(expected.begin_ns)
     begin_ns = began_ns + expected.begin_ns
     end_ns = began_ns + expected.end_ns
     return Window(
         index=0,
-        users=0 if drill.is_rate else round(load),
+        load=drill.unit.load.exactly(drill.load_at(expected.begin_ns)),
         purpose=Purpose.hold,
         chosen_ns=begin_ns,
         start_ns=begin_ns,
         settled_ns=begin_ns,
         end_ns=end_ns,
         judged_ns=end_ns,
-        rate_per_s=load if drill.is_rate else 0.0,
     )
 
 

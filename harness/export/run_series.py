@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import nan
 from typing import TYPE_CHECKING, Any, Final
 
+from harness.core.load import Users
 from harness.core.states import Decision, Purpose, Verdict
 from harness.export.metric_definitions import RUN, render_metrics
 from harness.metrics.run_counts import RunCounts
@@ -15,6 +16,7 @@ from harness.units import MS, SECOND
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from harness.core.load import Load
     from harness.metrics.result import Knee
     from harness.metrics.slo import Slo
     from harness.records.samples import ClientSample
@@ -53,20 +55,20 @@ class RunSeries:
             "slo_allowed": _labeled(allowed),
         }
         self._about = (kind, workload)
-        self._unit = "users"  # of levels; or rate
+        self._unit = Users.option  # of levels
         self.set_run_info("", "", "")
 
     def set_run_info(self, run: str, model: str, target: str) -> None:
         """Set the run's name (that of its folder), and the model and HOST:PORT that it loads."""
         self._values["run_info"] = {(*self._about, run, model, target): 1.0}
 
-    def set_users(self, target: int, running: int, rate_per_s: float | None = None) -> None:
-        """Set the target number of users (or rate) and the number running (or in flight)."""
-        if rate_per_s is None:
-            self._values |= {"users_target": float(target), "users_running": float(running)}
-        else:
-            self._unit = "rate"
-            self._values |= {"rate_target": rate_per_s, "in_flight": float(running)}
+    def set_load(self, target: Load, running: int) -> None:
+        """Set the target, and how many users run, or requests are in flight."""
+        self._unit = target.option
+        self._values |= {
+            f"{self._unit}_target": float(target.number),
+            target.there: float(running),
+        }
 
     def set_level(self, number: int, phase: str, purpose: str) -> None:
         """Set the current level; without a phase and a purpose ("") between two levels."""

@@ -8,9 +8,9 @@ quantile's ratio to the limit, and each bootstrap replicate of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from harness.core.load import Load
     from harness.core.states import Purpose
     from harness.metrics.record_source import RecordSource
     from harness.metrics.scan import EventChunk
@@ -59,14 +60,23 @@ class Window:
     """The window of one hold: it has the requests *sent* in it and the gaps that *ended* in it."""
 
     index: int
-    users: int  # of a rate: in steps of `SearchPlan.rate_step_per_s`
+    load: Load
     purpose: Purpose
     chosen_ns: int  # when the search chose this level
     start_ns: int  # when all its users were busy
     settled_ns: int  # when the warm-up ended
     end_ns: int  # horizon of what was known when the level was judged
     judged_ns: int  # when it was judged
-    rate_per_s: float = 0.0  # requests per second by schedule; 0: a closed loop
+
+    def to_json(self) -> dict[str, Any]:
+        """As levels.jsonl has it: the count of its load as `users`, and the rate."""
+        row: dict[str, Any] = {}
+        for field in fields(self):
+            if field.name == "load":
+                row["users"] = self.load.count
+            else:
+                row[field.name] = getattr(self, field.name)
+        return row | {"rate_per_s": self.load.rate_per_s}
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +165,11 @@ def lifetime_ns(table: RecordTable) -> float:
 
 def concurrency(table: RecordTable, window: Window) -> float:
     """Requests in flight: the users of a closed loop, the mean of an open one; above 0."""
-    if not window.rate_per_s:
-        return max(window.users, 1)
+    load = window.load
+    if not load.by_schedule:
+        return max(load.users, 1)
     inside = (table.sent_ns >= window.settled_ns) & (table.sent_ns <= window.end_ns)
-    return max(window.rate_per_s * lifetime_ns(table.select(inside)) / SECOND, 1e-3)
+    return max(load.rate_per_s * lifetime_ns(table.select(inside)) / SECOND, 1e-3)
 
 
 def backlog_growth(table: RecordTable, window: Window) -> tuple[float, str]:
@@ -168,10 +179,10 @@ def backlog_growth(table: RecordTable, window: Window) -> tuple[float, str]:
     """
     slope, error = _backlog_slope(table, window)
     seconds = max(window.end_ns - window.settled_ns, 1) / SECOND
-    min_slope = max(MIN_BACKLOG_SHARE * window.rate_per_s, MIN_BACKLOG / seconds)
-    if not window.rate_per_s or not slope > max(min_slope, BACKLOG_ERRORS * error):
+    min_slope = max(MIN_BACKLOG_SHARE * window.load.rate_per_s, MIN_BACKLOG / seconds)
+    if not window.load.by_schedule or not slope > max(min_slope, BACKLOG_ERRORS * error):
         return slope, ""
-    more = f"{slope:.3g} more requests in flight each second at {window.rate_per_s:g} requests/s"
+    more = f"{slope:.3g} more requests in flight each second at {window.load}"
     return slope, f"unstable: {more}"
 
 
@@ -261,9 +272,9 @@ def gather_evidence(
     end_block = judged.block_of(table.done_ns[ended])
     failed = failed_requests(table)[ended]
     unstable = ""
-    if window.rate_per_s:
+    if window.load.by_schedule:
         _, unstable = backlog_growth(table, window)
-    lasting = bool(window.rate_per_s or (table.session >= 0).any())
+    lasting = bool(window.load.by_schedule or (table.session >= 0).any())
     return Evidence(
         window=window,
         lifetime_ns=judged.life_ns,

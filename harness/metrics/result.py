@@ -11,9 +11,17 @@ from math import nan
 from pathlib import Path
 from typing import Any, Final, cast
 
+from harness.core.load import (
+    CONCURRENT,
+    REQUESTS_PER_S,
+    LoadUnit,
+    Number,
+    recorded_load,
+    unit_named,
+)
 from harness.core.run_kinds import RunKind, kind_of
 from harness.core.states import WORST_FIRST, Decision, Purpose, Status, Verdict
-from harness.core.typed_json import Item, Spread, from_json, spread, whole_or
+from harness.core.typed_json import Item, Spread, from_json, spread
 from harness.errors import RunFolderError
 from harness.metrics.delivery import Delivery
 from harness.metrics.level_figures import (
@@ -48,9 +56,7 @@ from harness.units import SECOND
 
 Json = dict[str, Any]
 Interval = tuple[float, float]
-Number = int | float  # users are whole, rates need not be
 SCHEMA_VERSION = 2
-CONCURRENT = "concurrent request"
 MAX_AT_ONCE = 0.5  # of the answers: if more came all at once, no first token is told
 
 
@@ -143,6 +149,11 @@ class SloResult:
     n_over: float = 0  # observations over the limit; failed requests count as over
     allowed: float = nan  # share that may be over
     needs_more: int | None = None  # about how many more requests would decide it; null: unknown
+
+    @property
+    def load(self) -> Number:
+        """In the unit of the run; 0: the whole run."""
+        return recorded_load(self.users or 0, self.rate_per_s).number
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +250,8 @@ class Level(Spread):
 
     @property
     def load(self) -> Number:
-        return whole_or(self.rate_per_s) or self.users
+        """In the unit of the run."""
+        return recorded_load(self.users, self.rate_per_s).number
 
     @property
     def concurrency(self) -> float:
@@ -401,7 +413,7 @@ class Result:
     """What a run found. Each figure is of one level: nothing is pooled over levels."""
 
     command: str = "knee"  # knee, run, sweep, drill or locust
-    unit: str = CONCURRENT  # what a level counts: also user (who thinks) or session
+    unit: str = CONCURRENT.one  # what a level counts: also user (who thinks) or session
     status: Status = Status.inconclusive  # how it ended
     exit_code: int = 0  # of the command
     schema_version: int = SCHEMA_VERSION  # of this file
@@ -435,14 +447,16 @@ class Result:
         """Levels whose figures may be used."""
         return [level for level in self.levels if level.usable]
 
+    @property
+    def load_unit(self) -> LoadUnit:
+        """What its levels count."""
+        if any(level.rate_per_s for level in self.levels):
+            return REQUESTS_PER_S
+        return unit_named(self.unit)
+
     def loads_text(self, *levels: Level) -> str:
         """`8 concurrent requests`, `1 session`, `5, 10 and 20 requests/s`: each load once."""
-        *others, last = dict.fromkeys(f"{level.load:,}" for level in levels)
-        numbers = f"{', '.join(others)} and {last}" if others else last
-        if levels[0].rate_per_s:
-            return f"{numbers} requests/s"
-        plural = "" if numbers == "1" else "s"
-        return f"{numbers} {self.unit}{plural}"
+        return self.load_unit.list_text(level.load for level in levels)
 
     @property
     def at_knee(self) -> Level | None:

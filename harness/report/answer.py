@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from math import isnan
 from typing import TYPE_CHECKING, Final
 
+from harness.core.load import CONCURRENT, LoadUnit
 from harness.core.states import WORST_FIRST, Decision, Purpose, Status, Verdict
 from harness.diagnosis.server_window import replica_figures
 from harness.diagnosis.triage import SYMPTOMS, TRIAGE_QUANTILE, p95_limits_ns
@@ -25,7 +26,6 @@ from harness.metrics.numbers import (
     slo_name,
     statistic_name,
 )
-from harness.metrics.result import CONCURRENT, Level, SloResult
 from harness.metrics.slo import Slo
 from harness.records.record_table import OK
 from harness.records.samples import samples_within
@@ -41,7 +41,7 @@ from harness.units import SECOND
 if TYPE_CHECKING:
     from harness.diagnosis.triage import Symptom
     from harness.metrics.level_figures import Audit
-    from harness.metrics.result import Bottleneck, Result
+    from harness.metrics.result import Bottleneck, Level, Result, SloResult
 
 # The servers count 20% fewer tokens than arrived, of so many that it is not the window's edges.
 LARGEST_DEFICIT: Final = -0.2
@@ -80,7 +80,7 @@ def build_answer(facts: ReportData) -> Answer:
     sentences += silent_sentences(facts)
     sentences += delivery_sentences(facts)
     sentences += replica_sentences(facts)
-    if facts.is_rate:
+    if facts.unit.by_schedule:
         how = loop_text(facts.config).removeprefix("open: ")
         sentences.append(as_sentence(f"this is an open loop: {how}"))
     if idle_gpu := idle_gpu_sentence(facts):
@@ -107,13 +107,13 @@ def _found(facts: ReportData) -> Answer:
     if low is not None and high is not None:
         interval = f"95% interval {low:,} to {high:,}"
     if not facts.slos:
-        peak = facts.level_text(knee.estimate or 0)
+        peak = facts.unit.text(knee.estimate or 0)
         headline = (
             f"Throughput divided by latency peaks at {peak} ({interval}): beyond that, each "
             "additional request adds more latency than throughput."
         )
         return Answer("power knee found", "good", headline, explanation(facts))
-    holds = facts.level_text(knee.holds or 0)
+    holds = facts.unit.text(knee.holds or 0)
     headline = (
         f"Holds {holds}: {_kept(facts)}. Fails by {knee.fails_by:,}; best estimate "
         f"{knee.estimate:,} ({interval})."
@@ -132,9 +132,7 @@ def _cost(facts: ReportData) -> str:
     estimate = knee.estimate or 1
     low, high = knee.ci95
     width = (high or 0) - (low or 0)
-    # The levels of a closed loop are whole users: no search can tell one from the next.
-    finest = 0 if facts.is_rate else 1
-    if width > max(finest, knee.precision * estimate):
+    if width > max(facts.unit.load.finest, knee.precision * estimate):
         took += f"; the interval is {width / estimate:.0%} wide, not {knee.precision:.2%}"
     return f"{took}."
 
@@ -171,7 +169,7 @@ def _slo_failed_at_min(facts: ReportData) -> Answer:
         over_share = lowest.over_share.get(slo.name, 0)
         if over_share > slo.allowed:
             missed.append(slo)
-    where = facts.level_text(lowest.load)
+    where = facts.unit.text(lowest.load)
     failures = []
     for slo in missed or facts.slos[:1]:
         value = _observed(lowest, slo)
@@ -183,17 +181,13 @@ def _slo_failed_at_min(facts: ReportData) -> Answer:
 
 def _not_reached(facts: ReportData) -> Answer:
     highest = facts.knee.holds or max((level.load for level in facts.used), default=0)
-    level = f"{facts.level_text(highest)}, the highest level tried"
+    level = f"{facts.unit.text(highest)}, the highest level tried"
     if facts.slos:
         headline = f"Holds at least {level}: {_kept(facts)}."
     else:
         headline = f"Throughput divided by latency still rises at {level}."
-    next_step = f"Raise {_most(facts)} to find the knee."
+    next_step = f"Raise --max-{facts.unit.load.option} to find the knee."
     return Answer("knee not reached", "good", headline, [*explanation(facts), next_step])
-
-
-def _most(facts: ReportData) -> str:
-    return "--max-rate" if facts.is_rate else "--max-users"
 
 
 def _inconclusive(facts: ReportData) -> Answer:
@@ -210,7 +204,7 @@ def _inconclusive(facts: ReportData) -> Answer:
     elif high is not None:
         lacking.append("a level closer to the knee that clearly passes")
     if knee.fails_by is None:
-        lacking.append(f"a level that clearly fails (raise {_most(facts)})")
+        lacking.append(f"a level that clearly fails (raise --max-{facts.unit.load.option})")
     how = "Try a longer --budget."
     if facts.asked_later:
         how = "To measure it, run `knee` for it."
@@ -225,9 +219,9 @@ def _target_failed(facts: ReportData) -> Answer:
     failed_at = [level.load for level in facts.used if level.decision == Decision.failed]
     headline = "The server failed under load"
     if len(failed_at) > 1:
-        headline += f" at {facts.level_text(failed_at[-2])}, and again at {failed_at[-1]:,}"
+        headline += f" at {facts.unit.text(failed_at[-2])}, and again at {failed_at[-1]:,}"
     elif failed_at:
-        headline += f" at {facts.level_text(failed_at[-1])}"
+        headline += f" at {facts.unit.text(failed_at[-1])}"
     sentences = [why, *explanation(facts, capacity=False)]
     return Answer("server failed", "bad", f"{headline}.", sentences)
 
@@ -303,7 +297,7 @@ def _verdict_sentences(result: Result) -> list[str]:
     if result.errors is not None:
         judged.insert(0, result.errors)
     judged.sort(key=lambda slo: WORST_FIRST.index(slo.verdict))
-    return [slo_sentence(slo, result.commonest_error, result.unit) for slo in judged]
+    return [slo_sentence(slo, result.commonest_error, result.load_unit) for slo in judged]
 
 
 FEWEST_SENT: Final = 2  # in a window: quantiles of a single request say nothing
@@ -311,13 +305,13 @@ FEWEST_SENT: Final = 2  # in a window: quantiles of a single request say nothing
 
 def _figures(facts: ReportData, level: Level) -> str:
     """`4 concurrent requests: p95 TTFT 19 ms (18 to 20), p95 ITL 10 ms (10 to 11), 379 ...`."""
-    where = facts.level_text(level.load)
+    where = facts.unit.text(level.load)
     n = sum(level.outcomes.values())
     if n < FEWEST_SENT:
         sent = f"{count_of(n, 'request')} was" if n else "no request was"
         return f"{where}: too short: {sent} sent in {format_number(level.seconds)} s."
     parts = []
-    if level.rate_per_s:
+    if facts.unit.by_schedule:
         parts.append(f"{format_number(level.in_flight)} in flight")
     for key, name in HEADLINES.items():
         p95 = Quantity.of(level.latency(key), "p95", facts.limit_ms(key))
@@ -335,7 +329,7 @@ def _unusual_slos(facts: ReportData) -> list[Slo]:
     return [slo for slo in facts.slos if slo.name not in usual]
 
 
-def slo_sentence(result: SloResult, commonest_error: str = "", unit: str = CONCURRENT) -> str:
+def slo_sentence(result: SloResult, commonest_error: str = "", unit: LoadUnit = CONCURRENT) -> str:
     """`ttft_p95=20ms missed at 4 concurrent requests: 4 of 19 over ttft_p95=20ms (21.0%; ...).`.
 
     Of failures: `SLO missed: 8 of 12 requests failed at 4 ... (67.0%; 1.0% allowed), mostly: ...`.
@@ -355,13 +349,9 @@ def slo_sentence(result: SloResult, commonest_error: str = "", unit: str = CONCU
     return f"{sentence}."
 
 
-def _judged_at(result: SloResult, unit: str) -> str:
+def _judged_at(result: SloResult, unit: LoadUnit) -> str:
     """` at 4 concurrent requests`; "" for the whole run."""
-    if result.rate_per_s:
-        return f" at {result.rate_per_s:,g} requests/s"
-    if result.users:
-        return f" at {count_of(result.users, unit)}"
-    return ""
+    return f" at {unit.text(result.load)}" if result.load else ""
 
 
 def _slo_evidence(result: SloResult) -> str:
@@ -434,7 +424,7 @@ def knee_sentences(facts: ReportData) -> list[str]:
     level = facts.result.at_knee
     if level is not None:
         parts += [f"{slo_name(slo)} {_observed(level, slo)}" for slo in _unusual_slos(facts)]
-    if facts.is_rate:
+    if facts.unit.by_schedule:
         parts.append(f"{format_number(facts.knee.in_flight)} requests in flight")
     return [f"At {facts.measured_at:,}: {', '.join(parts)}.", *_steepness(facts)]
 
@@ -447,9 +437,8 @@ def _steepness(facts: ReportData) -> list[str]:
     name, _ = statistic_name(knee.rise_of)
     how = "beyond 20 times its limit"
     if not isnan(knee.rise_ms):
-        step = "request/s" if facts.is_rate else facts.who
         rise_ms = float(f"{knee.rise_ms:.2g}")
-        how = f"by about {rise_ms:,g} ms per added {step}"
+        how = f"by about {rise_ms:,g} ms per added {facts.unit.short_one}"
     where = f"from {knee.holds:,} to {knee.fails_by:,}"
     return [f"{knee.steepness.capitalize()}: {where}, {name} rises {how}."]
 
@@ -460,7 +449,7 @@ def _replicas(facts: ReportData) -> list[str]:
     per_replica = int(facts.knee.holds or facts.knee.ci95[0] or 0)
     if not is_exact and facts.status != Status.not_reached:  # nothing is promised
         return []
-    if per_replica < 1 or facts.is_rate:
+    if per_replica < 1 or facts.unit.by_schedule:
         return []
     planned = int(facts.config.get("plan_users") or 0)
     if planned:
@@ -469,7 +458,7 @@ def _replicas(facts: ReportData) -> list[str]:
         return []
     # Without an SLO nothing was promised: it is where throughput over latency peaks.
     verb = "holds" if facts.slos else "is best at"
-    need = f"U {facts.who}s need R = ceil(U / {per_replica:,}) replicas"
+    need = f"U {facts.unit.short_many} need R = ceil(U / {per_replica:,}) replicas"
     return [f"Each replica {verb} {per_replica:,}, so {need}."]
 
 
@@ -480,7 +469,7 @@ def _replicas_for(facts: ReportData, planned: int, per_replica: int, *, is_exact
     most = "" if is_exact else "at most "
     rounded_up = -(-planned // per_replica)
     replicas = count_of(rounded_up, "replica")
-    users = count_of(planned, facts.who)
+    users = facts.unit.short(planned)
     division = f"R = ceil({planned:,} / {per_replica:,}) = {replicas}"
     return f"Each replica holds {least}{per_replica:,}, so {users} need {most}{division}."
 
@@ -491,7 +480,7 @@ def replica_sentences(facts: ReportData) -> list[str]:
     uneven = [level for level in facts.used if level.skew]
     if uneven:
         level = uneven[-1]
-        sentences.append(f"At {facts.level_text(level.load)}, {level.skew}.")
+        sentences.append(f"At {facts.unit.text(level.load)}, {level.skew}.")
     if facts.kind.servers_may_die:  # a replica that was killed answers nobody
         return sentences + survivor_sentences(facts)
     audits = [level.audit for level in facts.used if level.audit]
@@ -522,7 +511,7 @@ def at_once_sentences(facts: ReportData) -> list[str]:
         return []
     level = untold[-1]
     sentence = (
-        f"At {facts.level_text(level.load)}, {level.came_at_once:.0%} of the answers came all at "
+        f"At {facts.unit.text(level.load)}, {level.came_at_once:.0%} of the answers came all at "
         "once, in one event or one read, so TTFT and ITL cannot be told from e2e: expected a "
         "stream of tokens; try without a proxy that buffers, or a lower --stream-interval."
     )
@@ -560,7 +549,7 @@ def survivor_sentences(facts: ReportData) -> list[str]:
             waiting = format_number(figures.waiting_mean)
             means.append(f"{name} had {running} running and {waiting} waiting")
         if means:
-            phase = f"phase {level.index + 1} ({facts.level_text(level.load)})"
+            phase = f"phase {level.index + 1} ({facts.unit.text(level.load)})"
             when = f"In {count_of(len(scrapes), 'scrape')} of {phase} a replica did not answer"
             sentences.append(f"{when}: {' and '.join(means)}.")
     return sentences
@@ -577,7 +566,7 @@ def triage_sentences(facts: ReportData) -> list[str]:
         if longest.load > knee and _shown_over(longest):
             over = [symptom for symptom in limited if _is_over(longest, symptom)]
             if over:
-                return [_triage_sentence(facts.level_text(longest.load), over)]
+                return [_triage_sentence(facts.unit.text(longest.load), over)]
     return []
 
 

@@ -27,7 +27,7 @@ def bounds_of(facts: ReportData) -> dict[str, float]:
     done = (table.outcome == OK) & (table.prompt_tokens > 0)
     prompts = int(table.prompt_tokens[done].sum())
     cached = int(table.cached_tokens[done].clip(min=0).sum())
-    has_knee_in_users = bool(facts.knee.estimate) and not facts.is_rate
+    has_knee_in_users = bool(facts.knee.estimate) and not facts.unit.by_schedule
     if not has_knee_in_users or not prompts or cached > MAX_CACHED * prompts:
         return {}
     # Requests are spread over their lives: a mean one holds its prompt and half of its answer.
@@ -89,7 +89,7 @@ def bounds_chart(facts: ReportData) -> str:
     estimate = float(facts.knee.estimate or nan)
     rows = {**found, "measured knee": estimate}
     with drawing(400, 70 + 26 * len(rows)) as (figure, (axes,)):
-        axes.set(title="Bounds and the knee", xlabel=facts.level_axis, xscale="log")
+        axes.set(title="Bounds and the knee", xlabel=facts.unit.many, xscale="log")
         requests = [*rows.values()]
         least = min(requests)
         most = max(requests)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
+from harness.core.load import unit_named
 from harness.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_SLO_MISSED, one_line
 from harness.metrics.level_figures import Change, Difference
 from harness.metrics.numbers import (
@@ -24,7 +25,6 @@ from harness.search.comparison import (
     ERROR_SHARE,
     KNEE,
     MORE_IS_BETTER,
-    PER_S,
     Coefficient,
     Comparison,
     Setting,
@@ -75,23 +75,21 @@ def difference_row(difference: Difference) -> dict[str, str]:
 def _figure_name(difference: Difference) -> str:
     """`p95 TTFT (ms) at 16 users`, `knee (users)`."""
     metric = difference.metric
-    unit = difference.unit
+    unit = unit_named(difference.unit)
     name = METRIC_NAMES.get(metric)
     if name is None:
         latency, _, quantile = metric.rpartition("_")
         name = f"{quantile} {metric_name(latency)} (ms)"
     if metric == KNEE:
-        name += f" ({unit})"
+        name += f" ({unit.short_many})"
     if difference.users:
-        if difference.users == 1 and unit != PER_S:
-            unit = unit.removesuffix("s")
-        name += f" at {difference.users:,} {unit}"
+        name += f" at {unit.short(difference.users)}"
     return name
 
 
 def _value_text(difference: Difference, value: float) -> str:
     if difference.metric == KNEE:
-        return knee_text(value, difference.unit)
+        return knee_text(value, unit_named(difference.unit))
     if difference.metric == ERROR_SHARE:
         return f"{value:.2%}"
     return format_number(value)
@@ -217,9 +215,9 @@ def setting_row(setting: Setting) -> dict[str, str]:
         value, low, high = setting.figures.get(metric, NO_FIGURE)
         row[name] = Quantity(value, low, high).cell
         if metric == KNEE and metric in setting.figures:
-            unit = setting.unit
+            unit = unit_named(setting.unit)
             ends = f"{knee_text(low, unit)} to {knee_text(high, unit)}"
-            row[name] = f"{knee_text(value, unit)} ({ends}), {unit}"
+            row[name] = f"{knee_text(value, unit)} ({ends}), {unit.short_many}"
     row["Start, s"] = ", ".join(f"{seconds:.1f}" for seconds in setting.starts_s)
     row["Exit codes"] = ", ".join(map(str, setting.runs.values()))
     return row
@@ -333,14 +331,12 @@ def _cost_tables(
     if not costs:
         return {}
     load = costs[0].load
-    unit = settings[0].unit
-    if load == 1 and unit != PER_S:
-        unit = unit.removesuffix("s")
+    unit = unit_named(settings[0].unit)
     rows = []
     for cost in costs:
         interval = Quantity(cost.value, *cost.ci95).cell
         rows.append({"Figure": cost.name, "95% interval": interval, "Meaning": cost.meaning})
-    return {f"By length, at {load:g} {unit}": rows}
+    return {f"By length, at {load:g} {unit.short_noun(load)}": rows}
 
 
 def _step_tables(

@@ -78,7 +78,7 @@ def _knee_by_limit(facts: ReportData, curve: KneeCurve) -> str:
     name, unit = statistic_name(curve.slo)
     with drawing(WIDTH, HEIGHT) as (figure, (axes,)):
         axes.set_title(f"Knee by limit on {name}")
-        axes.set_ylabel(facts.level_axis)
+        axes.set_ylabel(facts.unit.many)
         axes.set_xlabel(f"limit on {name}, {unit}")
         axes.set_xlim(limits[0] / 1.1, limits[-1] * 1.1)
         axes.set_ylim(min(lows) / 1.2, max(highs) * 1.2)
@@ -131,8 +131,7 @@ def curve_chart(facts: ReportData, name: str, *, around: bool = False) -> str:
     dense = not around and metric_around_knee(facts) is not None
     with drawing(WIDTH, HEIGHT) as (figure, (axes,)):
         axes.set_title(title)
-        what = "rate" if facts.is_rate else f"{facts.who}s"
-        axes.set_xlabel(facts.level_axis)
+        axes.set_xlabel(facts.unit.many)
         _x_axis(axes, [level.load for level in facts.levels if near(level)], linear=around)
         values = [*(figure_of(level).value for level in shown), *(y for _, y in medians)]
         if around:
@@ -145,7 +144,9 @@ def curve_chart(facts: ReportData, name: str, *, around: bool = False) -> str:
             small = dense and _is_near_knee(facts, level)
             _point(axes, x, level.result, figure_of(level), small=small)
         _slo_lines(axes, facts, metric)
-        return to_svg(figure, f"curve-{name}{'-around' * around}", f"{title} against {what}")
+        return to_svg(
+            figure, f"curve-{name}{'-around' * around}", f"{title} against {facts.unit.plotted}"
+        )
 
 
 def _is_near_knee(facts: ReportData, level: Level) -> bool:

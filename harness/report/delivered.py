@@ -19,7 +19,7 @@ def delivery_sentences(facts: ReportData) -> list[str]:
     if not different:
         return []
     level = max(different, key=_share)
-    where = f"At {facts.level_text(level.load)}"
+    where = f"At {facts.unit.text(level.load)}"
     sentences = [as_sentence(f"{where}, {text}") for text in level.delivery.sentences]
     others = len(different) - 1
     if others:

@@ -120,7 +120,7 @@ def distribution_chart(facts: ReportData, metric: str) -> str:
             color, dash = CURVE_STYLES[name]
             if name == "above" and users not in failed:
                 color = GOLD
-            label = facts.level_text(users, facts.who) + " (holds)" * (users == facts.knee.holds)
+            label = facts.unit.short(users) + " (holds)" * (users == facts.knee.holds)
             axes.plot(x, y, color=color, linestyle=dash, linewidth=2, label=label)
         for slo in facts.slos:
             if slo.metric == metric:

@@ -10,10 +10,11 @@ from typing import Final
 import numpy as np
 
 from harness.capacity import sizing
+from harness.core.load import CONCURRENT, Number
 from harness.errors import ConfigError, NoKnee
 from harness.metrics.numbers import count_of
 from harness.metrics.numbers import format_number as say
-from harness.metrics.result import CONCURRENT, Knee, Level, Number, Result
+from harness.metrics.result import Knee, Level, Result
 from harness.units import SECOND
 
 PARALLEL: Final = ("tensor", "pipeline", "data")  # vLLM's flags of kinds of parallelism
@@ -22,7 +23,7 @@ PARALLEL: Final = ("tensor", "pipeline", "data")  # vLLM's flags of kinds of par
 def fleet_text(result: Result, knee: Knee, low: Number, args: Namespace) -> str:
     """The answer to the options of `fleet`. Raises ConfigError where pauses would count twice."""
     think_s = (args.think_time or 0) / SECOND
-    if think_s and result.unit != CONCURRENT:
+    if think_s and result.unit != CONCURRENT.one:
         raise ConfigError(
             f"the knee is of {result.unit}s, whose pauses are in it: try without --think-time."
         )

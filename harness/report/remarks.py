@@ -23,7 +23,7 @@ def sweet_spot_sentence(facts: ReportData) -> str:
 
     It asks for no SLO, so its upper end may be above the knee of one.
     """
-    if not facts.kind.spans_loads or facts.is_rate:
+    if not facts.kind.spans_loads or facts.unit.by_schedule:
         return ""
     spot = sweet_spot(facts.used)
     if spot is None:
@@ -31,8 +31,7 @@ def sweet_spot_sentence(facts: ReportData) -> str:
     name = "Sweet spot, regardless of the SLO" if facts.slos else "Sweet spot"
     near = f"{SHARE:.0%} of the best throughput over latency"
     # A sweep counts users everywhere; the headline of a search, concurrent requests.
-    who = "" if facts.kind.searches else facts.who
-    last = facts.level_text(spot.last, who)
+    last = facts.unit.text(spot.last) if facts.kind.searches else facts.unit.short(spot.last)
     if spot.is_highest:
         last += " (the highest level held, so it may reach further)"
     if spot.first == spot.last:
@@ -58,7 +57,7 @@ def _idle(facts: ReportData, level: Level) -> str:
         return ""
     ttft_ms = format_number(level.ttft_ms.p95)
     return (
-        f"p95 TTFT is {ttft_ms} ms at {facts.level_text(level.load)} while the GPUs are busy at "
+        f"p95 TTFT is {ttft_ms} ms at {facts.unit.text(level.load)} while the GPUs are busy at "
         f"most {busy_pct:.0f}% of the time: requests wait in front of them, for an API server, the "
         "tokenizer, the scheduler or the network, and a faster GPU would not help."
     )

@@ -8,12 +8,13 @@ from math import isnan, nan
 from typing import TYPE_CHECKING, Any
 
 from harness.metrics.metrics import FIRST_TOKENS, HEADLINES
-from harness.metrics.numbers import Quantity, count_of
-from harness.metrics.result import CONCURRENT, Knee, Level, Result
+from harness.metrics.numbers import Quantity
+from harness.metrics.result import Knee, Level, Result
 from harness.metrics.slo import Slo
 from harness.units import MS
 
 if TYPE_CHECKING:
+    from harness.core.load import LoadUnit
     from harness.core.run_kinds import RunKind
     from harness.core.states import Status
     from harness.metrics.token_gaps import WindowGaps
@@ -110,26 +111,10 @@ class ReportData:
         level = self.result.at_knee
         return level.load if level else 0
 
-    @property
-    def is_rate(self) -> bool:
-        """Whether levels are rates: an open loop."""
-        return any(level.rate_per_s for level in self.levels)
-
-    @property
-    def who(self) -> str:
-        """What a level has so many of: `user`, or `session`."""
-        return "user" if self.result.unit == CONCURRENT else self.result.unit
-
-    @property
-    def level_axis(self) -> str:
-        """What an axis of levels counts."""
-        return "requests/s" if self.is_rate else f"{self.result.unit}s"
-
-    def level_text(self, load: float, unit: str = "") -> str:
-        """`16 concurrent requests`, `41 sessions`, `20 requests/s`; `unit`: in place of its own."""
-        if self.is_rate:
-            return f"{load:,} requests/s"
-        return count_of(load, unit or self.result.unit)
+    @cached_property
+    def unit(self) -> LoadUnit:
+        """What its levels count."""
+        return self.result.load_unit
 
 
 def as_mapping(value: Any) -> dict[str, Any]:

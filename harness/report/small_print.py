@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from math import isnan
 from typing import TYPE_CHECKING, Any, Final
 
+from harness.core.load import CONCURRENT
 from harness.core.states import Status
 from harness.diagnosis.client_host import (
     UNKNOWN_HOST,
@@ -23,11 +24,11 @@ from harness.metrics.numbers import (
     slo_bound,
     slo_name,
 )
-from harness.metrics.result import CONCURRENT
 from harness.report.report_data import ReportData, as_mapping, knee_figures
 from harness.units import say_ns
 
 if TYPE_CHECKING:
+    from harness.core.load import LoadUnit
     from harness.metrics.level_figures import MaxNumSeqs
 
 SPELLED_OUT: Final = {"kernel": "kernel (SO_TIMESTAMPNS)", "c": "C", "python": "Python"}
@@ -113,8 +114,8 @@ def limitations(facts: ReportData) -> list[str]:
     texts = _flaws(facts)
     texts += _missing_sources(facts)
     texts += counting_notes(as_mapping(facts.config.get("drive")))
-    if facts.status == Status.found and not facts.is_rate:
-        texts.append(_closed_loop(facts.result.unit))
+    if facts.status == Status.found and not facts.unit.by_schedule:
+        texts.append(_closed_loop(facts.unit))
     if facts.levels:
         texts.append(
             "these figures come from one run; other prompts, lengths, flags or hardware change them"
@@ -122,14 +123,17 @@ def limitations(facts: ReportData) -> list[str]:
     return [as_sentence(text) for text in texts]
 
 
-def _closed_loop(unit: str) -> str:
+def _closed_loop(unit: LoadUnit) -> str:
     """What a knee by users or sessions does not say."""
     if unit == CONCURRENT:
         waits = "user sends its next request when the previous one has ended"
     else:
-        waits = f"{unit} sends its next request when the previous one has ended and it has paused"
+        waits = (
+            f"{unit.one} sends its next request when the previous one has ended and it has paused"
+        )
     return (
-        f"the knee is a number of {unit}s: each {waits}; independent arrivals queue at a lower load"
+        f"the knee is a number of {unit.many}: each {waits}; independent arrivals queue at a lower "
+        "load"
     )
 
 
@@ -182,7 +186,7 @@ def _missing_sources(facts: ReportData) -> list[str]:
         texts.append(f"{why}: clocks, power and utilization are unknown")
     unobserved = _unobserved_at_knee(facts)
     if unobserved and facts.levels and facts.searched:
-        load = facts.level_text(facts.measured_at, facts.who)
+        load = facts.unit.short(facts.measured_at)
         texts.append(f"{' and '.join(unobserved)}: no observations at {load}")
     if facts.result.client.get("stamp_source") not in (None, "", "kernel"):
         texts.append("no kernel timestamps: each latency includes the client's own delay")

@@ -79,7 +79,7 @@ def concurrency_rows(facts: ReportData) -> list[Row]:
     """
     if facts.kind.searches or not facts.kind.spans_loads:
         return []
-    load_column = "rate_per_s" if facts.is_rate else "concurrency"
+    load_column = facts.unit.load.column
     rows: list[Row] = []
     before: Row = {}  # the level before that has figures
     for load in sorted({level.load for level in facts.levels}):

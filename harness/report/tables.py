@@ -91,13 +91,13 @@ def _knee_tiles(facts: ReportData) -> list[dict[str, str]]:
         note = "the highest level tried"
         if knee.fails_by:
             note = f"fails by {knee.fails_by:,}"
-        shown.append(_tile("Holds", facts.level_text(knee.holds, facts.who), note))
+        shown.append(_tile("Holds", facts.unit.short(knee.holds), note))
     if knee.estimate is not None:
         low, high = knee.ci95
         note = ""
         if low is not None and high is not None:
             note = f"95% CI: {low:,} to {high:,}"
-        estimate = facts.level_text(knee.estimate, facts.who)
+        estimate = facts.unit.short(knee.estimate)
         shown.append(_tile("Best estimate", estimate, note))
     return shown
 
@@ -111,7 +111,7 @@ def _figure_tiles(facts: ReportData) -> list[dict[str, str]]:
             if figure.interval:
                 note = f"95% CI: {figure.interval}"
             else:
-                note = f"at {facts.level_text(facts.measured_at, facts.who)}"
+                note = f"at {facts.unit.short(facts.measured_at)}"
             shown.append(_tile(name, value, note))
     return shown
 
@@ -125,7 +125,7 @@ def _throughput_tiles(facts: ReportData) -> list[dict[str, str]]:
     for name, knee in knees.items():
         if knee:
             low, high = knee.ci95
-            level = facts.level_text(knee.users, facts.who)
+            level = facts.unit.short(knee.users)
             shown.append(_tile(name, level, f"between {low:,} and {high:,}"))
     return shown
 
@@ -222,11 +222,10 @@ def _known_card(facts: ReportData) -> GpuSpec | None:
 
 def _first_columns(facts: ReportData, level: Level) -> Row:
     row = {"#": str(level.index + 1)}
-    if level.rate_per_s:
-        row["Rate, 1/s"] = f"{level.load:,}"
+    unit = facts.unit
+    row[unit.title] = unit.load.digits(level.load)
+    if unit.by_schedule:
         row["In flight"] = format_number(level.in_flight)
-    else:
-        row[f"{facts.who.capitalize()}s"] = f"{level.users:,}"
     return row
 
 

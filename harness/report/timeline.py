@@ -128,7 +128,7 @@ def _users(axes: Axes, facts: ReportData, zero: int) -> None:
             color=MUTED,
             linewidth=3,
             alpha=0.5,
-            label=f"{'requests/' if facts.is_rate else facts.who}s (target)",
+            label=f"{facts.unit.short_many} (target)",
         )
     table = facts.run.table
     if len(table):
@@ -177,7 +177,7 @@ def waterfall_chart(facts: ReportData) -> str:
         axes.set_xmargin(0.02)
         axes.xaxis.set_major_formatter("{x:,g}")
         axes.grid(visible=False, axis="y")
-        axes.set_ylabel(f"level: {facts.level_axis}")
+        axes.set_ylabel(f"level: {facts.unit.many}")
         axes.legend(
             loc="lower left",
             bbox_to_anchor=(-0.02, 0.99),

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from xml.etree import ElementTree as ET
 
+from harness.core.load import UNITS
 from harness.core.states import Verdict
 from harness.core.typed_json import to_json
 from harness.errors import EXIT_OK, one_line
@@ -34,9 +35,7 @@ if TYPE_CHECKING:
     from harness.records.folder_reader import Run
 
 MARKDOWN_COLUMNS: Final[tuple[str, ...]] = (
-    "Users",
-    "Sessions",
-    "Rate, 1/s",
+    *dict.fromkeys(unit.title for unit in UNITS),
     "In flight",
     "Result",
     "n",
@@ -164,7 +163,7 @@ def html(facts: ReportData, answer: Answer) -> str:
     page["confirmed"] = any(level.result == "measured" for level in facts.used)
     page["at_users"] = ""
     if facts.measured_at:
-        page["at_users"] = facts.level_text(facts.measured_at, facts.who)
+        page["at_users"] = facts.unit.short(facts.measured_at)
     page["instrument"] = instrument_rows(facts)
     page["unknown"] = limitations(facts)
     page |= _what_ran(facts)
@@ -213,11 +212,8 @@ def _what_ran(facts: ReportData) -> dict[str, Any]:
 
 def _curve_variable(facts: ReportData) -> str:
     """What throughput and latency are drawn over, as in a heading."""
-    if facts.is_rate:
-        return "rate"
-    if facts.who == "session":
-        return "sessions"
-    return "concurrency"
+    unit = facts.unit
+    return "concurrency" if unit.short_one == "user" else unit.plotted
 
 
 def write_reports(run: Run, result: Result, gaps: WindowGaps) -> Answer:
@@ -287,7 +283,7 @@ def _test_cases(result: Result) -> list[TestCase]:
         judged.append(result.errors)
     cases = []
     for slo in judged:
-        sentence = slo_sentence(slo, result.commonest_error)
+        sentence = slo_sentence(slo, result.commonest_error, result.load_unit)
         cases.append(TestCase(slo.slo, slo.verdict, sentence))
     cases += [TestCase(gate.name, gate.verdict, gate.sentence) for gate in result.gates]
     return cases

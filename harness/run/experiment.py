@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from harness.core.load import Load, Rate, Users
 from harness.core.states import StopRule
 from harness.diagnosis.client_host import host_figures
 from harness.drill.controller import DrillController
@@ -115,8 +116,7 @@ class Experiment:
     load: LoadRunner | None = None  # whose processes send; None: our own children
     view: Page | None = None  # in a browser, or for Prometheus
     session: Session | None = None  # while the load lasts
-    target_users: int = 0
-    target_rate: float | None = None  # in an open loop
+    target: Load = field(default_factory=lambda: Users(0))  # what was asked for last
     hosts: list[HostSample] = field(default_factory=list)  # readings of this machine
     ended: list[EndedLevel] = field(default_factory=list)  # what a viewer has looked up
 
@@ -184,7 +184,7 @@ class Experiment:
     def never_pauses(self) -> bool:
         """Whether it searches among users who send one independent request after another."""
         load = self.options.workload
-        searches = self.wanted.kind.searches and not self.wanted.plan.rate_step_per_s
+        searches = self.wanted.kind.searches and not self.wanted.plan.unit.by_schedule
         return searches and load.conversation is None and load.think_ms is None
 
     def info(self) -> dict[str, Any]:
@@ -201,7 +201,7 @@ class Experiment:
         slos = [str(slo) for slo in wanted.plan.slos]
         return {
             "kind": wanted.kind.name,
-            "plan": {**asdict(wanted.plan), "slos": slos},
+            "plan": wanted.plan.to_json(),
             "slos": slos,
             "plan_users": wanted.plan_users,
             "at_least": wanted.at_least,
@@ -430,7 +430,7 @@ def _controller(
 def _level_line(step: HeldLevel) -> dict[str, Any]:
     """A line of levels.jsonl."""
     judged = step.judgement
-    return asdict(step.window) | {
+    return step.window.to_json() | {
         "decision": judged.decision,
         "reason": judged.reason,
         "invalid": step.invalid,
@@ -474,13 +474,15 @@ class _Watched:
         self, now_ns: int, running_users: int, server: ServerSample | None, known_ns: int
     ) -> LoadTarget:
         target = self.experiment.controller.tick(now_ns, running_users, server, known_ns)
-        self.experiment.target_users = target.users
+        if target.pace is not None:
+            self.experiment.target = Rate(target.pace[1])
+        elif not target.done:
+            self.experiment.target = Users(target.users)
         if now_ns - self.shown_ns < SHOWN_NS and not target.done:
             return target
         self.shown_ns = now_ns
         self.report()
         if target.pace is not None:  # for people; Locust's users are the processes
-            self.experiment.target_rate = target.pace[1]
             running_users = self.experiment.ledger.in_flight
         for viewer in self.viewers:
             viewer.show(self.experiment, now_ns, running_users)
@@ -519,7 +521,7 @@ def drive_options(wanted: Wanted, url: str, known: Capabilities) -> DriveOptions
         body=load.body,
         headers=target.headers,
         batch=load.batch,
-        most_failures=0 if load.arrivals else most_failures(wanted.holds),
+        most_failures=0 if load.unit.by_schedule else most_failures(wanted.holds),
         arrivals=load.arrivals,
         max_in_flight=load.max_in_flight,
         retries=load.retries,

@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from harness.core.load import Rate
 from harness.core.value_parsers import whole_number
 from harness.errors import ConfigError
 from harness.load.lengths import SHAPES, Lengths
 from harness.load.request_fields import OWN_FIELDS, PLACEHOLDERS, names_in, unsendable
 from harness.records.redact import SECRET_NAME
-from harness.run.study_options import RATE_STEP_PER_S
 
-ROUNDING: Final = 1e-6  # steps: a decimal number is hardly ever exact
 MAX_FORM_NUMBER: Final = 1_000_000  # of tokens or users: a browser must not ask for more
 
 
@@ -159,41 +158,6 @@ def level_list(option: str) -> Callable[[str], tuple[int, ...]]:
     return read
 
 
-def rate(option: str) -> Callable[[str], int]:
-    """A parser of `20/s` or `20` into a whole number of RATE_STEP_PER_S."""
-
-    def read(text: str) -> int:
-        word = text.strip().removesuffix("/s")
-        try:
-            steps = float(word) / RATE_STEP_PER_S
-        except ValueError:
-            steps = 0.0
-        is_in_range = 1 <= steps <= MAX_FORM_NUMBER / RATE_STEP_PER_S
-        if not is_in_range or abs(steps - round(steps)) > ROUNDING:
-            raise ConfigError(
-                f"{option} is {text!r}: expected requests per second, from {RATE_STEP_PER_S:g}/s "
-                f"up in steps of it; try {option} {_rate_meant(word)}/s."
-            )
-        return round(steps)
-
-    return read
-
-
-def _rate_meant(word: str) -> str:
-    """The number of a rate in other words, in steps: 3 of `3rps`, and of `180/min`; else 20."""
-    number = re.match(r"[0-9]{1,6}(\.[0-9]{1,6})?", word, re.ASCII)
-    by_minute = re.search(r"(/|per ?)(m|min|minute)$", word)
-    if number is None:
-        return "20"
-    per_s = float(number[0])
-    if by_minute:
-        per_s /= 60
-    if not per_s:
-        return "20"
-    steps = max(round(per_s / RATE_STEP_PER_S), 1)
-    return f"{steps * RATE_STEP_PER_S:g}"
-
-
 def one_level(option: str) -> Callable[[str], int]:
     """A parser of a whole number from 1, which says which command holds several in turn."""
     read_level = whole_number(option)
@@ -233,8 +197,8 @@ def distribution(
 
 
 def rate_list(option: str) -> Callable[[str], tuple[int, ...]]:
-    """A parser of `5,10,20/s` into whole numbers of RATE_STEP_PER_S."""
-    read_rate = rate(option)
+    """A parser of `5,10,20/s`, as of each of them."""
+    read_rate = Rate.parser(option)
     return lambda text: tuple(map(read_rate, text.split(",")))
 
 

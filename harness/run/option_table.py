@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from harness.compat import TOOLS, parse_tools
+from harness.core.load import UNIT_OF_OPTION, Rate, Users
 from harness.core.value_parsers import duration, positive_number, share, whole_number
 from harness.errors import ConfigError
 from harness.load.arrivals import ARRIVALS, POISSON, parse_arrivals
@@ -33,7 +34,6 @@ from harness.run.option import (
     one_level,
     parse_body_field,
     parse_header,
-    rate,
     rate_list,
     writable,
 )
@@ -381,7 +381,7 @@ USERS: Final = Option("--users", "concurrent requests of a level", one_level("--
 RATE: Final = Option(
     "--rate",
     "requests per second of a level, over all processes",
-    rate("--rate"),
+    Rate.parser("--rate"),
     "R",
     in_locust=InLocust("10/s"),
 )
@@ -441,17 +441,23 @@ RATE_RANGE: Final = (
     Option(
         "--load",
         "what levels are: users (closed loop) or a rate (open loop)",
-        choices=("users", "rate"),
-        default="users",
+        choices=tuple(UNIT_OF_OPTION),
+        default=Users.option,
     ),
     Option(
         "--min-rate",
         "with --load rate: requests per second at the start",
-        rate("--min-rate"),
+        Rate.parser("--min-rate"),
         "R",
         "1/s",
     ),
-    Option("--max-rate", "with --load rate: the highest to try", rate("--max-rate"), "R", "512/s"),
+    Option(
+        "--max-rate",
+        "with --load rate: the highest to try",
+        Rate.parser("--max-rate"),
+        "R",
+        "512/s",
+    ),
 )
 TOLERANCE: Final = Option(
     "--tolerance",

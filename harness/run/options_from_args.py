@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from harness.core.load import Rate
 from harness.core.run_kinds import kind_of
 from harness.core.timeouts import Timeouts
 from harness.errors import ConfigError
@@ -23,7 +24,6 @@ from harness.run import option_table as table
 from harness.run.option import Option, declare, number_option
 from harness.run.scenario import scenario_of
 from harness.run.study_options import (
-    RATE_STEP_PER_S,
     LoadOptions,
     OutputOptions,
     TargetOptions,
@@ -282,7 +282,7 @@ def _check_pauses(chosen: Workload, args: argparse.Namespace) -> None:
     if getattr(args, "batch", None):
         raise _contradiction("batch", chosen, "pauses or sessions", "--workload chat")
     # `knee` asks for rates by --load rate, `run` and `sweep` by --rate.
-    if getattr(args, "load", "") == "rate":
+    if getattr(args, "load", "") == Rate.option:
         raise _contradiction("load", chosen, "pauses or sessions", "a number of users")
     if getattr(args, "rate", None):
         raise _contradiction("rate", chosen, "pauses or sessions", "a number of users")
@@ -398,7 +398,7 @@ def _rate_of_data(load: LoadOptions, command: str) -> int:
             f"one of the three; try `vllm-harness {command} --help`."
         )
     data.timed = True
-    return max(round(data.rate_per_s / RATE_STEP_PER_S), 1)
+    return max(Rate.of_number(data.rate_per_s).count, 1)
 
 
 def _check_batch(args: argparse.Namespace, batch: int, most_users: int) -> None:

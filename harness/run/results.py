@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from harness.compare.compare_folders import compare_folders
+from harness.core.load import THINKING
 from harness.core.run_kinds import kind_of
 from harness.core.states import Purpose, Status, Verdict
 from harness.core.typed_json import from_json
@@ -63,10 +64,9 @@ from harness.search.next_level import Done, SearchPlan
 from harness.search.power import plateau_knee, power_knee
 from harness.search.recorded_plan import (
     kind_of_run,
-    level_unit,
-    levels_unit,
     logged_levels,
     search_plan,
+    unit_of_workload,
 )
 from harness.search.replay import LoggedLevel, Replay, RunTokenStats, replay
 from harness.server.api_versions import is_simulator
@@ -274,7 +274,7 @@ def _common_result(recorded: _Recorded, replayed: Replay) -> Result:
     proof = read_json(run.path / names.PROOF)
     return Result(
         command=recorded.kind.name,
-        unit=level_unit(recorded.workload),
+        unit=unit_of_workload(recorded.workload).one,
         target=target_of_run(run),
         client=ended.get("figures") or {},
         lacking=tuple(missing_figures(run.server)),
@@ -299,13 +299,13 @@ def _with_locusts_users(base: Result, recorded: _Recorded, replayed: Replay) -> 
     """What is said of users that Locust decides about: their pauses, and numbers not held."""
     windows = [level.window for level in replayed.levels]
     unheld = unheld_sentence(asked_users(recorded.ended), len(windows))
-    unit = "user" if users_pause(recorded.run.table, windows) else base.unit
+    unit = THINKING.one if users_pause(recorded.run.table, windows) else base.unit
     return replace(base, unit=unit, unheld=unheld)
 
 
 def _with_throughput_knees(base: Result, recorded: _Recorded, replayed: Replay) -> Result:
     """The knees by throughput alone; there are none by rate, as they divide by users."""
-    if recorded.plan.rate_step_per_s:
+    if recorded.plan.unit.by_schedule:
         return base
     used = [level.evidence for level in replayed.levels if not level.invalid]
     power = power_knee(used, recorded.plan.seed)
@@ -321,14 +321,14 @@ def _with_knee(
 ) -> Result:
     """The result of a search."""
     plan = recorded.plan
-    unit = levels_unit(recorded.run)
+    unit = plan.unit
     done = _end_of_search(base, recorded, replayed)
     # The knee rests on the levels of the search, without those of --confirm.
     held = searched(replayed.levels)
     search_levels = [level for level in levels if level.purpose != Purpose.hold]
     estimate = estimate_knee(plan, held, done)
     knee = knee_result(plan, estimate, search_levels, counted)
-    knee = replace(knee, unit=unit)
+    knee = replace(knee, unit=unit.short_many)
     if done.status != Status.invalid:
         curves = _knee_curves(plan, held, search_levels, counted)
         knee = replace(knee, curves=curves, **steepness(plan, estimate, held))
@@ -337,8 +337,8 @@ def _with_knee(
         gates = confirmed(plan, counted, replayed.levels)
     limited_by = None
     if estimate.status not in NO_LIMIT_MET:
-        users = estimate.lo if estimate.users is None else estimate.users
-        load = plan.load_of(users)
+        count = estimate.lo if estimate.count is None else estimate.count
+        load = unit.number(count)
         max_seqs = base.target.max_num_seqs
         limited_by = bottleneck(plan.slos, load, search_levels, max_seqs, unit)
     slos = slo_results(plan, estimate, search_levels)
@@ -439,8 +439,7 @@ def why_failed(ended: Json, replayed: Replay, error: str) -> str:
     if status == Status.invalid and any(not level.invalid for level in levels):
         return ""  # the others may be used
     last = levels[-1]
-    window = last.window
-    load = f"{window.rate_per_s:g} requests/s" if window.rate_per_s else f"{window.users} users"
+    load = last.window.load
     if last.invalid:
         return f"the result depends on the level of {load}, which is invalid: {last.invalid}."
     error_text = f"most often with {error!r}" if error else "and none ended well"

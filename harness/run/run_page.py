@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from harness.core.load import LoadUnit
     from harness.core.run_kinds import RunKind
     from harness.metrics.result import Knee, Level, Result, SloResult
     from harness.records.request_record import RecordSink
@@ -150,7 +151,7 @@ class RunPage:
         """A second has passed."""
         controller = experiment.controller
         now = controller.now
-        self.live.set_users(experiment.target_users, running_users, experiment.target_rate)
+        self.live.set_load(experiment.target, running_users)
         n_levels = len(controller.levels)
         if now is None:
             self.live.set_level(n_levels, "", "")
@@ -206,7 +207,7 @@ class RunPage:
 
     def over(self, experiment: Experiment) -> None:
         """The load has ended and every record is here."""
-        self.live.set_users(0, 0, experiment.target_rate and 0.0)
+        self.live.set_load(experiment.target.of_count(0), 0)
         self.live.set_level(len(experiment.controller.levels), "", "")
         self._past(experiment, over=True)
         self._show_metrics()
@@ -278,7 +279,7 @@ def _level_in_progress(controller: KneeController, now_ns: int, confirm_ns: int)
     left_ns = most_ns - (now_ns - controller.began_ns)
     return {
         "step": len(controller.levels) + 1,
-        "users": controller.plan.load_of(now.hold.users),
+        "users": now.hold.load.number,
         "purpose": now.hold.purpose,
         "phase": now.phase,
         "left_s": max(left_ns, 0) // SECOND,
@@ -289,7 +290,7 @@ def _row(controller: KneeController, level: HeldLevel, ended: EndedLevel) -> dic
     """What the page says of a level that has ended."""
     window = level.window
     return {
-        "users": controller.plan.load_of(window.users),
+        "users": window.load.number,
         "purpose": window.purpose,
         "decision": Decision.invalid if level.invalid else level.judgement.decision,
         "why": level.invalid or level.judgement.reason,
@@ -329,6 +330,7 @@ def kind_facts(kind: type[RunKind]) -> dict[str, Any]:
 def about(wanted: Wanted, url: str, model: str) -> dict[str, Any]:
     """The page's facts of what is asked for."""
     engine = wanted.target.engine
+    unit = wanted.load.unit
     simulated = Target()
     if engine is not None:
         simulated = Target(model=model, simulated=True, gpu=engine.gpu)
@@ -339,7 +341,7 @@ def about(wanted: Wanted, url: str, model: str) -> dict[str, Any]:
         "folder": wanted.output.out_dir.name,
         "slos": slo_facts(wanted.plan.slos),
         "processes": wanted.load.processes,
-        "unit": "requests/s" if wanted.plan.rate_step_per_s else "",  # of a level
+        "unit": unit.short_many if unit.by_schedule else "",  # of a level, where it is not users
     }
 
 
@@ -367,12 +369,9 @@ def ending(result: Result, answer: str) -> dict[str, Any]:
     }
 
 
-def _load_text(measured: Level | SloResult, unit: str) -> str:
+def _load_text(measured: Level | SloResult, unit: LoadUnit) -> str:
     """At which load that was: `at 5 requests/s`, `at 8 users`."""
-    if measured.rate_per_s:
-        return f"at {measured.rate_per_s:g} requests/s"
-    users = "sessions" if unit == "session" else "users"
-    return f"at {measured.users} {users}"
+    return f"at {measured.load:g} {unit.short_many}"
 
 
 def tiles(result: Result) -> list[dict[str, Any]]:
@@ -380,7 +379,8 @@ def tiles(result: Result) -> list[dict[str, Any]]:
     knee = result.knee
     if knee is None:
         shown = [
-            _tile(slo.slo, slo.verdict, "", _load_text(slo, result.unit)) for slo in result.slos
+            _tile(slo.slo, slo.verdict, "", _load_text(slo, result.load_unit))
+            for slo in result.slos
         ]
     else:
         shown = _knee_tiles(knee)
@@ -409,7 +409,7 @@ def _knee_tiles(knee: Knee) -> list[dict[str, Any]]:
 def _level_tiles(result: Result, level: Level) -> list[dict[str, Any]]:
     """The latencies and the throughput at the knee, or of the only level."""
     knee = result.knee
-    load = _load_text(level, result.unit)
+    load = _load_text(level, result.load_unit)
     slos = [Slo.parse(slo.slo) for slo in result.slos]
     limits_ms = {slo.name: slo.limit_ns / MS for slo in slos}
     shown = []

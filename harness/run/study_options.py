@@ -12,12 +12,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from harness.core.load import REQUESTS_PER_S, Users, unit_of_users
 from harness.core.timeouts import Timeouts
 from harness.errors import ConfigError
 from harness.load.request_fields import DEFAULT_FIELDS
 from harness.units import NS_PER, SECOND, duration_ns
 
 if TYPE_CHECKING:
+    from harness.core.load import Load, LoadUnit
     from harness.core.run_kinds import RunKind
     from harness.engine.config import EngineConfig
     from harness.load.own_data import DataSource
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     from harness.metrics.slo import Slo
     from harness.search.next_level import Hold, SearchPlan
 
-RATE_STEP_PER_S: Final = 0.01  # levels of an open loop are whole numbers of these
 MAX_BUDGET_NS: Final = 24 * NS_PER["h"]
 MIN_BUDGET_NS: Final = 10 * SECOND
 
@@ -72,6 +73,14 @@ class LoadOptions:
     max_in_flight: int = 0  # of an open loop
     retries: int = 0  # of a request that failed, in an open loop
 
+    @property
+    def unit(self) -> LoadUnit:
+        """What levels count."""
+        if self.arrivals:
+            return REQUESTS_PER_S
+        work = self.workload
+        return unit_of_users(talk=bool(work.conversation), pause=bool(work.think_ms))
+
 
 @dataclass(frozen=True, slots=True)
 class OutputOptions:
@@ -90,7 +99,7 @@ class OutputOptions:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What one experiment is asked to do. With `load.arrivals` its levels are rates."""
+    """What one experiment is asked to do."""
 
     kind: type[RunKind]
     target: TargetOptions
@@ -126,7 +135,7 @@ def wanted_levels(
     target: TargetOptions,
     load: LoadOptions,
     output: OutputOptions,
-    levels: tuple[int, ...],
+    counts: tuple[int, ...],
     *,
     duration_ns: int = 0,
     requests: int = 0,
@@ -137,9 +146,9 @@ def wanted_levels(
 ) -> Wanted:
     """The experiment that holds each level in turn: for a time, for `requests`, or for a batch.
 
-    With `load.arrivals` they are rates, in steps of RATE_STEP_PER_S. Repeats take turns, so that a
-    drift meets all alike.
+    `counts`: the levels, in `load.unit`. Repeats take turns, so that a drift meets all alike.
     """
+    levels = tuple(map(load.unit.of_count, counts))
 
     def planned() -> tuple[SearchPlan, tuple[Hold, ...]]:
         from harness.search.next_level import SearchPlan  # noqa: PLC0415 - see `Wanted`
@@ -147,21 +156,21 @@ def wanted_levels(
         holds = _holds(levels, duration_ns, requests, load.batch) * repeats
         plan = SearchPlan(
             slos=slos,
-            min_users=min(levels),
-            max_users=max(levels),
+            min_users=min(counts),
+            max_users=max(counts),
             budget_ns=sum(hold.max_ns for hold in holds) + SLACK_NS,
             max_errors=max_errors,
             seed=load.seed,
-            rate_step_per_s=RATE_STEP_PER_S if load.arrivals else 0.0,
+            unit=load.unit,
         )
         return plan, holds
 
-    most = load.max_in_flight if load.arrivals else max(levels)
+    most = load.max_in_flight if load.unit.by_schedule else max(counts)
     return Wanted(kind, target, load, output, planned, most, repeats, dry_run=dry_run)
 
 
 def _holds(
-    levels: tuple[int, ...], duration_ns: int, requests: int, batch: int
+    levels: tuple[Load, ...], duration_ns: int, requests: int, batch: int
 ) -> tuple[Hold, ...]:
     """Each level once. Before those of batches, one user sends a batch alone, to compare with."""
     from harness.core.states import Purpose, StopRule  # noqa: PLC0415 - see `Wanted`
@@ -173,9 +182,9 @@ def _holds(
         stop = StopRule.batch
     else:
         stop = StopRule.requests
-    alone = Hold(1, Purpose.sequential, stop, duration_ns, batch or requests)
+    alone = Hold(Users(1), Purpose.sequential, stop, duration_ns, batch or requests)
     purpose = Purpose.batch if batch else Purpose.hold
-    holds = [replace(alone, users=users, purpose=purpose) for users in levels]
+    holds = [replace(alone, load=load, purpose=purpose) for load in levels]
     if batch:
         holds.insert(0, alone)
     return tuple(holds)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from harness.core.load import CONCURRENT
 from harness.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_SLO_MISSED, ServerUnreachable
 from harness.metrics.level_figures import Change, Difference
 from harness.metrics.statistics import t_quantile
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from harness.core.load import LoadUnit
     from harness.search.fit import Crossing
 
     Numbers = NDArray[np.float64] | NDArray[np.int64]
@@ -44,7 +46,6 @@ KNEE_POSITION_SD: Final = 1 / math.sqrt(24)
 WINDOW_END_SD: Final = 1 / math.sqrt(6)
 Z_STEP: Final = 1e-3  # to which the largest z that shows a difference is found
 KNEE: Final = "knee"
-PER_S: Final = "requests/s"  # the unit of levels that are rates
 ERROR_SHARE: Final = "error_share"
 MORE_IS_BETTER: Final = (KNEE, "output_tokens_per_s", "requests_per_s")
 _NORMAL: Final = NormalDist()
@@ -71,7 +72,7 @@ class Pair:
     users: float  # the level; 0: the whole run
     a: Side
     b: Side
-    unit: str = "users"  # of levels
+    unit: LoadUnit = CONCURRENT  # of levels
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ class Setting:
     flags: dict[str, Any] = field(default_factory=dict)  # of its server, other than the defaults
     failure: str = ""  # why it has no figures: its server did not start, a run is invalid
     figures: dict[str, tuple[float, ...]] = field(default_factory=dict)  # value, 95% interval
-    unit: str = "users"  # of its levels and knee: also sessions or requests/s
+    unit: str = CONCURRENT.short_many  # of its levels and knee: also sessions or requests/s
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,22 +202,20 @@ def share_side(hits: float, n: float) -> Side:
     return Side(hits / n, hits / n, bounds)
 
 
-def knee_side(cross: Crossing, step: float = 1.0) -> Side:
-    """From the bootstrap draws of the crossing, and the distance of the levels on both sides.
-
-    `step`: what the crossing counts, 0.01/s for example.
-    """
+def knee_side(cross: Crossing, unit: LoadUnit = CONCURRENT) -> Side:
+    """From the bootstrap draws of the crossing, and the distance of the levels on both sides."""
+    step = unit.number(1)
     ends95 = np.quantile(cross.draws, [0.025, 0.975], method="nearest")
-    loads = step * np.array([cross.users, *cross.between, *ends95])
+    loads = step * np.array([cross.count, *cross.between, *ends95])
     with np.errstate(divide="ignore"):
         logs = np.log(loads)
     point, below, above, lo, hi = logs.tolist()
     if point == INF:  # every level held passes
         low = min(lo, below)
-        return Side(cross.users, point, lambda _: (low, INF))
+        return Side(cross.count, point, lambda _: (low, INF))
     if point == -INF:  # none does
         high = max(hi, above)
-        return Side(cross.users, point, lambda _: (-INF, high))
+        return Side(cross.count, point, lambda _: (-INF, high))
     # The standard error to either side: what the draws show of it, and what they cannot.
     position_error = KNEE_POSITION_SD * (above - below)
     down = math.hypot(max(point - lo, 0) / Z95, position_error)
@@ -225,7 +224,7 @@ def knee_side(cross: Crossing, step: float = 1.0) -> Side:
     def bounds(z: float) -> Bounds:
         return point - z * down, point + z * up
 
-    return Side(step * cross.users, point, bounds)
+    return Side(step * cross.count, point, bounds)
 
 
 def mean_side(metric: str, sides: Sequence[Side]) -> Side:
@@ -297,12 +296,11 @@ def _beaten_by(best: str, pair: Comparison, metric: str) -> str | None:
     return other if is_shown else None
 
 
-def knee_text(knee: float, unit: str) -> str:
-    """A knee, or an end of its interval, in whole users or hundredths of a rate."""
+def knee_text(knee: float, unit: LoadUnit) -> str:
+    """A knee, or an end of its interval, rounded down to a load."""
     if math.isinf(knee):
         return "above all levels"
-    parts = 100 if unit == PER_S else 1
-    return f"{math.floor(parts * knee) / parts:,.10g}"
+    return f"{unit.load.floor(knee):,.10g}"
 
 
 def exit_code(settings: Sequence[Setting]) -> int:
@@ -373,7 +371,7 @@ def _difference(pair: Pair, verdict: Change, beyond: bool, needs_times: float | 
         verdict=verdict,
         beyond=beyond,
         needs_times=needs_times,
-        unit=pair.unit,
+        unit=pair.unit.short_many,
     )
 
 

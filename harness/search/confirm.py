@@ -17,7 +17,6 @@ import numpy as np
 from harness.core.states import WORST_FIRST, Purpose, Status, StopRule, Verdict
 from harness.metrics.result import Gate
 from harness.metrics.statistics import block_count, t_quantile
-from harness.search.comparison import PER_S
 from harness.search.decide import decide
 from harness.search.held_levels import count_level
 from harness.search.knee_estimate import estimate_knee
@@ -64,10 +63,10 @@ def confirming(confirm_ns: int) -> ChooseNext:
         fewer = max(knee.holds // 2, 1)
         more = knee.fails_by or min(knee.holds * 5 // 4, plan.max_users)
         turns = [
-            _hold(fewer, confirm_ns // 8),
-            _hold(knee.holds, confirm_ns // 2),
-            _hold(more, confirm_ns // 8),
-            _hold(knee.holds, confirm_ns // 2),
+            _hold(plan, fewer, confirm_ns // 8),
+            _hold(plan, knee.holds, confirm_ns // 2),
+            _hold(plan, more, confirm_ns // 8),
+            _hold(plan, knee.holds, confirm_ns // 2),
         ]
         n_held = len(levels) - len(own)
         return turns[n_held] if n_held < len(turns) else action
@@ -75,8 +74,8 @@ def confirming(confirm_ns: int) -> ChooseNext:
     return choose
 
 
-def _hold(users: int, max_ns: int) -> Hold:
-    return Hold(users, Purpose.hold, StopRule.time, max_ns)
+def _hold(plan: SearchPlan, count: int, max_ns: int) -> Hold:
+    return Hold(plan.unit.of_count(count), Purpose.hold, StopRule.time, max_ns)
 
 
 def confirmed(plan: SearchPlan, counted: RunTokenStats, levels: Sequence[HeldLevel]) -> list[Gate]:
@@ -117,14 +116,14 @@ def _sentence(
     """What the two holds of the promise show, the one after fewer users first."""
     windows = [hold.window for hold in holds]
     held_ns = sum(window.end_ns - window.settled_ns for window in windows)
-    is_rate = bool(plan.rate_step_per_s)
-    load = f"{plan.load_of(windows[0].users):,} {PER_S if is_rate else 'users'}"
+    kind = plan.unit.load
+    load = f"{windows[0].load.number:,} {plan.unit.short_many}"
     invalid = next((hold.invalid for hold in holds if hold.invalid), "")
     shares = []
     differing = []
     for slo, after_less, after_more in zip(plan.slos, *counts, strict=False):
-        less = f"{_share(after_less):.1%} after {'a lower rate' if is_rate else 'fewer users'}"
-        more = f"{_share(after_more):.1%} after {'a higher one' if is_rate else 'more'}"
+        less = f"{_share(after_less):.1%} after {kind.less}"
+        more = f"{_share(after_more):.1%} after {kind.more}"
         shares.append(f"{less} and {more} over {slo} ({slo.allowed:.1%} allowed)")
         if not invalid and differs(after_less, after_more):
             differing.append(str(slo))

@@ -108,7 +108,7 @@ class KneeController:
         self._life_ns = 0.0  # mean time of a request in flight
         self._think_ns = 0.0  # mean planned pause after it
         self._recovering = False
-        self._emptied: dict[int, int] = {}  # users of a drained level -> its index
+        self._emptied: dict[int, int] = {}  # count of a drained level -> its index
         self._drains = True  # False once a drain takes too long: other clients use the server
 
     def tick(
@@ -139,17 +139,18 @@ class KneeController:
         return self._load_target(running_users)
 
     @property
-    def _is_rate(self) -> bool:
-        """Whether a level is a rate (open loop): its number counts steps of it, not users."""
-        return bool(self.plan.rate_step_per_s)
+    def _by_schedule(self) -> bool:
+        """Whether requests are sent whatever the server does: an open loop."""
+        return self.plan.unit.by_schedule
 
     def _load_target(self, running_users: int) -> LoadTarget:
         if self.result is not None or self.now is None:
             return LoadTarget(0, 1.0, done=True)
-        users = 0 if self.now.drain is not None else self.now.hold.users
-        per_s = float(max(self.now.hold.users, running_users, 1))
-        pace = (len(self.levels), self.plan.rate_of(users)) if self._is_rate else None
-        return LoadTarget(users, per_s, pace=pace)
+        load = self.now.hold.load
+        drains = self.now.drain is not None
+        if self._by_schedule:
+            return LoadTarget(0, 1.0, pace=(len(self.levels), 0.0 if drains else load.rate_per_s))
+        return LoadTarget(0 if drains else load.users, float(max(load.users, running_users, 1)))
 
     def _advance(self, now_ns: int) -> None:
         action = self.choose(self.plan, self.levels, now_ns - self.began_ns)
@@ -157,22 +158,22 @@ class KneeController:
             self.result = action
             return
         self.now = CurrentLevel(action, now_ns, now_ns)
-        last_users = self.levels[-1].window.users if self.levels else 0
+        last_count = self.levels[-1].window.load.count if self.levels else 0
         # A drained level is drained at both ends: `opens` before its first repeat, `closes` when
         # the next level begins.
-        closes = self._emptied.get(last_users) == len(self.levels) - 1
+        closes = self._emptied.get(last_count) == len(self.levels) - 1
         plain = all(level.evidence.plain for level in self.levels)
         pays = should_drain(action, self._life_ns, self.server, plain=plain)
-        opens = pays and action.users not in self._emptied
+        opens = pays and action.load.count not in self._emptied
         is_batch = action.stop == StopRule.batch
-        leaves_backlog = self._is_rate and action.users < last_users
+        leaves_backlog = self._by_schedule and action.load.count < last_count
         if leaves_backlog or (self._drains and (opens or closes)):
             self.now.drain = Drain(now_ns, self._slow_ns(), batch=is_batch or leaves_backlog)
             if opens and not is_batch:
-                self._emptied[action.users] = len(self.levels)
+                self._emptied[action.load.count] = len(self.levels)
 
     def _drain(self, now: CurrentLevel, drain: Drain, now_ns: int, running_users: int) -> None:
-        if self._is_rate:
+        if self._by_schedule:
             # Only records that reach this level say what is left of the one before.
             is_recorded = self.horizon_ns > now.began_ns + SECOND
             running_users = self._in_flight() if is_recorded else 1
@@ -216,12 +217,13 @@ class KneeController:
         waited_ns = horizon_ns - now.loaded_ns
         # A long queue at the server can keep users from being busy, so a long wait is enough.
         is_slow = waited_ns > self._slow_ns()
-        if self._is_rate:
+        if self._by_schedule:
             is_sending = bool((table.sent_ns > now.loaded_ns + RATE_LEAD_NS).any())
             is_ramped = is_sending or is_slow
         else:
-            are_there = running_users == now.hold.users and waited_ns > 0
-            is_ramped = are_there and (busy_users >= BUSY_SHARE * now.hold.users or is_slow)
+            users = now.hold.load.users
+            are_there = running_users == users and waited_ns > 0
+            is_ramped = are_there and (busy_users >= BUSY_SHARE * users or is_slow)
         if is_ramped:
             now.ramped_ns = horizon_ns
 
@@ -231,12 +233,12 @@ class KneeController:
 
     def _settle(self, now: CurrentLevel, horizon_ns: int) -> None:
         ended, _ = self.records.ended(now.ramped_ns + 1, horizon_ns)
-        concurrency = max(self._in_flight(), 1) if self._is_rate else now.hold.users
+        concurrency = max(self._in_flight(), 1) if self._by_schedule else now.hold.load.users
         since_ramp_ns = horizon_ns - now.ramped_ns
         has_turned_over = ended >= self._turnovers(now) * concurrency
         if has_turned_over or since_ramp_ns > self._slow_ns():
             now.settled_ns = horizon_ns
-            if self._is_rate:  # not before: above capacity it grows and grows
+            if self._by_schedule:  # not before: above capacity it grows and grows
                 self._life_ns = since_ramp_ns * concurrency / max(ended, 1)  # Little's law
 
     def _in_flight(self) -> int:
@@ -246,9 +248,10 @@ class KneeController:
 
     def _turnovers(self, now: CurrentLevel) -> int:
         hold = now.hold
-        last_users = self.levels[-1].window.users if self.levels else 0
+        count = hold.load.count
+        last_count = self.levels[-1].window.load.count if self.levels else 0
         was_drained = now.loaded_ns > now.began_ns  # then the load has changed a lot
-        is_near = abs(last_users - hold.users) <= MAX_RELATIVE_CHANGE * hold.users
+        is_near = abs(last_count - count) <= MAX_RELATIVE_CHANGE * count
         is_small_change = is_near and not was_drained
         return TURNOVERS_LEAN if is_small_change or hold.stop == StopRule.lean else TURNOVERS
 
@@ -257,14 +260,13 @@ class KneeController:
         settled_ns = now.settled_ns if now.settled_ns >= 0 else now.began_ns
         return Window(
             index=len(self.levels),
-            users=now.hold.users,
+            load=now.hold.load,
             purpose=now.hold.purpose,
             chosen_ns=now.began_ns,
             start_ns=start_ns,
             settled_ns=settled_ns,
             end_ns=max(end_ns, settled_ns),
             judged_ns=now_ns,
-            rate_per_s=self.plan.rate_of(now.hold.users),
         )
 
     def _measure(
@@ -290,9 +292,9 @@ class KneeController:
         """Hold a given level: its length is fixed, so no token is read while it lasts."""
         length_ns = horizon_ns - now.settled_ns
         ended, failed = self.records.ended(now.settled_ns, horizon_ns)
-        if not self._is_rate:
+        if not self._by_schedule:
             # Little's law
-            self._life_ns = now.hold.users * length_ns / ended if ended else length_ns
+            self._life_ns = now.hold.load.users * length_ns / ended if ended else length_ns
         decision = judge_share(ended, failed, self.plan.max_errors, self.plan.level_alpha)
         if failed > self._hard_share * ended and decision == Decision.failed:
             self._hard_failed(now, now_ns, horizon_ns)
@@ -413,7 +415,7 @@ class KneeController:
         self.now = None
         if now is None or self.result is not None or now.hold.stop == StopRule.batch:
             return
-        if data_ended and not self._is_rate:
+        if data_ended and not self._by_schedule:
             self._settle_by_records(now, now_ns)
         if now.settled_ns >= 0 and now_ns > now.settled_ns:
             window = self._window(now, now_ns, now_ns)
@@ -432,8 +434,9 @@ class KneeController:
         if not len(table):
             return
         busy = BusyUsers(table)
-        ramped = busy.ramped(now.hold.users, now.began_ns)
-        settled = busy.settled(ramped, now.hold.users) if ramped >= 0 else None
+        users = now.hold.load.users
+        ramped = busy.ramped(users, now.began_ns)
+        settled = busy.settled(ramped, users) if ramped >= 0 else None
         if settled is not None and settled < busy.sent[-1]:
             now.ramped_ns = ramped
             now.settled_ns = settled
@@ -469,12 +472,12 @@ class KneeController:
         self._keep(HeldLevel(window, evidence, judgement))
         # Go back to the highest level that passed below this one, or to the lowest level of all.
         passed = [level for level in self.levels if level.judgement.decision == Decision.passed]
-        passed_below = [x.window.users for x in passed if x.window.users < window.users]
-        is_lowest = not passed_below and window.users <= self.plan.min_users
+        passed_below = [x.window.load.count for x in passed if x.window.load < window.load]
+        is_lowest = not passed_below and window.load.count <= self.plan.min_users
         if self._recovering or is_lowest or now.hold.stop in FIXED_LENGTH:
             self.result = Done(Status.target_failed, None)
             return
         self._recovering = True
-        users = max(passed_below, default=self.plan.min_users)
-        hold = Hold(users, Purpose.down, StopRule.lean, self.plan.budget_ns // 10)
+        load = self.plan.unit.of_count(max(passed_below, default=self.plan.min_users))
+        hold = Hold(load, Purpose.down, StopRule.lean, self.plan.budget_ns // 10)
         self.now = CurrentLevel(hold, now_ns, now_ns)

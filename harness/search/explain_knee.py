@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from harness.core.load import CONCURRENT
 from harness.core.states import Decision, Purpose
 from harness.diagnosis.audit import (
     apply_littles_law,
@@ -39,6 +40,7 @@ from harness.search.trend import dependent, drift_sentence
 from harness.units import MS
 
 if TYPE_CHECKING:
+    from harness.core.load import LoadUnit
     from harness.metrics.evidence import Evidence
     from harness.metrics.latency_figures import LatencyFigures
     from harness.metrics.level_figures import MaxNumSeqs
@@ -98,7 +100,7 @@ def bottleneck(
     knee: float,
     levels: Sequence[Level],
     max_num_seqs: MaxNumSeqs,
-    unit: str = "users",
+    unit: LoadUnit = CONCURRENT,
 ) -> Bottleneck:
     """Apply the rules to the longest hold of the first level above the knee that breaks an SLO.
 
@@ -114,7 +116,7 @@ def bottleneck(
     metric = slo.metric if slo else ""
     limit_ms = slo.limit_ns / MS if slo else math.nan
     inputs = VerdictInputs.of(level, used, metric, limit_ms, max_num_seqs)
-    return diagnose(replace(inputs, missed=missed, unit=unit if level.users else "in flight"))
+    return diagnose(replace(inputs, missed=missed, unit=unit.in_server))
 
 
 def _bottleneck_level(slos: Sequence[Slo], knee: float, levels: Sequence[Level]) -> Level | None:
@@ -280,7 +282,7 @@ def _recorded_level(hold: HeldLevel, counted: LevelTokenStats, run: Run, plan: S
         decision=Decision.invalid if hold.invalid else hold.judgement.decision,
         reason=hold.invalid or hold.judgement.reason,
         n_open=int(open_at_end.sum()),
-        backlog_per_s=round(backlog_per_s, 4) if window.rate_per_s else math.nan,
+        backlog_per_s=round(backlog_per_s, 4) if window.load.by_schedule else math.nan,
         unstable=unstable,
         drift=drift_sentence(hold.evidence, plan.slos),
         alike=dependent(hold.evidence, plan.slos),
@@ -294,10 +296,7 @@ def _recorded_level(hold: HeldLevel, counted: LevelTokenStats, run: Run, plan: S
 
 
 def _window_fields(window: Window) -> dict[str, Any]:
-    fields = asdict(window)
-    if window.rate_per_s:  # then its number counts steps of the rate
-        fields["users"] = 0
-    return fields
+    return window.to_json() | {"users": window.load.users}
 
 
 def _summary_fields(

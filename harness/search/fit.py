@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 
-# Levels that take part in the local fit: distance to the crossing (log of users), and to the limit
+# Levels that take part in the local fit: distance to the crossing (log of counts), and to the limit
 # (log-odds).
 NEAR_LOG_USERS: Final = 0.5
 NEAR_MARGIN: Final = 1.5
@@ -38,9 +38,9 @@ NEAR_MARGIN: Final = 1.5
 
 @dataclass(frozen=True, slots=True)
 class LevelFit:
-    """Everything measured at one number of users."""
+    """Everything measured at one load."""
 
-    users: int
+    count: int  # of its load
     evidence: Evidence
     steps: int  # how often the level was held
     margin: float  # log-odds of the share over the worst limit, minus the allowed ones
@@ -49,32 +49,32 @@ class LevelFit:
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """Where the fitted criterion crosses its limit, in users; inf: at none of the levels held.
+    """Where the fitted criterion crosses its limit, as a count; inf: at none of the levels held.
 
-    `lo` and `hi` are the 95% interval. `users` is below the first level if even that one fails.
+    `lo` and `hi` are the 95% interval. `count` is below the first level if even that one fails.
     """
 
-    users: float
+    count: float
     lo: float
     hi: float
-    draws: Floats  # `users` of each bootstrap replicate
+    draws: Floats  # `count` of each bootstrap replicate
     between: tuple[float, float]  # the levels around it: the last that passes, the first that fails
 
 
 def fit_levels(
     evidences: Sequence[Evidence], slos: Sequence[Slo], max_errors: float
 ) -> list[LevelFit]:
-    """One Level per number of users, ascending; levels without observations are left out."""
-    by_users: dict[int, list[Evidence]] = {}
+    """One level per load, ascending; levels without observations are left out."""
+    by_count: dict[int, list[Evidence]] = {}
     for evidence in evidences:
-        by_users.setdefault(evidence.window.users, []).append(evidence)
+        by_count.setdefault(evidence.window.load.count, []).append(evidence)
     levels = []
-    for users, holds in sorted(by_users.items()):
+    for count, holds in sorted(by_count.items()):
         pooled = pool_evidence(holds)
         margins, weight = logit_margin(pooled, slos, max_errors)
         margin = float(margins[0])
         if not np.isnan(margin):
-            levels.append(LevelFit(users, pooled, len(holds), margin, max(weight, 0.01)))
+            levels.append(LevelFit(count, pooled, len(holds), margin, max(weight, 0.01)))
     return levels
 
 
@@ -99,8 +99,8 @@ def isotonic(values: Floats, weights: Floats) -> Floats:
     return np.repeat(means, sizes)
 
 
-def zero_crossing(users: Floats, fitted: Floats) -> float:
-    """Users at which the fit reaches 0; inf if it never does, 0 if it starts above."""
+def zero_crossing(counts: Floats, fitted: Floats) -> float:
+    """The count at which the fit reaches 0; inf if it never does, 0 if it starts above."""
     above = np.flatnonzero(fitted > 0)
     if not len(above):
         return inf
@@ -109,19 +109,19 @@ def zero_crossing(users: Floats, fitted: Floats) -> float:
         return 0.0
     low = fitted[i - 1]
     high = fitted[i]
-    step = users[i] - users[i - 1]
-    return float(users[i - 1] + step * -low / (high - low))
+    step = counts[i] - counts[i - 1]
+    return float(counts[i - 1] + step * -low / (high - low))
 
 
-def local_crossing(users: Floats, values: Floats, weights: Floats, point: float) -> Floats:
-    """Crossing of a straight line in log(users) through the levels near `point`, per column.
+def local_crossing(counts: Floats, values: Floats, weights: Floats, point: float) -> Floats:
+    """Crossing of a straight line in log(count) through the levels near `point`, per column.
 
     Used if an end of the bracket stays inconclusive: then the noise of a level exceeds its distance
     to the next one, and neighbors inform each other. `values`: shape (levels, columns), the first
     column is the data. NaN with fewer than four levels near, or if the line does not rise.
     """
     with np.errstate(divide="ignore"):
-        x = np.log(users / max(point, 1e-9))
+        x = np.log(counts / max(point, 1e-9))
     has_near_load = np.abs(x) < NEAR_LOG_USERS
     has_near_margin = np.abs(values[:, 0]) < NEAR_MARGIN
     near = has_near_load & has_near_margin
@@ -135,12 +135,12 @@ def local_crossing(users: Floats, values: Floats, weights: Floats, point: float)
     off_x = x - mean_x
     slope = (w * off_x) @ (y - mean_y) / (w @ off_x**2)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        crossing = mean_x - mean_y / slope  # as x: the log of users / point
+        crossing = mean_x - mean_y / slope  # as x: the log of counts / point
     # Outside the levels it is a guess.
     within_levels = (crossing >= x.min()) & (crossing <= x.max())
     inside = (slope > 0) & within_levels
-    crossing_users = point * np.exp(np.where(inside, crossing, 0))
-    return np.asarray(np.where(inside, crossing_users, np.nan))
+    crossing_count = point * np.exp(np.where(inside, crossing, 0))
+    return np.asarray(np.where(inside, crossing_count, np.nan))
 
 
 def fit_crossing(
@@ -152,17 +152,17 @@ def fit_crossing(
     decided: bool = True,
 ) -> Crossing:
     """Point and interval of the knee; not smoothed if both ends of the bracket are `decided`."""
-    users = np.array([level.users for level in levels], float)
+    counts = np.array([level.count for level in levels], float)
     weights = np.array([level.weight for level in levels])
     margins = np.array([level.margin for level in levels])
     resampled = np.array([_resampled_margins(level, slos, max_errors, seed) for level in levels])
     # The first column is the data, each other one a bootstrap replicate.
     columns = np.column_stack([margins, resampled])
-    crossings = _crossings(users, columns, weights, smooth=not decided)
+    crossings = _crossings(counts, columns, weights, smooth=not decided)
     point = float(crossings[0])
     draws = crossings[1:]
     lo, hi = _percentile_interval(levels, point, draws)
-    last_pass, first_fail = _ends_of_fit(users, isotonic(margins, weights))
+    last_pass, first_fail = _ends_of_fit(counts, isotonic(margins, weights))
     return Crossing(
         point,
         lo=min(lo, point, last_pass),
@@ -172,12 +172,12 @@ def fit_crossing(
     )
 
 
-def _crossings(users: Floats, columns: Floats, weights: Floats, *, smooth: bool) -> Floats:
+def _crossings(counts: Floats, columns: Floats, weights: Floats, *, smooth: bool) -> Floats:
     """The crossing of each column; where it is smoothed, by a line through the levels near it."""
     fits = [isotonic(column, weights) for column in columns.T]
-    crossings = np.array([zero_crossing(users, fitted) for fitted in fits])
+    crossings = np.array([zero_crossing(counts, fitted) for fitted in fits])
     if smooth and 0 < crossings[0] < np.inf:
-        line = local_crossing(users, columns, weights, crossings[0])
+        line = local_crossing(counts, columns, weights, crossings[0])
         crossings = np.where(np.isnan(line), crossings, line)
     return crossings
 
@@ -186,8 +186,8 @@ def _percentile_interval(
     levels: Sequence[LevelFit], point: float, draws: Floats
 ) -> tuple[float, float]:
     """The 95% interval of the draws: wider, the fewer blocks the levels near the crossing have."""
-    reach = max(point * 2, levels[0].users)
-    blocks = [level.evidence.blocks for level in levels if level.users <= reach]
+    reach = max(point * 2, levels[0].count)
+    blocks = [level.evidence.blocks for level in levels if level.count <= reach]
     percentiles = percentile_levels(max(blocks[-3:], default=4))
     lo, hi = np.quantile(draws, percentiles, method="nearest")
     return float(lo), float(hi)
@@ -197,15 +197,15 @@ def _resampled_margins(
     level: LevelFit, slos: Sequence[Slo], max_errors: float, seed: int
 ) -> Floats:
     """The margin of each bootstrap replicate of a level's blocks of time."""
-    weights = resample_weights(level.evidence.blocks, seed + level.users)
+    weights = resample_weights(level.evidence.blocks, seed + level.count)
     margins, _ = logit_margin(level.evidence, slos, max_errors, weights)
     return margins
 
 
-def _ends_of_fit(users: Floats, fitted: Floats) -> tuple[float, float]:
+def _ends_of_fit(counts: Floats, fitted: Floats) -> tuple[float, float]:
     """(the last level that passes by the fit, or 0; the first that fails, or inf)."""
-    passing = users[fitted <= 0]
-    failing = users[fitted > 0]
+    passing = counts[fitted <= 0]
+    failing = counts[fitted > 0]
     last_pass = float(passing[-1]) if len(passing) else 0.0
     first_fail = float(failing[0]) if len(failing) else inf
     return last_pass, first_fail

@@ -43,7 +43,7 @@ POINTS: Final = 15  # of a curve, about
 # Drawn besides the SLOs: their limits are only where the grid is centered.
 ALSO: Final = (Slo("ttft", 0.95, 500 * MS), Slo("itl", 0.95, 50 * MS))
 TOO_SHORT: Final = "it ended when it missed another SLO, too early to show that it meets this one"
-CLIFF_USERS: Final = 0.05  # a cliff: so many users more, at least one,
+CLIFF_SHARE: Final = 0.05  # a cliff: so much more load, at least one count,
 CLIFF_RISE: Final = 0.25  # raise the quantile by this share of its limit
 
 
@@ -121,11 +121,11 @@ def knee_at(
     with_evidence = zip(held, evidences, strict=True)
     levels = [held_for(plan, level, evidence) for level, evidence in with_evidence]
     knee = estimate_knee(plan, levels, Done(Status.inconclusive, None))
-    if knee.users is None or knee.hi >= max(level.window.users for level in levels):
+    if knee.count is None or knee.hi >= max(level.window.load.count for level in levels):
         return None
     # Below the lowest level nothing was seen: if it has not passed, the knee may be anywhere there.
     lowest = fit_levels(valid_evidence(levels), plan.slos, plan.max_errors)[0]
-    if knee.lo > lowest.users or plan.judge(lowest.evidence).decision == Decision.passed:
+    if knee.lo > lowest.count or plan.judge(lowest.evidence).decision == Decision.passed:
         return knee
     return replace(knee, lo=0)
 
@@ -148,8 +148,8 @@ def knee_curve(
         varied = at_limit(slo, steps)
         knee = knee_at(plan, varied, held, evidences)
         if knee is not None:
-            users = plan.load_of(knee.users or 0)
-            points.append((varied.limit, users, plan.load_of(knee.lo), plan.load_of(knee.hi)))
+            ends = (plan.unit.number(knee.lo), plan.unit.number(knee.hi))
+            points.append((varied.limit, plan.unit.number(knee.count or 0), *ends))
     return KneeCurve(slo.name, slo.limit if slo in plan.slos else nan, tuple(points))
 
 
@@ -176,21 +176,21 @@ def steepness(plan: SearchPlan, knee: KneeEstimate, held: Sequence[HeldLevel]) -
     simulated knees it was 0.8 to 1.9 times the long-run rise, in the median 1.1.
     """
     levels = fit_levels(valid_evidence(held), plan.slos, plan.max_errors)
-    by_users = {level.users: level for level in levels}
-    low = by_users.get(knee.holds)
-    high = None if knee.fails_by is None else by_users.get(knee.fails_by)
+    by_count = {level.count: level for level in levels}
+    low = by_count.get(knee.holds)
+    high = None if knee.fails_by is None else by_count.get(knee.fails_by)
     if low is None or high is None:
         return {}
     rises = _rises(plan.slos, low.evidence, high.evidence)
     if not rises:
         return {}
     worst_ratio, rise, slo = max(rises, key=lambda row: row[0])
-    users = high.users - low.users
-    cliff_step = max(1, CLIFF_USERS * low.users) / users
+    apart = high.count - low.count
+    cliff_step = max(1, CLIFF_SHARE * low.count) / apart
     is_cliff = high.evidence.unstable or rise * cliff_step >= CLIFF_RISE
     rise_ms = nan
     if worst_ratio < 0.99 * exp(grids.LOG_SPAN):  # beyond lie failures too
-        rise_ms = rise * slo.limit_ns / MS / (plan.rate_of(users) or users)
+        rise_ms = rise * slo.limit_ns / MS / plan.unit.number(apart)
     return {
         "steepness": "cliff" if is_cliff else "slope",
         "rise_of": slo.name,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from harness.search.replay import RunTokenStats
 
 NEAR_ENDS: Final = 0.25  # of the knee: ends so close to each other say where it is
-FIT_SHARE: Final = 0.3  # of the isotonic fit, in log(users)
+FIT_SHARE: Final = 0.3  # of the isotonic fit, in log(count)
 # Ends of a search after which no fit can say where the knee is.
 NOT_FITTED: Final = (
     Status.invalid,
@@ -42,13 +42,13 @@ NOT_FITTED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class KneeEstimate:
-    """The knee in whole users: at most `users` meet the SLOs, 95% interval [lo, hi]."""
+    """The knee as a count: loads up to `count` meet the SLOs, 95% interval [lo, hi]."""
 
     status: Status
-    users: int | None  # best estimate
+    count: int | None  # best estimate
     lo: int
     hi: int
-    holds: int = 0  # the highest level that passed, at most `users`; 0: none
+    holds: int = 0  # the highest level that passed, at most `count`; 0: none
     fails_by: int | None = None  # the lowest level above that failed
 
 
@@ -77,9 +77,9 @@ def _estimate_without_fit(
         hi = plan.max_users if fails_by is None else fails_by - 1
     elif fails_by:  # the knee is below all levels held
         lo = 0
-        hi = levels[0].users
+        hi = levels[0].count
     else:  # above all of them
-        lo = levels[-1].users
+        lo = levels[-1].count
         hi = plan.max_users
     return KneeEstimate(status, None, lo, hi, holds, fails_by)
 
@@ -92,43 +92,43 @@ def _fitted_estimate(plan: SearchPlan, levels: Sequence[FitLevel]) -> KneeEstima
     """
     both_decided = ends_decided(plan, levels)
     cross = fit_crossing(levels, plan.slos, plan.max_errors, plan.seed, decided=both_decided)
-    users, lo, hi = _interval(plan, levels, cross)
+    count, lo, hi = _interval(plan, levels, cross)
     passed, failed = decided_levels(plan, levels)
-    holds = max((level for level in passed if level <= users), default=0)
-    fails_by = min((level for level in failed if level > users), default=None)
+    holds = max((level for level in passed if level <= count), default=0)
+    fails_by = min((level for level in failed if level > count), default=None)
     if fails_by is not None:
         hi = min(hi, fails_by - 1)
-    hi = max(hi, users)
+    hi = max(hi, count)
 
-    is_within = users >= plan.min_users and not math.isinf(cross.users)
-    is_narrow = hi - holds <= max(1, MAX_INTERVAL_SHARE * users)
+    is_within = count >= plan.min_users and not math.isinf(cross.count)
+    is_narrow = hi - holds <= max(1, MAX_INTERVAL_SHARE * count)
     if is_within and holds and fails_by and is_narrow:
-        return KneeEstimate(Status.found, users, holds, hi, holds, fails_by)
-    lo = min(max(lo, holds), users)
-    knee = users if is_within else None
+        return KneeEstimate(Status.found, count, holds, hi, holds, fails_by)
+    lo = min(max(lo, holds), count)
+    knee = count if is_within else None
     return KneeEstimate(Status.inconclusive, knee, lo, hi, holds, fails_by)
 
 
 def _interval(
     plan: SearchPlan, levels: Sequence[FitLevel], cross: Crossing
 ) -> tuple[int, int, int]:
-    """(the estimate in whole users, the ends of its interval), as the fit has them."""
-    users = _whole_users(plan, min(cross.users, levels[-1].users))
-    lo = _whole_users(plan, cross.lo)
-    hi = _whole_users(plan, cross.hi)
+    """(the estimate, the ends of its interval), as the fit has them."""
+    count = _whole_count(plan, min(cross.count, levels[-1].count))
+    lo = _whole_count(plan, cross.lo)
+    hi = _whole_count(plan, cross.hi)
     never_pause = all(level.evidence.plain for level in levels)
-    if never_pause and 0 < cross.users < math.inf:
-        users = _believed(plan, levels, cross.users)
-        lo = min(lo, users)
-        hi = max(hi, users)
-    return users, lo, hi
+    if never_pause and 0 < cross.count < math.inf:
+        count = _believed(plan, levels, cross.count)
+        lo = min(lo, count)
+        hi = max(hi, count)
+    return count, lo, hi
 
 
-def _whole_users(plan: SearchPlan, users: float) -> int:
+def _whole_count(plan: SearchPlan, crossing: float) -> int:
     """Rounded down, as half a user cannot be promised."""
-    if math.isinf(users):
+    if math.isinf(crossing):
         return plan.max_users
-    return math.floor(users + 1e-9)  # a whole number may come out of the fit just below it
+    return math.floor(crossing + 1e-9)  # a whole number may come out of the fit just below it
 
 
 def _believed(plan: SearchPlan, levels: Sequence[FitLevel], crossing: float) -> int:
@@ -144,7 +144,7 @@ def _believed(plan: SearchPlan, levels: Sequence[FitLevel], crossing: float) -> 
         knee = (knee * middle) ** 0.5
     else:
         knee = knee ** (1 - FIT_SHARE) * crossing**FIT_SHARE
-    most = min(failed - 1, levels[-1].users)
+    most = min(failed - 1, levels[-1].count)
     return int(min(max(knee, passed), most))
 
 
@@ -166,8 +166,8 @@ def bracket_users(plan: SearchPlan, levels: Sequence[HeldLevel]) -> list[int | f
     if not plan.slos or not used:
         return [None, None]
     passed, failed = decided_ends(plan, fit_levels(used, plan.slos, plan.max_errors))
-    low = plan.load_of(passed) if passed else None
-    high = None if math.isinf(failed) else plan.load_of(int(failed))
+    low = plan.unit.number(passed) if passed else None
+    high = None if math.isinf(failed) else plan.unit.number(int(failed))
     return [low, high]
 
 
@@ -190,16 +190,16 @@ def knee_result(
         latency = _pooled_latency(key, windows, counted)
         p95s_ms[f"{key}_p95_ms"] = latency.p95
         p95s_ms[f"{key}_p95_ms_ci95"] = latency.p95_ci95
-    is_rate = bool(plan.rate_step_per_s)
+    by_schedule = plan.unit.by_schedule
     return Knee(
-        holds=plan.load_of(estimate.holds) or None,
-        estimate=None if estimate.users is None else plan.load_of(estimate.users),
-        fails_by=None if estimate.fails_by is None else plan.load_of(estimate.fails_by),
-        ci95=(plan.load_of(estimate.lo), plan.load_of(estimate.hi)),
+        holds=plan.unit.number(estimate.holds) or None,
+        estimate=None if estimate.count is None else plan.unit.number(estimate.count),
+        fails_by=None if estimate.fails_by is None else plan.unit.number(estimate.fails_by),
+        ci95=(plan.unit.number(estimate.lo), plan.unit.number(estimate.hi)),
         precision=plan.precision if plan.slos else math.nan,
         criterion=" and ".join(map(str, plan.slos)) or "power",
-        measured_at_users=None if is_rate or load is None else int(load),
-        measured_at_per_s=load if is_rate else None,
+        measured_at_users=None if by_schedule or load is None else int(load),
+        measured_at_per_s=load if by_schedule else None,
         p95s_ms=p95s_ms,
         **_mean_rates(holds),
     )
@@ -231,9 +231,9 @@ def _measured_at(
     """The level that passed, else the highest one up to the estimate, else the lowest."""
     highest = estimate.holds
     if not highest:
-        highest = estimate.lo if estimate.users is None else estimate.users
+        highest = estimate.lo if estimate.count is None else estimate.count
     loads = [level.load for level in levels if level.usable]
-    up_to = [load for load in loads if load <= plan.load_of(highest)]
+    up_to = [load for load in loads if load <= plan.unit.number(highest)]
     return max(up_to, default=min(loads, default=None))
 
 

@@ -78,7 +78,7 @@ def next_level(plan: SearchPlan, levels: Sequence[HeldLevel], spent_ns: int) -> 
         return Done(Status.invalid, None) if lacks_it else action
     last_holds = levels[-INVALID_IN_A_ROW:]
     were_invalid = [
-        bool(level.invalid) and level.window.users == action.users for level in last_holds
+        bool(level.invalid) and level.window.load == action.load for level in last_holds
     ]
     is_hopeless = len(were_invalid) == INVALID_IN_A_ROW and all(were_invalid)
     return Done(Status.invalid, None) if is_hopeless else action
@@ -96,8 +96,8 @@ def decided_evidence(levels: Sequence[HeldLevel]) -> list[Evidence]:
 
 def with_earlier_holds(evidence: Evidence, levels: Sequence[HeldLevel]) -> Evidence:
     """What a hold and the earlier valid ones of the same level show together."""
-    users = evidence.window.users
-    earlier_holds = [level for level in levels if level.window.users == users]
+    load = evidence.window.load
+    earlier_holds = [level for level in levels if level.window.load == load]
     return pool_evidence([*valid_evidence(earlier_holds), evidence])
 
 
@@ -119,7 +119,7 @@ def is_far(evidence: Evidence, plan: SearchPlan) -> bool:
         return n >= MET_MIN_N
     clearly_good_min_n = CLEARLY_GOOD_MIN_N
     if evidence.plain:  # one request of a single user is enough to climb on from it
-        clearly_good_min_n = min(CLEARLY_GOOD_MIN_N, evidence.window.users)
+        clearly_good_min_n = min(CLEARLY_GOOD_MIN_N, evidence.window.load.count)
     log_odds = float(worst_ratio(evidence, plan.slos)[0])
     is_clearly_good = log_odds < -FAR_LOG_ODDS and n >= clearly_good_min_n
     is_clearly_bad = log_odds > FAR_LOG_ODDS and n >= CLEARLY_BAD_MIN_N

@@ -7,9 +7,10 @@ for each number of users that was held, as levels.jsonl has them. All instants i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from harness.core.load import Users
 from harness.core.states import Decision, Purpose
 from harness.core.typed_json import from_json
 from harness.metrics.evidence import Window
@@ -78,7 +79,7 @@ def locust_levels(table: RecordTable, asked: Sequence[AskedUsers] = ()) -> list[
 def level_line(level: LoggedLevel) -> dict[str, Any]:
     """The line of levels.jsonl."""
     judged = {"decision": level.decision, "invalid": level.invalid, "audited": level.audited}
-    return asdict(level.window) | judged
+    return level.window.to_json() | judged
 
 
 def unheld_sentence(asked: Sequence[AskedUsers], n_levels: int) -> str:
@@ -102,7 +103,7 @@ def users_pause(table: RecordTable, windows: Sequence[Window]) -> bool:
     """Whether fewer were ever busy than there were users: then a level is no concurrency."""
     if not len(table) or not windows:
         return False
-    return int(BusyUsers(table).users.max()) < max(window.users for window in windows)
+    return int(BusyUsers(table).users.max()) < max(window.load.users for window in windows)
 
 
 def _logged(window: Window) -> LoggedLevel:
@@ -143,4 +144,4 @@ def _level(
 
 
 def _window(index: int, users: int, *, begun: int, ramped: int, settled: int, end: int) -> Window:
-    return Window(index, users, Purpose.hold, begun, ramped, settled, end, end)
+    return Window(index, Users(users), Purpose.hold, begun, ramped, settled, end, end)

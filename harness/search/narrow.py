@@ -72,7 +72,7 @@ def _log_likelihood(level: LevelFit, log_knees: Floats, allowed: float) -> Float
     n, share = effective(level, allowed)
     # Holds of a level differ by more than their blocks say, so they count as fewer observations.
     n /= 1 + level.weight * HOLD_SPREAD**2 / level.steps
-    margins = np.outer(SLOPES, log(level.users) - log_knees)
+    margins = np.outer(SLOPES, log(level.count) - log_knees)
     p = share_at(margins, allowed).clip(1e-4, 1 - 1e-4)
     over = share * np.log(p)
     under = (1 - share) * np.log(1 - p)
@@ -88,8 +88,8 @@ def _log_gain(share: float, allowed: float) -> float:
 
 def believe(levels: Sequence[LevelFit], allowed: float) -> Belief:
     """The posterior mean of log(knee), from a flat prior up to four times the highest level."""
-    lowest = levels[0].users
-    highest = levels[-1].users
+    lowest = levels[0].count
+    highest = levels[-1].count
     log_knees = np.arange(log(lowest * 0.7), log(highest * 4), KNEE_STEP)
     log_likelihood = np.zeros((len(SLOPES), len(log_knees)))
     for level in levels:
@@ -155,12 +155,12 @@ class Prospect:
         evidence_per_request = _log_gain(share, self.allowed)
 
         # The nearest level shows how fast observations come, and how long a request takes.
-        nearest = min(self.levels, key=lambda level: abs(log(level.users / users)))
+        nearest = min(self.levels, key=lambda level: abs(log(level.count / users)))
         n, _ = effective(nearest, self.allowed)
         requests_per_ns = max(n / nearest.evidence.seconds / SECOND, 1e-18)
         life_ns = nearest.evidence.lifetime_ns
 
-        was_held = nearest.users == users
+        was_held = nearest.count == users
         evidence = self._evidence_of(nearest, over=over) if was_held else 0.0
         missing = max(MIXTURE_COST - log(self.alpha) - evidence, 0)
         needed_ns = missing / max(evidence_per_request, 1e-12) / requests_per_ns

@@ -14,25 +14,26 @@ from the run folder.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import inf, log
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
+from harness.core.load import CONCURRENT
 from harness.core.states import Decision, Purpose, Status, StopRule
-from harness.core.typed_json import whole_or
 from harness.metrics.evidence import worst_ratio
+from harness.metrics.slo import Slo
 from harness.search.fit import fit_levels, isotonic
 from harness.search.judge import Judgement, all_of, judge, log_one_sided
 from harness.search.narrow import Prospect, believe
 from harness.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from harness.core.load import Load, LoadUnit
     from harness.metrics.evidence import Evidence
-    from harness.metrics.slo import Slo
     from harness.search.fit import LevelFit
     from harness.search.narrow import Belief, Pair
 
@@ -74,31 +75,38 @@ class SearchPlan:
     """What a search is asked for; times in ns."""
 
     slos: tuple[Slo, ...]
-    min_users: int = 1
+    min_users: int = 1  # as run.json calls the lowest count, also of a rate
     max_users: int = 512
     budget_ns: int = 600 * SECOND
     precision: float = 0.05  # width of the final bracket over its lower end, at least one user
     max_errors: float = 0.01
     alpha: float = 0.05
     seed: int = 1
-    rate_step_per_s: float = 0.0  # open loop: what a level's number counts in place of users
+    unit: LoadUnit = CONCURRENT  # of levels, which a search calls by their counts
+
+    def to_json(self) -> dict[str, Any]:
+        """As in run.json."""
+        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        del found["unit"]
+        slos = [str(slo) for slo in self.slos]
+        return found | {"slos": slos, "rate_step_per_s": self.unit.of_count(1).rate_per_s}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any], unit: LoadUnit) -> Self:
+        """What older folders lack has its default."""
+        known = {field.name for field in fields(cls)} & stored.keys()
+        values = {name: stored[name] for name in known}
+        values["slos"] = tuple(Slo.parse(text) for text in stored["slos"])
+        return cls(**values | {"unit": unit})
 
     @property
     def level_alpha(self) -> float:
         """The run's error rate, split over its levels."""
         return self.alpha / LEVELS_SHARED
 
-    def width(self, users: int) -> int:
-        """Largest width of a final bracket that starts at `users`."""
-        return max(1, int(users * self.precision))
-
-    def rate_of(self, users: int) -> float:
-        """The requests per second that a level stands for; 0: it is a number of users."""
-        return round(users * self.rate_step_per_s, 6)
-
-    def load_of(self, users: int) -> int | float:
-        """A level in its unit: users, or requests per second."""
-        return whole_or(self.rate_of(users)) or users
+    def width(self, count: int) -> int:
+        """Largest width of a final bracket that starts at `count`."""
+        return max(1, int(count * self.precision))
 
     def judge(self, evidence: Evidence) -> Judgement:
         """The sequential test with this plan's limits."""
@@ -131,9 +139,9 @@ class SearchPlan:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Hold `users`. Measuring ends as `stop` says, or after about `max_ns`."""
+    """Hold `load`. Measuring ends as `stop` says, or after about `max_ns`."""
 
-    users: int
+    load: Load
     purpose: Purpose
     stop: StopRule
     max_ns: int = 0  # not where `stop` is requests
@@ -175,21 +183,21 @@ def next_action(plan: SearchPlan, evidences: Sequence[Evidence], spent_ns: int) 
     left_ns = plan.budget_ns - spent_ns
     if levels and all(evidence.plain for evidence in evidences):
         return _decide_soonest(plan, bracket, levels, left_ns)
-    users, purpose = _unexplored(plan, bracket, levels)
-    if users is None:
+    count, purpose = _unexplored(plan, bracket, levels)
+    if count is None:
         return _confirm(plan, bracket, levels, left_ns)
     if left_ns <= plan.budget_ns * MIN_BUDGET_SHARE:
         return _settle(plan, bracket) if levels else end_without_level(evidences)
     if purpose == Purpose.up:
-        return _climb_to(plan, users, left_ns)
+        return _climb_to(plan, count, left_ns)
     max_ns = int(min(left_ns, plan.budget_ns * BISECT_BUDGET_SHARE))
-    return Hold(users, purpose, StopRule.decided, max_ns)
+    return Hold(plan.unit.of_count(count), purpose, StopRule.decided, max_ns)
 
 
-def _climb_to(plan: SearchPlan, users: int, left_ns: int) -> Hold:
+def _climb_to(plan: SearchPlan, count: int, left_ns: int) -> Hold:
     """A quick check on the way up."""
     max_ns = int(min(left_ns, plan.budget_ns * CLIMB_BUDGET_SHARE))
-    return Hold(users, Purpose.up, StopRule.lean, max_ns)
+    return Hold(plan.unit.of_count(count), Purpose.up, StopRule.lean, max_ns)
 
 
 def end_without_level(evidences: Sequence[Evidence]) -> Done:
@@ -208,8 +216,8 @@ def _unexplored(
     if not levels:
         return plan.min_users, Purpose.up
     top = levels[-1]
-    if top.users < plan.max_users and plan.judge(top.evidence).decision != Decision.failed:
-        return min(top.users * 2, plan.max_users), Purpose.up
+    if top.count < plan.max_users and plan.judge(top.evidence).decision != Decision.failed:
+        return min(top.count * 2, plan.max_users), Purpose.up
     if bracket.high is None:
         return None, Purpose.up
     return _middle(plan, bracket.low, bracket.high), Purpose.bisect
@@ -218,12 +226,12 @@ def _unexplored(
 def _middle(plan: SearchPlan, low: LevelFit | None, high: LevelFit) -> int | None:
     """The level that halves the bracket; None if it is narrow enough."""
     if low is None:
-        if high.users <= plan.min_users:
+        if high.count <= plan.min_users:
             return None
-        return max(high.users // 2, plan.min_users)
-    if high.users - low.users <= plan.width(low.users):
+        return max(high.count // 2, plan.min_users)
+    if high.count - low.count <= plan.width(low.count):
         return None
-    return (low.users + high.users) // 2
+    return (low.count + high.count) // 2
 
 
 def _decide_soonest(
@@ -242,10 +250,10 @@ def _decide_soonest(
     top = levels[-1]
     belief = believe(levels, plan.allowed)
     below_knee = plan.leans(top.evidence) != Decision.failed and belief.above > CLIMB_CHANCE
-    if below_knee and top.users < plan.max_users:
+    if below_knee and top.count < plan.max_users:
         return _climb_to(plan, _higher(plan, top), left_ns)
 
-    lowest = levels[0].users
+    lowest = levels[0].count
     if bracket.low is None and lowest > plan.min_users:
         return _look_at(plan, max(lowest // 2, plan.min_users), top, left_ns)
 
@@ -286,32 +294,34 @@ def _decide_pair(
     return _decide_first_of(plan, pair, levels, left_ns)
 
 
-def _look_at(plan: SearchPlan, users: int, top: LevelFit, left_ns: int) -> Hold:
+def _look_at(plan: SearchPlan, count: int, top: LevelFit, left_ns: int) -> Hold:
     """A hold that shows where the knee is, and need not decide the level."""
     look_ns = LOOK_LIFETIMES * top.evidence.lifetime_ns
     max_ns = int(min(left_ns, max(plan.budget_ns * BISECT_BUDGET_SHARE, look_ns)))
-    return Hold(users, Purpose.bisect, StopRule.decided, max_ns)
+    return Hold(plan.unit.of_count(count), Purpose.bisect, StopRule.decided, max_ns)
 
 
 def _decide_first_of(
     plan: SearchPlan, pair: Pair, levels: Sequence[LevelFit], left_ns: int
 ) -> Hold:
     """A hold of the level of a pair that is decided first, long enough to decide it."""
-    need_ns, users = pair.first
-    nearest = min(levels, key=lambda level: abs(level.users - users))
+    need_ns, count = pair.first
+    nearest = min(levels, key=lambda level: abs(level.count - count))
     most_ns = max(
         plan.budget_ns * DECIDE_BUDGET_SHARE,
         min(NEED_SLACK * need_ns, plan.budget_ns * NEED_BUDGET_SHARE),
         HOLD_LIFETIMES * nearest.evidence.lifetime_ns,
     )
-    return Hold(users, Purpose.repeat, StopRule.decided, int(min(left_ns, most_ns)))
+    return Hold(
+        plan.unit.of_count(count), Purpose.repeat, StopRule.decided, int(min(left_ns, most_ns))
+    )
 
 
 def decided_ends(plan: SearchPlan, levels: Sequence[LevelFit]) -> tuple[int, float]:
     """(the highest level that passed, or 0; the lowest one above it that failed, or inf)."""
     passed, failed = decided_levels(plan, levels)
     highest_passed = max(passed, default=0)
-    failed_above = (users for users in failed if users > highest_passed)
+    failed_above = (count for count in failed if count > highest_passed)
     return highest_passed, min(failed_above, default=inf)
 
 
@@ -322,17 +332,17 @@ def decided_levels(plan: SearchPlan, levels: Sequence[LevelFit]) -> tuple[list[i
     for level in levels:
         decision = plan.judge(level.evidence).decision
         if decision == Decision.passed:
-            passed.append(level.users)
+            passed.append(level.count)
         elif decision == Decision.failed:
-            failed.append(level.users)
+            failed.append(level.count)
     return passed, failed
 
 
 def _higher(plan: SearchPlan, top: LevelFit) -> int:
     """The next level on the way up: four times as high where latencies are far from any limit."""
     is_far = float(worst_ratio(top.evidence, plan.slos)[0]) < -log(4)
-    times = 4 if is_far and top.users < QUICK_CLIMB else 2
-    return min(top.users * times, plan.max_users)
+    times = 4 if is_far and top.count < QUICK_CLIMB else 2
+    return min(top.count * times, plan.max_users)
 
 
 def _confirm(
@@ -354,24 +364,24 @@ def _confirm(
         return _settle(plan, bracket)
     # The end held fewest times first; then the one whose holds carry the least information.
     least_known = min(open_ends, key=lambda end: (end.steps, end.weight))
-    users = least_known.users
+    count = least_known.count
     if bracket.low is not None and least_known.steps >= ENOUGH_HOLDS:
-        users = _shown_below(plan, bracket.low.users, levels) or users
+        count = _shown_below(plan, bracket.low.count, levels) or count
     max_ns = int(min(left_ns, plan.budget_ns * DECIDE_BUDGET_SHARE))
-    return Hold(users, Purpose.repeat, StopRule.decided, max_ns)
+    return Hold(plan.unit.of_count(count), Purpose.repeat, StopRule.decided, max_ns)
 
 
 def _shown_below(plan: SearchPlan, low: int, levels: Sequence[LevelFit]) -> int | None:
     """The level to hold so that one near the lower end passes; None: one has, or none will."""
     lowest = LOWER_LEVEL_SHARES[-1] * low - 1
-    near = {level.users: level for level in levels if lowest < level.users <= low}
+    near = {level.count: level for level in levels if lowest < level.count <= low}
     passed, _ = decided_levels(plan, list(near.values()))
     if passed:
         return None
     for share in LOWER_LEVEL_SHARES:
-        users = max(int(low * share), plan.min_users)
-        if users < low and _may_pass(near.get(users)):
-            return users
+        count = max(int(low * share), plan.min_users)
+        if count < low and _may_pass(near.get(count)):
+            return count
     return None
 
 
@@ -384,13 +394,13 @@ def _settle(plan: SearchPlan, bracket: Bracket) -> Done:
     """The status that the bracket's ends support."""
     low = bracket.low
     high = bracket.high
-    users = (low.users if low else 0, high.users if high else plan.max_users)
+    ends = (low.count if low else 0, high.count if high else plan.max_users)
     status = Status.found
     if low is None and high is not None:
         decided = plan.judge(high.evidence).decision == Decision.failed
         status = Status.slo_failed_at_min if decided else Status.inconclusive
     elif high is None and low is not None:
-        is_top = low.users >= plan.max_users  # else the budget ended on the way up
+        is_top = low.count >= plan.max_users  # else the budget ended on the way up
         decided = is_top and plan.judge(low.evidence).decision == Decision.passed
         status = Status.not_reached if decided else Status.inconclusive
-    return Done(status, users)
+    return Done(status, ends)

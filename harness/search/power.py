@@ -53,7 +53,7 @@ def throughputs(evidences: Sequence[Evidence]) -> list[LevelThroughput]:
     by_users: dict[int, list[Evidence]] = {}
     for evidence in evidences:
         if evidence.seconds > 0:
-            by_users.setdefault(evidence.window.users, []).append(evidence)
+            by_users.setdefault(evidence.window.load.count, []).append(evidence)
     levels = []
     for users, holds in sorted(by_users.items()):
         pooled = pool_evidence(holds)
@@ -72,7 +72,7 @@ def next_power_action(
     if not levels:  # every level so far was invalid, or there is none yet
         if left_ns <= 0:
             return end_without_level(evidences)
-        return Hold(plan.min_users, Purpose.up, StopRule.steady, max_ns)
+        return Hold(plan.unit.of_count(plan.min_users), Purpose.up, StopRule.steady, max_ns)
     best = max(levels, key=lambda level: level.power)
     top = levels[-1]
     if left_ns <= 0:
@@ -80,7 +80,7 @@ def next_power_action(
         return Done(Status.found if is_past_peak else Status.inconclusive, None)
     if top.power > PAST_PEAK * best.power and top.users < plan.max_users:
         users = min(top.users * 2, plan.max_users)
-        return Hold(users, Purpose.up, StopRule.steady, max_ns)
+        return Hold(plan.unit.of_count(users), Purpose.up, StopRule.steady, max_ns)
     return _narrow(plan, levels, best, max_ns)
 
 
@@ -93,7 +93,7 @@ def _narrow(
     gap_above = (above - best.users, (best.users + above) // 2)
     gap, middle = max(gap_below, gap_above)
     if gap > plan.width(best.users):
-        return Hold(middle, Purpose.bisect, StopRule.steady, max_ns)
+        return Hold(plan.unit.of_count(middle), Purpose.bisect, StopRule.steady, max_ns)
     is_highest = best is levels[-1]
     return Done(Status.not_reached if is_highest else Status.found, (below, above))
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from harness.core.load import REQUESTS_PER_S, LoadUnit, recorded_load, unit_of_users
 from harness.core.run_kinds import kind_of
 from harness.core.states import Purpose
 from harness.errors import (
     RunFolderError,
 )
 from harness.metrics.evidence import Window
-from harness.metrics.result import CONCURRENT
-from harness.metrics.slo import Slo
 from harness.records import names
 from harness.records.json_files import read_json
-from harness.search.comparison import PER_S
 from harness.search.locust_levels import (
     asked_users,
     locust_levels,
@@ -44,9 +42,7 @@ def search_plan(run: Run) -> SearchPlan:
             f"{run.path} has no plan: expected run.json with `config.plan`, which is written "
             "before the load; without it the records can be read but not judged."
         )
-    values = {f.name: stored[f.name] for f in fields(SearchPlan) if f.name in stored}
-    values["slos"] = tuple(Slo.parse(text) for text in stored["slos"])
-    return SearchPlan(**values)
+    return SearchPlan.from_json(stored, levels_unit(run))
 
 
 def logged_levels(run: Run) -> list[LoggedLevel]:
@@ -77,26 +73,26 @@ def logged_levels(run: Run) -> list[LoggedLevel]:
 
 
 def _window(row: Mapping[str, Any]) -> Window:
-    instants = {
+    numbers = {
         field.name: int(row[field.name])
         for field in fields(Window)
-        if field.name not in ("purpose", "rate_per_s")
+        if field.name not in ("purpose", "load")
     }
     rate_per_s = float(row.get("rate_per_s", 0.0))  # older folders have none
-    return Window(**instants, purpose=Purpose(row["purpose"]), rate_per_s=rate_per_s)
+    load = recorded_load(int(row["users"]), rate_per_s)
+    return Window(**numbers, load=load, purpose=Purpose(row["purpose"]))
 
 
-def levels_unit(run: Run) -> str:
-    """What its levels and its knee count: users, sessions or requests/s."""
+def levels_unit(run: Run) -> LoadUnit:
+    """What its levels and its knee count."""
     config = run.info["config"]
     if config["plan"].get("rate_step_per_s"):
-        return PER_S
-    unit = level_unit((config.get("drive") or {}).get("workload") or {})
-    return "users" if unit == CONCURRENT else f"{unit}s"
+        return REQUESTS_PER_S
+    return unit_of_workload((config.get("drive") or {}).get("workload") or {})
 
 
-def level_unit(workload: dict[str, Any]) -> str:
-    """What a level counts, in the singular; users who think are more than their requests."""
-    if workload.get("conversation"):
-        return "session"
-    return "user" if workload.get("think_ms") else CONCURRENT
+def unit_of_workload(workload: dict[str, Any]) -> LoadUnit:
+    """What its users are called."""
+    return unit_of_users(
+        talk=bool(workload.get("conversation")), pause=bool(workload.get("think_ms"))
+    )

@@ -77,7 +77,7 @@ def replay(
         # to confirm the answer.
         if searched and window.purpose not in (Purpose.down, Purpose.hold):
             action = next_level(plan, levels, window.chosen_ns - began_ns)
-            if isinstance(action, Done) or action.users != window.users:
+            if isinstance(action, Done) or action.load != window.load:
                 differences.append(_other_choice(window, action))
         level = _replayed_level(plan, levels, entry, counted, audit)
         decision = level.judgement.decision
@@ -104,8 +104,8 @@ def _other_choice(window: Window, action: Hold | Done) -> str:
     if isinstance(action, Done):
         by_records = f"it would have ended as {action.status}"
     else:
-        by_records = f"it would hold {action.users}"
-    return f"level {window.index + 1} held {window.users} users; by the records {by_records}"
+        by_records = f"it would hold {action.load.number}"
+    return f"level {window.index + 1} held {window.load}; by the records {by_records}"
 
 
 def _replayed_level(
