@@ -43,7 +43,10 @@ LOWER_RATE: Final = "try a lower rate, or --processes 2"  # where the client's m
 
 
 def apply_littles_law(table: RecordTable, window: Window) -> Little:
-    """Little's law for one level: a closed loop keeps every user busy, or thinking as planned."""
+    """Little's law for one level: a closed loop keeps every user busy, or thinking as planned.
+
+    Its error is that of the users seen busy or thinking, as a share of N.
+    """
     start_ns = window.settled_ns
     end_ns = window.end_ns
     # X and R are of what ended in the window: requests that were under way when it began stand for
@@ -63,8 +66,10 @@ def apply_littles_law(table: RecordTable, window: Window) -> Little:
         # Who thinks when the window begins may have sent before the records that we have: the
         # planned pauses that we see are too few, X Z is right on average, and noisy.
         seen_thinking = _mean_thinking(table, start_ns, end_ns)
-        busy_users += max(seen_thinking, throughput_per_s * think_s)
-    error = busy_users / (users or 1.0) - 1
+        likely_thinking = throughput_per_s * think_s
+        busy_users += max(seen_thinking, likely_thinking)
+    expected_users = users or 1.0  # 0 with a rate where nothing ended
+    error = busy_users / expected_users - 1
     return Little(
         n=round(users, 4),
         x=round(throughput_per_s, 4),

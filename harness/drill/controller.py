@@ -108,7 +108,9 @@ class DrillController(KneeController):
         drill = self.stage.drill
         phase = drill.phases[len(self.levels)]
         load = drill.unit.load.of_number(phase.load)
-        return load, self.began_ns + phase.begin_ns, self.began_ns + phase.end_ns
+        begin_ns = self.began_ns + phase.begin_ns
+        end_ns = self.began_ns + phase.end_ns
+        return load, begin_ns, end_ns
 
     def _end_phase(self, now_ns: int) -> None:
         load, begin_ns, end_ns = self._span()

@@ -61,6 +61,7 @@ def judge_drill(
     depends on a phase that is `invalid`.
     """
     windows = {expected: _window(drill, expected, began_ns) for expected in drill.expectations}
+    # before any gate, for they share one alpha
     slo_results = _slo_results(seen, windows, until_ns)
     gates = []
     for expected in drill.expectations:

@@ -154,16 +154,18 @@ class Talk:
         talk = self.workload.conversation
         if talk is None:
             return self._next_request()
-        if not self._turns:
+        if not self._turns:  # its first request: as one who has been there for long
             session, turn = joined_at(self.workload, self.seed, self.user)
             self._begin(session, turn, now_ns)
         elif self._is_over(talk, now_ns):
             self._begin(self.session + 1, 0, now_ns)
         turn = self.turn
         planned = self._turns[turn]
-        asked = 2 * turn  # its place in what was said
+        # What was said has a user's message and an answer for each turn: planned ones too.
+        asked = 2 * turn
+        earliest = 2 * planned.first
         system = system_message(self.workload.system_tokens, self.calibration)
-        history = self._said[2 * planned.first : asked + 1]
+        history = self._said[earliest : asked + 1]
         return RequestSpec(
             str(self._said[asked]["content"]),
             planned.prompt,

@@ -99,21 +99,25 @@ def tpot(table: RecordTable) -> Observations:
     failed = failed_requests(table)
     has_tpot = (table.counts > 1) & (table.outcome == OK)
     rows = np.flatnonzero(failed | has_tpot)
+    # Without any event all of these failed, and there is nothing that an index could point to.
     if not len(table.at_ns):
         inf = np.full(len(rows), np.inf)
         return Observations(inf, inf, inf, table.done_ns[rows], rows)
+    is_failed = failed[rows]
     first, last = _end_events(table, rows)
     tokens_until = totals_before(table.tokens)
     tokens_after_first = tokens_until[last + 1] - tokens_until[first + 1]
     later_tokens = np.maximum(tokens_after_first, 1)
-    span_ns = table.at_ns[last] - table.at_ns[first]
-    shortest_ns = (table.not_before_ns[last] - table.at_ns[first]).clip(min=0)
-    longest_ns = table.at_ns[last] - table.not_before_ns[first]
-    is_infinite = failed[rows]
+    first_at_ns = table.at_ns[first]
+    last_at_ns = table.at_ns[last]
+    # shortest: the first came at its stamp, and the last as early as it may have
+    shortest_ns = (table.not_before_ns[last] - first_at_ns).clip(min=0)
+    longest_ns = last_at_ns - table.not_before_ns[first]
+    tpot_ns = (last_at_ns - first_at_ns) / later_tokens
     return Observations(
-        ns=np.where(is_infinite, np.inf, span_ns / later_tokens),
-        lo_ns=np.where(is_infinite, np.inf, shortest_ns / later_tokens),
-        hi_ns=np.where(is_infinite, np.inf, longest_ns / later_tokens),
+        ns=np.where(is_failed, np.inf, tpot_ns),
+        lo_ns=np.where(is_failed, np.inf, shortest_ns / later_tokens),
+        hi_ns=np.where(is_failed, np.inf, longest_ns / later_tokens),
         at_ns=table.done_ns[rows],
         row=rows,
     )

@@ -125,11 +125,13 @@ def _cost(facts: ReportData) -> str:
     """What the search took, and its precision where that was missed."""
     knee = facts.knee
     searched = [level for level in facts.result.levels if level.purpose != Purpose.hold]
-    load_s = sum(level.judged_ns - level.chosen_ns for level in searched) / SECOND
+    load_ns = sum(level.judged_ns - level.chosen_ns for level in searched)
+    load_s = load_ns / SECOND
     requests = sum(level.all.ttft_ms.n for level in searched)
     took = f"The search took {load_s:,.0f} s of load and {count_of(requests, 'request')}"
     estimate = knee.estimate or 1
-    width = (knee.ci95[1] or 0) - (knee.ci95[0] or 0)
+    low, high = knee.ci95
+    width = (high or 0) - (low or 0)
     if width > max(facts.unit.load.finest, knee.precision * estimate):
         took += f"; the interval is {width / estimate:.0%} wide, not {knee.precision:.2%}"
     return f"{took}."
@@ -162,7 +164,11 @@ def _slo_failed_at_min(facts: ReportData) -> Answer:
     lowest = min(facts.used, key=lambda level: level.load, default=None)
     if lowest is None or not facts.slos:
         return Answer(badge, "bad", "The lowest level already fails.")
-    missed = [slo for slo in facts.slos if lowest.over_share.get(slo.name, 0) > slo.allowed]
+    missed = []
+    for slo in facts.slos:
+        over_share = lowest.over_share.get(slo.name, 0)
+        if over_share > slo.allowed:
+            missed.append(slo)
     where = facts.unit.text(lowest.load)
     failures = []
     for slo in missed or facts.slos[:1]:

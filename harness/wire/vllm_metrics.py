@@ -202,7 +202,7 @@ def _sum_numbers(samples: Sequence[ServerSample]) -> dict[str, Any]:
 def _sum_shared_histograms(samples: Sequence[ServerSample]) -> dict[str, Histogram]:
     shared = set.intersection(*(set(sample.histograms) for sample in samples))
     summed = {}
-    for key in shared:
+    for key in sorted(shared):
         own = [sample.histograms[key] for sample in samples]
         summed[key] = sum_histograms(own)
     return summed
