@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from browser_run import PATIENCE_S, TOP, get, locust
 from prometheus_tools import lines_of
-from study_process import alive, descendants, send, started
+from study_process import alive, descendants, started
 
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
@@ -224,7 +224,7 @@ def test_a_worker_dies(url: str, tmp_path: Path) -> None:
             time.sleep(0.2)
         (pid,) = [p for p, w in descendants(os.getpid()).items() if "knee.py" in w and is_top(p)]
         workers = [p for p, what in descendants(pid).items() if "knee.py" in what]
-        send(workers[0], signal.SIGKILL)
+        os.kill(workers[0], signal.SIGKILL)
         facts = wait_for(page, *FINAL_STATES)
         assert facts["state"] == "invalid"
         assert "a load process" in " ".join(facts["answer"]).lower()
@@ -285,11 +285,11 @@ def test_stop_before_there_is_a_load(more: tuple[object, ...], tmp_path: Path) -
     ):
         while more and json.loads(get(f"{page}/worker-count")[1])["worker_count"] < 1:
             time.sleep(0.2)
-        send(engine.pid, signal.SIGSTOP)
+        os.kill(engine.pid, signal.SIGSTOP)
         assert press(page, "start", told(page)["facts"]["form"]) == {"wrong": {}}
         assert told(page)["facts"]["state"] == "starting"
         urllib.request.urlopen(f"{page}/stop", b"", timeout=20).close()  # noqa: S310 - loopback
-        send(engine.pid, signal.SIGCONT)
+        os.kill(engine.pid, signal.SIGCONT)
         assert "stopped before" in wait_for(page, "refused", "running")["sentence"]
         assert list(tmp_path.iterdir()) == []
 

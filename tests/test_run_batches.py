@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from array import array
 from collections import Counter
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pytest
-from study_process import check_code, harness, lines, load, send, started, wait_for
+from study_process import check_code, harness, lines, load, started, wait_for
 
 from harness import open_run
 from harness.core.load import Users
@@ -447,7 +448,7 @@ def test_ctrl_c_in_a_batch(tmp_path: Path) -> None:
         wait_for(lambda: lines(out / names.LEVELS) >= 2)
         known = records.stat().st_size
         wait_for(lambda: records.stat().st_size > known)
-        send(process.pid, signal.SIGINT)
+        os.kill(process.pid, signal.SIGINT)
         said, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert "Interrupted" in said

@@ -148,6 +148,7 @@ def mix_alerts(threshold: Threshold) -> list[Alert]:
 
 def _mix_alert(what: str, series: str, selector: str, measured_tokens: float) -> Alert:
     """The alert on a mean length that is too far from the measured one, either way."""
+    # Of a ratio's logarithm, twice as long and half as long are equally far from 0.
     tokens = rate(series, *MIX)
     ended = rate(f"{newest_name('requests_total')}_total{selector}", *MIX)
     ratio = f"{tokens} / {ended} / {measured_tokens:.5g}"

@@ -119,6 +119,7 @@ def _verdict(question: Question, room: Room | None) -> Verdict:
         return Verdict(False, Why.SHAPE)
     if question.budget.overflows and not measured:
         return Verdict(False, Why.OVERFLOW)
+    # What is not known is never a yes (docs/capacity.md).
     if room is None:
         why = Why.NO_WEIGHTS if _lacks_weights(question) else Why.NO_MEMORY
         return Verdict(None, why)

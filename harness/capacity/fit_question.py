@@ -131,7 +131,9 @@ def question(args: Namespace) -> Question:
     server = sources.server
     limit = _limit(sources)
     context = args.context or min(DEFAULT_CONTEXT, limit or DEFAULT_CONTEXT)
-    requests = tuple(args.admit or [(context, args.users or 1)])
+    requests = tuple(args.admit or ())
+    if not requests:
+        requests = ((context, args.users or 1),)
     _check_lengths(limit, context, requests)
     ways = _parallel(args, server)
     gpu = GPUS[args.gpu] if args.gpu else NO_GPU

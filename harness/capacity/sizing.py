@@ -92,9 +92,10 @@ def _alone(sent: Floats, first: Floats) -> Ints:
     sent = sent[order]
     first = first[order]
     latest_first = np.maximum.accumulate(first)
-    earlier_answered = np.concatenate([[-np.inf], latest_first])[:-1]
+    earlier_answered = np.append(-np.inf, latest_first)[:-1]
     next_sent = np.append(sent[1:], np.inf)
-    return order[(earlier_answered <= sent) & (next_sent >= first)]
+    waited_alone = (earlier_answered <= sent) & (next_sent >= first)
+    return order[waited_alone]
 
 
 class _Slope(NamedTuple):

@@ -98,13 +98,14 @@ def usable_knee(folder: Path) -> tuple[Result, Knee, Number]:
 
 def threshold(folder: Path) -> Threshold:
     """Compute the threshold from a run folder. Raises RunFolderError, NoKnee."""
-    result, knee, low = usable_knee(folder)
+    result, knee, promised = usable_knee(folder)
     if unit_named(knee.unit).by_schedule:
         raise NoKnee(
             f"{folder} has a knee in {knee.unit}: expected one in users, by which replicas are "
             "counted; try `vllm-harness knee` without --load rate."
         )
-    users = int(low)
+    users = int(promised)
+    # the level that the knee's own figures are of
     at_knee = [level for level in result.used if level.load == knee.measured_at]
     # It may be above 1: a request ends in the server a little after its user has the last token.
     share = min(_mean(at_knee, _counted_share), 1.0)
@@ -114,7 +115,8 @@ def threshold(folder: Path) -> Threshold:
     requests_per_s = _mean(at_knee, lambda level: level.server.requests_per_s or nan)
     prompt_tokens = prompt_tokens_per_s / requests_per_s
     output_tokens = knee.output_tokens_per_s / (knee.requests_per_s or nan)
-    ttft = (result.at_knee or Level(0, users)).ttft_ms
+    level = result.at_knee or Level(0, users)  # an empty one, whose figures are NaN
+    ttft = level.ttft_ms
     slos = tuple(Slo.parse(judged.slo) for judged in result.slos)
     return Threshold(
         requests=max(requests, 1),

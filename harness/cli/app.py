@@ -74,7 +74,8 @@ def parser() -> Parser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code (docs/exit-codes.md)."""
     try:
-        if not (sys.argv[1:] if argv is None else argv):
+        words = sys.argv[1:] if argv is None else argv
+        if not words:
             raise ConfigError(
                 f"no command was given: expected one of {', '.join(COMMANDS)}; try `vllm-harness "
                 "knee --embedded --slo ttft_p95=500ms`, or `vllm-harness --help`."
@@ -89,7 +90,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # for example `vllm-harness ... | head`
         # The interpreter flushes stdout at exit; into /dev/null, so that it does not fail again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, sys.stdout.fileno())
         return 0
 
 

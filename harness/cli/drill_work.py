@@ -55,7 +55,8 @@ def planned(args: argparse.Namespace) -> tuple[Drill, str]:
 
 def _vllm_like(servers: Mapping[str, Any]) -> dict[str, Any]:
     """What is simulated in the file is real here, with the same flags."""
-    flags = [f"--{key} {value}" for key, value in servers.get("engine", {}).items()]
+    engine = servers.get("engine", {})
+    flags = [f"--{key} {value}" for key, value in engine.items()]
     return {"vllm": servers["engines"], "args": " ".join(flags)}
 
 

@@ -34,7 +34,8 @@ def idle_cost(args: argparse.Namespace) -> int:
     found = measure_idle_cost(access, plan, args.model)
     page = render("idle_cost.md.j2", found=found)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "idle_cost.json").write_bytes(dumps(redact(to_json(found)), indent=True))
+    public = redact(to_json(found))
+    (folder / "idle_cost.json").write_bytes(dumps(public, indent=True))
     (folder / "idle_cost.md").write_text(page)
     sys.stdout.write(f"{page}\n{folder}/idle_cost.md\n")
     return EXIT_OK

@@ -49,7 +49,10 @@ def check_inner(
         args.dry_run = True
         with redirect_stdout(io.StringIO()):
             args.execute(args)
-        slos = [slo for slo in map(str, args.slo) if slos is None or slo in slos]
+        own_slos = [str(slo) for slo in args.slo]
+        if slos is not None:
+            own_slos = [slo for slo in own_slos if slo in slos]
+        slos = own_slos
     return slos or []
 
 

@@ -50,7 +50,9 @@ def repeat(args: argparse.Namespace) -> int:
         write_json(output.json_to, summary)
     if not completed:
         return EXIT_INTERRUPTED
-    codes = [code for search, _ in runs for code in search.runs.values()]
+    codes: list[int] = []
+    for search, _ in runs:
+        codes += search.runs.values()
     return max(codes, default=0)
 
 

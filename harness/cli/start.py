@@ -36,8 +36,10 @@ def start_study(wanted: Wanted) -> int:
     if wanted.dry_run:
         check_machine(wanted.output, most, option)
         stream = message_stream(wanted.output)
-        rows = [f"  {name:<10}{what}\n" for name, what in plan_rows(wanted).items()]
-        stream.write("".join(["Plan (nothing was sent):\n", *rows]))
+        rows = plan_rows(wanted)
+        stream.write("Plan (nothing was sent):\n")
+        for name, what in rows.items():
+            stream.write(f"  {name:<10}{what}\n")
         return EXIT_OK
     checked = checked_target(wanted.target, wanted.load, wanted.output, most, option=option)
     with checked as (url, known):
@@ -164,7 +166,9 @@ def _held_levels_text(wanted: Wanted) -> str:
         text = f"a batch of {wanted.load.batch:,} one at a time, and one at each of {loads}"
     else:
         hold = wanted.holds[-1]
-        length = say_ns(hold.max_ns) if hold.max_ns else count_of(hold.max_requests, "request")
+        length = count_of(hold.max_requests, "request")
+        if hold.max_ns:
+            length = say_ns(hold.max_ns)
         text = f"{loads} for {length}"
         if len(planned_levels(wanted)) > 1:
             text += " each"

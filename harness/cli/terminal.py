@@ -175,7 +175,9 @@ def _row(plan: SearchPlan, level: HeldLevel, ended: EndedLevel) -> LevelRow:
         limit_ms = limits_ms.get(key, math.nan)
         latencies[key] = Quantity(*p95, "ms", limit_ms)
     counts = request_counts(ended.ended, ended.failed)
-    running = f"{count_of(ended.n_open, 'request')} still running" if ended.n_open else ""
+    running = ""
+    if ended.n_open:
+        running = f"{count_of(ended.n_open, 'request')} still running"
     return LevelRow(
         load=level.window.load.number,
         ttft=latencies["ttft"],
@@ -207,7 +209,9 @@ def affordable_ns(span_ns: int, events: int) -> int:
 def request_counts(ended: int, failed: int) -> str:
     """`1,200 ended`, `1,200 ended, 3 failed`."""
     text = f"{ended:,} ended"
-    return f"{text}, {failed:,} failed" if failed else text
+    if failed:
+        text += f", {failed:,} failed"
+    return text
 
 
 def phase_text(name: str, running_users: int, users: int) -> str:
@@ -220,7 +224,8 @@ def phase_text(name: str, running_users: int, users: int) -> str:
 
 def purpose_text(purpose: Purpose, load: Load, before: Sequence[HeldLevel]) -> str:
     """Why a level is held; the ends of the bracket may come up before they were ever held."""
-    if purpose == Purpose.repeat and all(level.window.load != load for level in before):
+    was_held = any(level.window.load == load for level in before)
+    if purpose == Purpose.repeat and not was_held:
         return NEAR_THE_KNEE
     return PURPOSES.get(purpose, "")
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from harness.compat.definitions import COMPAT, STEP_RULE, Definition, Tool
+from harness.core.arrays import between
 from harness.metrics.latency_figures import LatencyFigures, blocked_windows, json_ms, sample_figures
 from harness.metrics.log_histogram import LogHistogram, duration_bin
 from harness.metrics.metrics import GAPS, METRICS, delivered_tokens
@@ -99,7 +100,9 @@ def instants_of(table: RecordTable, connect_ns: int = 0) -> dict[str, Ints]:
     """
     has_events = table.counts > 0
     # A request without events may point beyond the last event: any index will do there.
-    event_ns = table.at_ns if len(table.at_ns) else np.zeros(1, np.int64)
+    event_ns = table.at_ns
+    if not len(event_ns):
+        event_ns = np.zeros(1, np.int64)
     begins = table.offsets[:-1]
     ends = table.offsets[1:]
     first_index = np.minimum(begins, len(event_ns) - 1)
@@ -356,7 +359,7 @@ def _per_second(count: int, windows: Windows) -> float | None:
 
 
 def _sent_in(table: RecordTable, window: Span) -> RecordTable:
-    return table.select(table.sent_within(*window))
+    return table.select(between(table.sent_ns, *window))
 
 
 def _pair(ours: Any, theirs: Any, why: str) -> Json:

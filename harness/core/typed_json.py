@@ -159,23 +159,41 @@ def _hints(cls: type) -> Json:
 
 
 def _read(hint: Any, data: Any, path: str) -> Any:
-    origin, args = get_origin(hint), get_args(hint)
+    # Each kind returns where the data have its shape; what has not comes to the error at the end.
+    origin = get_origin(hint)
+    args = get_args(hint)
     if origin in UNION_TYPES:
         return _read_union(args, data, path)
     if origin is tuple and isinstance(data, list):
-        each = args[:1] * len(data) if args[-1] is ... else args
-        if len(each) == len(data):
-            pairs = enumerate(zip(each, data, strict=True))
-            return tuple(_read(one, item, f"{path}[{i}]") for i, (one, item) in pairs)
+        is_homogeneous = args[-1] is ...
+        hints = args[:1] * len(data) if is_homogeneous else args
+        if len(hints) == len(data):
+            return _read_items(hints, data, path)
     if origin in MAPPING_TYPES and isinstance(data, dict):
-        return {key: _read(args[1], item, f"{path}.{key}") for key, item in data.items()}
+        item_hint = args[1]
+        return {key: _read(item_hint, item, f"{path}.{key}") for key, item in data.items()}
     if is_dataclass(hint) and isinstance(data, dict):
         return _read_fields(hint, data, path)
     if _fits(hint, data):
-        converted = hint is float or isinstance(hint, EnumType)  # its JSON form is another
-        return hint(nan if data is None else data) if converted else data
+        return _scalar(hint, data)
     name = str(hint) if args else hint.__name__
     raise ValueError(f"{path}: found {data!r:.80}, expected {name.removeprefix('typing.')}")
+
+
+def _read_items(hints: tuple[Any, ...], data: list[Any], path: str) -> tuple[Any, ...]:
+    items = []
+    for i, hint in enumerate(hints):
+        items.append(_read(hint, data[i], f"{path}[{i}]"))
+    return tuple(items)
+
+
+def _scalar(hint: Any, data: Any) -> Any:
+    """The value of a scalar that fits; the JSON form of a float or an enumeration is another."""
+    if hint is float:
+        return nan if data is None else float(data)
+    if isinstance(hint, EnumType):
+        return hint(data)
+    return data
 
 
 def _fits(hint: Any, data: Any) -> bool:
@@ -198,7 +216,8 @@ def _read_union(args: tuple[Any, ...], data: Any, path: str) -> Any:
 
 
 def _read_fields(cls: Any, data: dict[str, Any], path: str) -> Any:
-    found, hints = {}, _hints(cls)
+    found = {}
+    hints = _hints(cls)
     for field in fields(cls):
         if items := _items(field):
             found[field.name] = {

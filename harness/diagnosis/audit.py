@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from harness.core.arrays import between
 from harness.core.states import Purpose
 from harness.diagnosis.client_host import UNKNOWN_HOST, HostFigures, remedy
 from harness.diagnosis.server_window import counter_increase
@@ -42,13 +43,15 @@ LOWER_RATE: Final = "try a lower rate, or --processes 2"  # where the client's m
 
 
 def apply_littles_law(table: RecordTable, window: Window) -> Little:
-    """Little's law for one level: a closed loop keeps every user busy, or thinking as planned."""
+    """Little's law for one level: a closed loop keeps every user busy, or thinking as planned.
+
+    Its error is that of the users seen busy or thinking, as a share of N.
+    """
     start_ns = window.settled_ns
     end_ns = window.end_ns
     # X and R are of what ended in the window: requests that were under way when it began stand for
     # those that are when it ends.
-    in_window = (table.done_ns >= start_ns) & (table.done_ns <= end_ns)
-    ended = in_window & ~table.is_open
+    ended = between(table.done_ns, start_ns, end_ns) & ~table.is_open
     response_s = 0.0  # R, mean
     if ended.any():
         response_ns = (table.done_ns - table.sent_ns)[ended]
@@ -63,8 +66,10 @@ def apply_littles_law(table: RecordTable, window: Window) -> Little:
         # Who thinks when the window begins may have sent before the records that we have: the
         # planned pauses that we see are too few, X Z is right on average, and noisy.
         seen_thinking = _mean_thinking(table, start_ns, end_ns)
-        busy_users += max(seen_thinking, throughput_per_s * think_s)
-    error = busy_users / (users or 1.0) - 1
+        likely_thinking = throughput_per_s * think_s
+        busy_users += max(seen_thinking, likely_thinking)
+    expected_users = users or 1.0  # 0 with a rate where nothing ended
+    error = busy_users / expected_users - 1
     return Little(
         n=round(users, 4),
         x=round(throughput_per_s, 4),
@@ -168,7 +173,7 @@ def prefix_surplus(
     begin_ns = inside[0].at_ns
     end_ns = inside[-1].at_ns
     # A request that was in flight at the first scrape may be looked up after it.
-    sent = int(table.sent_within(begin_ns, end_ns).sum())
+    sent = int(between(table.sent_ns, begin_ns, end_ns).sum())
     prompts = sent + concurrency(table, window)
     allowed_tokens = float((shared_tokens + KV_BLOCK_TOKENS) * prompts)
     under_way = (table.sent_ns <= end_ns) & (table.done_ns > begin_ns)
@@ -195,7 +200,8 @@ def expected_hits(table: RecordTable, shared_tokens: int, block: int = KV_BLOCK_
     is_turn = table.new_tokens >= 0
     before_turn = table.prompt_tokens - table.new_tokens
     known_tokens = np.where(is_turn, before_turn, shared_tokens)
-    known_tokens = np.where(is_turn & (table.prompt_tokens < 0), np.nan, known_tokens)
+    is_not_counted = is_turn & (table.prompt_tokens < 0)
+    known_tokens = np.where(is_not_counted, np.nan, known_tokens)
     # Sorted so, a turn is the neighbor of the one before: the next turn of the same session.
     order = np.lexsort((table.turn, table.session, table.user, table.worker))
     keys = np.stack([table.worker, table.user, table.session, table.turn])
@@ -221,7 +227,7 @@ def prefix_hits(
     start_ns = window.settled_ns
     end_ns = window.end_ns
     expected = expected_hits(table, *shared)
-    rows = table.sent_within(start_ns, end_ns) & ~np.isnan(expected)
+    rows = between(table.sent_ns, start_ns, end_ns) & ~np.isnan(expected)
     if not (rows & (table.session >= 0)).any():
         return None
     reporting = rows & (table.cached_tokens >= 0)
@@ -233,7 +239,7 @@ def prefix_hits(
         hit_tokens = counter_increase(inside, "prefix_hits_total")
         if isnan(hit_tokens):
             return None
-        rows &= table.sent_within(inside[0].at_ns, inside[-1].at_ns)
+        rows &= between(table.sent_ns, inside[0].at_ns, inside[-1].at_ns)
     expected_tokens = float(expected[rows].sum())
     return PrefixHits(int(rows.sum()), expected_tokens, hit_tokens)
 

@@ -44,7 +44,9 @@ class HostFigures:
     @property
     def idle(self) -> float:
         """Cores that nobody used, of those that the client may use."""
-        return min(self.machine_cores - self.own - self.others, self.cores - self.own)
+        free_on_machine = self.machine_cores - self.own - self.others
+        free_of_limit = self.cores - self.own
+        return min(free_on_machine, free_of_limit)
 
     @property
     def limited(self) -> bool:

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from harness.core.arrays import between
 from harness.records.record_table import OK, OPEN, RecordTable
 from harness.records.samples import ServerSample, samples_within
 from harness.units import MS
@@ -92,7 +93,7 @@ def _is_empty(table: RecordTable, sample: ServerSample) -> bool:
     if sample.running > 0 or sample.waiting > 0:
         return False
     low_ns, high_ns = scrape_interval(sample)
-    begun = (table.sent_ns >= 0) & (table.sent_ns <= high_ns)
+    begun = between(table.sent_ns, 0, high_ns)
     in_flight = begun & (table.done_ns >= low_ns - MAX_SERVER_LAG_NS)
     return not bool(in_flight.any())
 
@@ -111,7 +112,8 @@ class Bounded:
 
     def clamp(self, value: float) -> Bounded:
         """The same bounds with `value` as the estimate, clamped to them."""
-        return replace(self, estimate=min(max(value, self.lo), self.hi))
+        estimate = min(max(value, self.lo), self.hi)
+        return replace(self, estimate=estimate)
 
     def minus(self, part: Bounded, least: float = 0.0) -> Bounded:
         """This sum minus `part`: at least `least`, unless it is exactly known."""
@@ -167,23 +169,28 @@ class Cohort:
     def between(cls, table: RecordTable, first: ServerSample, last: ServerSample) -> Cohort:
         """The cohort of `table`; requests that were never sent are left out."""
         scrapes = (scrape_interval(first), scrape_interval(last))
-        from_ns = scrapes[0][0]
-        until_ns = scrapes[1][1]
+        from_ns, _ = scrapes[0]
+        _, until_ns = scrapes[1]
         done_ns = np.where(table.outcome == OPEN, NEVER_NS, table.done_ns)
         # Only requests that were in the server around the two scrapes matter. Their tokens are not
         # copied: of the events, only the first one of each request is read.
-        relevant = (table.sent_ns <= until_ns) & (done_ns >= from_ns - MAX_SERVER_LAG_NS)
-        rows = np.flatnonzero(relevant & (table.sent_ns >= 0))
+        was_sent = (table.sent_ns >= 0) & (table.sent_ns <= until_ns)
+        had_not_ended = done_ns >= from_ns - MAX_SERVER_LAG_NS
+        rows = np.flatnonzero(was_sent & had_not_ended)
         sent_ns = table.sent_ns[rows]
         first_event = table.offsets[rows]
         has_token = table.offsets[rows + 1] > first_event
         first_ns = np.full(len(rows), NEVER_NS, np.int64)
         first_ns[has_token] = table.at_ns[first_event[has_token]]
+        # The cohort is a matter of definition, so the middles of the scrapes bound it; that the
+        # server's counters may be of a little earlier or later is a matter of `uncertainty`.
+        sent_between = (sent_ns > first.at_ns) & (sent_ns <= last.at_ns)
+        # What the last scrape has counted ended before it, whatever the client saw later.
+        counted_until_ns = np.minimum(first_ns, until_ns)
         return cls(
-            inside=has_token & (sent_ns > first.at_ns) & (sent_ns <= last.at_ns),
+            inside=has_token & sent_between,
             first_ns=first_ns,
-            # what was observed before B also ended before B, whatever the client saw later
-            longest_ns=np.minimum(first_ns, until_ns) - sent_ns,
+            longest_ns=counted_until_ns - sent_ns,
             sent_ns=sent_ns,
             done_ns=done_ns[rows],
             ended_well=table.outcome[rows] == OK,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from harness.core.arrays import between
 from harness.diagnosis.client_host import UNKNOWN_HOST, HostFigures, remedy
 from harness.metrics.latency_figures import (
     LatencyFigures,
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
     from harness.records.record_table import RecordTable
 
 
-# Of the limit (or of the value above it): the bracket's own width.
+# Of the limit (or of the value above it): the bracket's own width. Above it the level is invalid,
+# and a search holds it again (docs/precision.md).
 MAX_INSTRUMENT_SHARE: Final = 0.05
 # Without an SLO these latencies are judged; the values are the accuracy that the harness claims.
 DEFAULT_PRECISION_NS: Final = {"ttft": 0.5 * MS, "itl": 0.1 * MS}
@@ -59,8 +61,10 @@ class QuantileUncertainty:
     @property
     def share(self) -> float:
         """Width of the bounds over the scale; 0 if both bounds are infinite."""
-        width = self.hi_ns - self.lo_ns if np.isfinite(self.lo_ns) else 0.0
-        return float(width / max(self.scale_ns, 1.0))
+        width_ns = 0.0
+        if np.isfinite(self.lo_ns):
+            width_ns = self.hi_ns - self.lo_ns
+        return float(width_ns / max(self.scale_ns, 1.0))
 
 
 def quantile_uncertainties(
@@ -75,6 +79,8 @@ def quantile_uncertainties(
     """
     table = recorded.table
     span = (window.settled_ns, window.end_ns)
+    # Only quantiles that decide: a sender that stands still for a second in a minute moves a p99,
+    # and no p95 (decision 18).
     judged = [(slo.metric, slo.q, float(slo.limit_ns)) for slo in slos]
     if not judged:
         judged = [(key, 0.95, 0.0) for key in DEFAULT_PRECISION_NS]
@@ -156,11 +162,11 @@ def instrument_sentence(
 
 def _holds_a_limit(known: QuantileUncertainty, slos: Sequence[Slo]) -> bool:
     """Whether the limit of an SLO on this quantile lies within its bounds."""
-    return any(
-        (slo.metric, slo.q) == (known.metric, known.q)
-        and known.lo_ns <= slo.limit_ns <= known.hi_ns
-        for slo in slos
-    )
+    for slo in slos:
+        is_on_it = slo.metric == known.metric and slo.q == known.q
+        if is_on_it and known.lo_ns <= slo.limit_ns <= known.hi_ns:
+            return True
+    return False
 
 
 def _why_uncertain(table: RecordTable, scale_ns: float) -> str:
@@ -185,8 +191,9 @@ def turnarounds(table: RecordTable, window: Window) -> Floats:
     same_worker = table.worker[after] == table.worker[before]
     same_user = same_worker & (table.user[after] == table.user[before])
     closed_loop = table.scheduled_ns[after] < 0
-    inside = table.sent_within(window.settled_ns, window.end_ns)[after]
-    due_ns = (table.done_ns + table.think_ns.clip(min=0))[before]
+    inside = between(table.sent_ns[after], window.settled_ns, window.end_ns)
+    think_ns = table.think_ns[before].clip(min=0)
+    due_ns = table.done_ns[before] + think_ns
     delays_ns = table.sent_ns[after] - due_ns
     counted_ns = delays_ns[closed_loop & same_user & inside]
     return np.asarray(counted_ns.clip(min=0), np.float64)
@@ -250,8 +257,10 @@ def _cores(samples: Sequence[ClientSample]) -> dict[str, float]:
 
 def _increase(samples: Sequence[ClientSample], name: str) -> int:
     """Increase of a counter within the window, summed over the processes."""
-    pairs = _first_and_last(samples).values()
-    return sum(getattr(last, name) - getattr(first, name) for first, last in pairs)
+    increase = 0
+    for first, last in _first_and_last(samples).values():
+        increase += getattr(last, name) - getattr(first, name)
+    return increase
 
 
 def _coverage(samples: Sequence[ClientSample]) -> float:

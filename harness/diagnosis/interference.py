@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from harness.core.arrays import between, totals_before
 from harness.core.typed_json import round_floats
 from harness.metrics.level_figures import ArrivalFigures, GapFigures
 from harness.metrics.scan import EventChunk, scan, within_window
@@ -29,6 +30,7 @@ MAX_GAPS: Final = 100_000  # sampled gaps at most; at least half as many if ther
 P95: Final = 0.95  # the gaps above this quantile are called the longest ones
 # A gap shorter than this share of the median follows an event that was sent late.
 EARLY_EVENT_SHARE: Final = 0.5
+SLOPE_TOKENS: Final = 1000  # the prompt tokens that `GapFigures.slope_ms` is the cost of
 # Part of a prompt's mean prefill time, back from its first token, in which it was certainly being
 # computed.
 CERTAIN_PREFILL_SHARE: Final = 0.75
@@ -92,23 +94,25 @@ def gap_figures(
     if isnan(prefill_s):
         prefill_s = 0.0
     gap_begin_ns = gap_end_ns - gap_ns
-    beside, prompt_tokens = _prompts(table, gap_begin_ns, gap_end_ns, prefill_s)
-    longest = gaps_ms >= np.quantile(gaps_ms, P95, method="higher")
-    alone_ms = gaps_ms[~beside]
-    slope, base_ms, correlation = _line(prompt_tokens, gaps_ms)
+    has_prompt, prompt_tokens = _prompts_of_gaps(table, gap_begin_ns, gap_end_ns, prefill_s)
+    p95_ms = np.quantile(gaps_ms, P95, method="higher")
+    is_longest = gaps_ms >= p95_ms
+    alone_ms = gaps_ms[~has_prompt]
+    beside_ms = gaps_ms[has_prompt]
+    token_ms, base_ms, correlation = _line(prompt_tokens, gaps_ms)
     figures = GapFigures(
         n=len(gaps_ms),
-        prompt_share=float(beside.mean()),
+        prompt_share=float(has_prompt.mean()),
         prompt_tokens_mean=float(prompt_tokens.mean()),
-        longest_prompt_share=float(beside[longest].mean()),
+        longest_prompt_share=float(has_prompt[is_longest].mean()),
         late_share=_late_share(gaps_ms, event_tokens),
         mean_ms=float(gaps_ms.mean()),
         p50_ms=_quantile(gaps_ms, 0.5),
         p95_ms=_quantile(gaps_ms, P95),
         alone_p50_ms=_quantile(alone_ms, 0.5),
         alone_p95_ms=_quantile(alone_ms, P95),
-        beside_p50_ms=_quantile(gaps_ms[beside], 0.5),
-        slope_ms=1000 * slope,
+        beside_p50_ms=_quantile(beside_ms, 0.5),
+        slope_ms=SLOPE_TOKENS * token_ms,
         base_ms=base_ms,
         correlation=correlation,
     )
@@ -126,7 +130,7 @@ def _late_share(gaps_ms: Floats, event_tokens: Ints) -> float:
     return float(late.mean())
 
 
-def _prompts(
+def _prompts_of_gaps(
     table: RecordTable, begin_ns: Ints, end_ns: Ints, prefill_s: float
 ) -> tuple[Bools, Floats]:
     """For each gap: (whether a prompt was computed in it, prompt tokens that ended with it).
@@ -141,19 +145,20 @@ def _prompts(
     first_ns = first_ns[order]
     # Where the server does not count prompts (-1), each of them is one token.
     tokens = table.prompt_tokens[rows[order]].clip(min=1)
-    tokens_until = np.concatenate([np.zeros(1, np.int64), np.cumsum(tokens)])
+    tokens_until = totals_before(tokens)
     mean_tokens = max(float(tokens.mean()), 1.0)
-    prefill_ns = CERTAIN_PREFILL_SHARE * prefill_s * SECOND * tokens / mean_tokens
+    mean_prefill_ns = CERTAIN_PREFILL_SHARE * prefill_s * SECOND
+    prefill_ns = mean_prefill_ns * tokens / mean_tokens
     begun_ns = np.sort(first_ns - prefill_ns.astype(np.int64))
     # Of each gap: how many prompts had ended before it, had ended with it, and had begun by its end
     slack_ns = (end_ns - begin_ns) // 4
-    before = np.searchsorted(first_ns, begin_ns + slack_ns, "right")
-    ended = np.searchsorted(first_ns, end_ns + slack_ns, "right")
-    begun = np.searchsorted(begun_ns, end_ns, "left")
-    ended = np.maximum(ended, before)
-    beside = np.maximum(begun, ended) > before
-    tokens_ended = tokens_until[ended] - tokens_until[before]
-    return beside, tokens_ended.astype(float)
+    n_before = np.searchsorted(first_ns, begin_ns + slack_ns, "right")
+    n_ended = np.searchsorted(first_ns, end_ns + slack_ns, "right")
+    n_begun = np.searchsorted(begun_ns, end_ns, "left")
+    n_ended = np.maximum(n_ended, n_before)
+    has_prompt = np.maximum(n_begun, n_ended) > n_before
+    tokens_ended = tokens_until[n_ended] - tokens_until[n_before]
+    return has_prompt, tokens_ended.astype(float)
 
 
 def _line(x: Floats, y: Floats) -> tuple[float, float, float]:
@@ -173,7 +178,7 @@ def _line(x: Floats, y: Floats) -> tuple[float, float, float]:
 
 def arrival_figures(table: RecordTable, start_ns: int, end_ns: int) -> ArrivalFigures:
     """Of the requests sent in the window. A closed loop has a dispersion below 1, bursts above."""
-    inside = table.sent_within(start_ns, end_ns)
+    inside = between(table.sent_ns, start_ns, end_ns)
     sent_ns = np.sort(table.sent_ns[inside])
     seconds = (end_ns - start_ns) / SECOND
     if len(sent_ns) < MIN_GAPS or seconds <= 0:

@@ -73,6 +73,7 @@ def _ready_ns(table: RecordTable) -> Ints:
     After a failure users of a closed loop wait before they try again, and that is meant.
     """
     ready = np.full(len(table), -1, np.int64)
+    # Sorted by worker, then user, then time: neighbors of one user are consecutive requests.
     order = np.lexsort((table.sent_ns, table.user, table.worker))
     before = order[:-1]
     after = order[1:]

@@ -183,6 +183,8 @@ def _count(key: str, first: ServerSample, last: ServerSample) -> int | None:
 
 def _quantiles(key: str, histogram: Histogram | None) -> dict[str, Any]:
     """The buckets, in ms, that contain the quantiles of the observations between the scrapes."""
+    # Nothing is computed from them: quantiles do not add up, and the first bucket of queue and
+    # prefill ends at 300 ms (docs/ttft-split.md).
     fields: dict[str, Any] = {}
     for name, q in QUANTILES.items():
         bucket_s = quantile_bucket(histogram, q)
@@ -231,7 +233,9 @@ def late_split(
 
 def _first_token_ns(table: RecordTable) -> Ints:
     """When each request got its first token, NEVER without one; `table` has an event."""
-    first_event = np.minimum(table.offsets[:-1], len(table.at_ns) - 1)
+    # A request without events may point beyond the last event of all: any will do there.
+    last_of_all = len(table.at_ns) - 1
+    first_event = np.minimum(table.offsets[:-1], last_of_all)
     return np.where(table.counts > 0, table.at_ns[first_event], NEVER_NS)
 
 

@@ -92,8 +92,9 @@ class DrillController(KneeController):
     def _turn(self, at_ns: int, now_ns: int) -> None:
         """Keep the phases that are over, begin the one that is on."""
         phases = self.stage.drill.phases
+        n_over = sum(phase.end_ns <= at_ns for phase in phases)
         # More than one may be over: the process may have stood still.
-        while len(self.levels) < len(phases) and at_ns >= phases[len(self.levels)].end_ns:
+        while len(self.levels) < n_over:
             self._end_phase(now_ns)
         if len(self.levels) == len(phases):
             self.result = self.result or Done(Status.measured, None)
@@ -107,7 +108,9 @@ class DrillController(KneeController):
         drill = self.stage.drill
         phase = drill.phases[len(self.levels)]
         load = drill.unit.load.of_number(phase.load)
-        return load, self.began_ns + phase.begin_ns, self.began_ns + phase.end_ns
+        begin_ns = self.began_ns + phase.begin_ns
+        end_ns = self.began_ns + phase.end_ns
+        return load, begin_ns, end_ns
 
     def _end_phase(self, now_ns: int) -> None:
         load, begin_ns, end_ns = self._span()

@@ -118,7 +118,8 @@ def parse_drill(text: str, source: str, knee: float | None = None) -> Drill:
     if knee is None:
         knee = found.get("knee")
     phases, unit = _phases(phase_tables, source, knee)
-    events = [_event(table, servers, count, phases[-1].end_ns) for table in event_tables]
+    drill_end_ns = phases[-1].end_ns
+    events = [_event(table, servers, count, drill_end_ns) for table in event_tables]
     events.sort(key=lambda event: event.at_ns)
     return Drill(
         title=found.get("title", source),

@@ -113,8 +113,9 @@ class Event:
     @classmethod
     def from_keys(cls, values: Mapping[str, Any]) -> Self:
         """The event that these keys of the file describe, each as its parser reads it."""
-        keys = (AT, *cls.needs, *cls.may)
-        fields = {key.field: values[key.name] for key in keys if key.name in values}
+        known = (AT, *cls.needs, *cls.may)
+        given = [key for key in known if key.name in values]
+        fields = {key.field: values[key.name] for key in given}
         name = cls.kind
         if "replica" in fields:
             name = f"{cls.kind} {fields['replica'] + 1}"

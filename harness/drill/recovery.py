@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from harness.core.arrays import between
 from harness.errors import ConfigError
 from harness.metrics.latency_figures import blocked_windows, in_window, sample_figures
 from harness.metrics.metrics import ALL_LATENCIES
@@ -143,6 +144,7 @@ def _good_lost(table: RecordTable, slo: Slo, overload: Overload, seconds: float)
     over_ns = overload.until_ns
     if isfinite(seconds):
         over_ns = overload.end_ns + round(seconds * SECOND)
+    # A retry is a request of its own: what it brings counts as what came (docs/recovery.md).
     good_ns = np.sort(table.sent_ns[good_requests(table, [slo])])
     edges_ns = [overload.settled_ns, overload.begin_ns, over_ns]
     before, since = np.diff(np.searchsorted(good_ns, edges_ns))
@@ -156,17 +158,19 @@ def former_interval(
 ) -> tuple[float, float]:
     """Where the quantiles of windows of the baseline lie, in ns: all together 95% of the time."""
     begin_ns, end_ns = baseline
-    table = table.select(table.sent_within(begin_ns, end_ns))
+    table = table.select(between(table.sent_ns, begin_ns, end_ns))
     figures = sample_figures(table, slo.metric, blocked_windows(table, [baseline]))
     n = figures.n
     length_ns = end_ns - begin_ns
     quantile_ns = figures.quantile(slo.q)
-    if n * (1 - slo.q) < MIN_TAIL or not isfinite(quantile_ns):
+    n_above = n * (1 - slo.q)
+    if n_above < MIN_TAIL or not isfinite(quantile_ns):
         raise ConfigError(
             f"the baseline of {say_ns(length_ns)} has {n} requests, {figures.n_failed} of which "
             f"failed: expected {MIN_TAIL} above its {slo.name}, and that it does not fail; try a "
             "longer baseline or a lower rate."
         )
+    # A server that is still busy with an earlier overload would be "back" at once.
     if quantile_ns > slo.limit_ns:
         raise ConfigError(
             f"the baseline misses {slo} itself: expected a server at rest; try a lower rate, or "

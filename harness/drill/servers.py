@@ -102,12 +102,19 @@ def check_servers(drill: Drill, allowed: Sequence[str], start: StartOptions) -> 
                 "as a drill breaks what it loads; try it on a staging deployment first."
             )
     for pid in servers.get("pids", ()):
-        if not isinstance(pid, int) or pid < 2 or not os.path.exists(f"/proc/{pid}"):  # noqa: PLR2004, PTH110
+        if not _runs(pid):
             raise ConfigError(f"no process has the pid {pid!r}: expected one that runs; try `ps`.")
     if servers.get("engine"):
         engine_of(servers["engine"])
     if "vllm" in servers:
         command_line(start, (), 0)  # raises
+
+
+def _runs(pid: object) -> bool:
+    """Whether that is a process; process 1 is the machine itself."""
+    if not isinstance(pid, int) or pid <= 1:
+        return False
+    return Path(f"/proc/{pid}").exists()
 
 
 def engine_of(flags: dict[str, Any]) -> EngineConfig:

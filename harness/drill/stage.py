@@ -112,7 +112,7 @@ class Stage:
         running = gevent.spawn(self._try, event, step)
         try:
             gevent.sleep(event.length_s)
-        finally:
+        finally:  # also where the drill ends early, and this greenlet is killed
             running.kill()
 
     def send_evenly(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from harness.core.arrays import between, totals_before
 from harness.core.states import Purpose, Verdict
 from harness.drill.phases import meet
 from harness.metrics.evidence import Window
@@ -60,6 +61,7 @@ def judge_drill(
     depends on a phase that is `invalid`.
     """
     windows = {expected: _window(drill, expected, began_ns) for expected in drill.expectations}
+    # before any gate, for they share one alpha
     slo_results = _slo_results(seen, windows, until_ns)
     gates = []
     for expected in drill.expectations:
@@ -150,8 +152,7 @@ def _window(drill: Drill, expected: Expectation, began_ns: int) -> Window:
 
 
 def _begun_in(window: Window, table: RecordTable) -> RecordTable:
-    begun_ns = table.begun_ns
-    inside = (begun_ns >= window.settled_ns) & (begun_ns <= window.end_ns)
+    inside = between(table.begun_ns, window.settled_ns, window.end_ns)
     return table.select(inside)
 
 
@@ -184,7 +185,7 @@ def _back(slo: Slo, table: RecordTable, since_ns: int, until_ns: int) -> int:
     """The first instant from which BACK_NS and all that follow meet the SLO; -1: there is none."""
     seen = SLO_METRICS[slo.metric].observe(table)
     begun_ns = table.begun_ns[seen.row]
-    inside = np.flatnonzero((begun_ns >= since_ns) & (begun_ns <= until_ns))
+    inside = np.flatnonzero(between(begun_ns, since_ns, until_ns))
     if not len(inside):
         return -1
     order = np.argsort(begun_ns[inside], kind="stable")
@@ -193,7 +194,7 @@ def _back(slo: Slo, table: RecordTable, since_ns: int, until_ns: int) -> int:
     over = seen.ns[in_order] > slo.limit_ns
     # of each request, the share over the limit of those that begin with it and up to BACK_NS later
     behind = np.searchsorted(at_ns, at_ns + BACK_NS, "right")
-    over_before = np.concatenate([[0], np.cumsum(over)])
+    over_before = totals_before(over)
     n_over = over_before[behind] - over_before[:-1]
     n = behind - np.arange(len(at_ns))
     is_met = n_over <= slo.allowed * n
@@ -253,6 +254,7 @@ def _waiting(expected: Expectation, samples: Sequence[ServerSample], began_ns: i
     by_ns = began_ns + expected.end_ns
     if expected.begin_ns > expected.since_ns:
         by_ns = began_ns + max(expected.begin_ns, 0)
+    # A replica that is dead shows no figures: then the sum over all is not known.
     in_time = [sample for sample in samples_within(samples, since_ns, by_ns) if sample.waiting >= 0]
     if not in_time:
         return _Answer(Verdict.inconclusive, "the servers did not say how many wait")

@@ -40,10 +40,10 @@ class Player:
         self, listener: TokenSender, prompt_tokens: int, output_tokens: int, hashes: list[int]
     ) -> int:
         self._count += 1
-        due = listener.received_ns + self._front_ns
-        heapq.heappush(
-            self._coming, (due, self._count, listener, prompt_tokens, output_tokens, hashes)
-        )
+        due_ns = listener.received_ns + self._front_ns
+        # The number decides between two that are due at once: listeners cannot be compared.
+        coming = (due_ns, self._count, listener, prompt_tokens, output_tokens, hashes)
+        heapq.heappush(self._coming, coming)
         self._listeners[self._count] = listener
         return self._count
 
@@ -88,7 +88,8 @@ class Player:
     def _give_up(self, plan: StepPlan, now_ns: int) -> None:
         """End the step now instead of as planned, for all its sequences, to stay consistent."""
         self.figures.lost_ns += now_ns - self._end_ns
-        self._end_ns = self.engine.step_ends[plan.number] = now_ns
+        self._end_ns = now_ns
+        self.engine.step_ends[plan.number] = now_ns
         for sequence in plan.first:
             if len(sequence.spans) == 1:  # it had no token before
                 sequence.first_token_ns = now_ns
@@ -97,8 +98,9 @@ class Player:
 
     def _admit(self, until_ns: int) -> None:
         while self._coming and self._coming[0][0] <= until_ns:
-            due, number, _, prompt, output, hashes = heapq.heappop(self._coming)
-            self._sequences[number] = self.engine.add(number, prompt, output, due, hashes)
+            due_ns, number, _, prompt, output, hashes = heapq.heappop(self._coming)
+            sequence = self.engine.add(number, prompt, output, due_ns, hashes)
+            self._sequences[number] = sequence
 
     def _finish_step(self, plan: StepPlan) -> None:
         self._plan = None
@@ -138,8 +140,12 @@ class Player:
 
 def step_token_count(plan: StepPlan) -> int:
     """Return the tokens of a step as vLLM counts them: a prompt's in the step that completes it."""
-    prompts = sum(s.prompt_tokens - s.cached_tokens for s in plan.first if len(s.spans) == 1)
-    return prompts + len(plan.first) + plan.decoded
+    prompt_tokens = 0
+    for sequence in plan.first:
+        is_new = len(sequence.spans) == 1  # else it comes back after a preemption
+        if is_new:
+            prompt_tokens += sequence.prompt_tokens - sequence.cached_tokens
+    return prompt_tokens + len(plan.first) + plan.decoded
 
 
 class PacedPlayer(Player):
@@ -195,7 +201,8 @@ class PacedPlayer(Player):
                 continue
             self.engine.generation_tokens_total += 1
             if left > 1:
-                heapq.heapreplace(self._due, (due + self._pace_ns, number, left - 1))
+                next_due_ns = due + self._pace_ns
+                heapq.heapreplace(self._due, (next_due_ns, number, left - 1))
             else:
                 heapq.heappop(self._due)
                 del self._listeners[number]

@@ -53,7 +53,8 @@ def start_engine(
 
     The configuration goes through a pipe: it may contain a key, and arguments are world-readable.
     """
-    command = [sys.executable, "-m", "harness.engine.process", str(port), str(os.getpid())]
+    parent = str(os.getpid())
+    command = [sys.executable, "-m", "harness.engine.process", str(port), parent]
     process = subprocess.Popen(  # noqa: S603 - our own module
         command,
         stdin=subprocess.PIPE,
@@ -62,9 +63,10 @@ def start_engine(
     )
     assert process.stdin is not None  # noqa: S101 - asked for above
     assert process.stdout is not None  # noqa: S101 - as above
-    options = json.dumps([asdict(config), asdict(serving or ServingOptions())]).encode()
+    serving = serving or ServingOptions()
+    options = json.dumps([asdict(config), asdict(serving)])
     try:
-        process.stdin.write(options + b"\n")
+        process.stdin.write(options.encode() + b"\n")
         process.stdin.flush()
         line = process.stdout.readline()
     except BaseException:  # Ctrl-C during the start: nobody else has the process yet

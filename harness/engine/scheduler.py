@@ -108,7 +108,8 @@ class Scheduler:
             )
         )
         rng = np.random.default_rng(config.seed)
-        factors = np.exp(config.jitter * rng.standard_normal(JITTERS)) * config.time_scale
+        noise = config.jitter * rng.standard_normal(JITTERS)
+        factors = np.exp(noise) * config.time_scale
         self._factor: list[float] = factors.tolist()
 
     @property
@@ -171,16 +172,22 @@ class Scheduler:
 
     def _account(self, number: int, tokens: int) -> int:
         """How long a step with so many tokens takes; whose time it is."""
-        config, line, sequences = self.config, self._roofline, len(self.running)
+        config = self.config
+        line = self._roofline
+        n_running = len(self.running)
         factor = self._factor[number % JITTERS]
-        prompt = tokens - self.decode_count
-        gpu = int(line.step_ns(sequences, self.kv_tokens, tokens, prompt) * factor)
-        own = config.engine_step_ns + sequences * config.engine_sequence_ns
-        cpu = int(own * factor) if own else 0
-        self.gpu_ns += gpu
-        self.memory_ns += int(line.memory_ns(self.kv_tokens) * factor)
-        self.cpu_ns += cpu + (gpu if config.engine_spins else 0)
-        return gpu + cpu
+        prompt_tokens = tokens - self.decode_count
+        step_ns = line.step_ns(n_running, self.kv_tokens, tokens, prompt_tokens)
+        memory_ns = line.memory_ns(self.kv_tokens)
+        engine_ns = config.engine_step_ns + n_running * config.engine_sequence_ns
+        gpu_ns = int(step_ns * factor)
+        cpu_ns = int(engine_ns * factor)
+        self.gpu_ns += gpu_ns
+        self.memory_ns += int(memory_ns * factor)
+        self.cpu_ns += cpu_ns
+        if config.engine_spins:  # its process waits for the GPU with a busy CPU
+            self.cpu_ns += gpu_ns
+        return gpu_ns + cpu_ns
 
     def _emitting(self, first: list[Sequence]) -> list[Sequence]:
         fresh = {sequence.request_id for sequence in first}
@@ -194,20 +201,22 @@ class Scheduler:
         due = self._need.pop(number, None)
         if not due:
             return preempted
-        due = [entry for entry in due if entry[0].epoch == entry[1]]
+        due = [(sequence, epoch) for sequence, epoch in due if sequence.epoch == epoch]
+        full_again = number + self.config.block_size
         if self.kv.take(len(due)):  # the usual case: there is room for all at once
             for sequence, _ in due:
                 sequence.blocks += 1
-            self._need[number + self.config.block_size] += due
+            self._need[full_again] += due
             return preempted
         for sequence, epoch in due:
+            # The victim may be the sequence itself, or one that is due later: its epoch tells.
             while sequence.epoch == epoch and not self.kv.take(1):
                 victim = next(reversed(self.running.values()))
                 self._preempt(victim)
                 preempted.append(victim)
             if sequence.epoch == epoch:
                 sequence.blocks += 1
-                self._need[number + self.config.block_size].append((sequence, epoch))
+                self._need[full_again].append((sequence, epoch))
         return preempted
 
     def _preempt(self, sequence: Sequence) -> None:
@@ -232,7 +241,8 @@ class Scheduler:
             sequence.decoding = False
         self.kv.give(sequence.blocks)
         self.kv.release(sequence.shared)
-        sequence.blocks, sequence.shared = 0, []
+        sequence.blocks = 0
+        sequence.shared = []
 
     # prompts
 
@@ -267,21 +277,23 @@ class Scheduler:
         while self.waiting and budget > 0 and len(self.running) < config.max_num_seqs:
             sequence = self.waiting[0]
             hits = self._lookup(sequence)
-            known = hits * config.block_size
-            if config.prompts_elsewhere and sequence.request_id % 2 and not sequence.emitted:
-                known = sequence.to_compute - 1
+            known = self._known_tokens(sequence, hits)
             chunk = sequence.to_compute - known
             if chunk > budget:
+                # Those behind it wait as well, though they may fit: vLLM keeps the order.
                 if not config.enable_chunked_prefill:
                     break
                 chunk = budget
             prefix = list(sequence.block_hashes[:hits])
+            # Before room is looked for: else making room could evict the prefix itself.
             self.kv.share(prefix)
             sequence.shared = prefix
             sequence.computed = known
+            # All of the prompt must fit, and only the chunk's blocks are taken now.
             if not (self._fits(sequence) and self._reserve(sequence, chunk)):
                 self.kv.release(prefix)
-                sequence.shared, sequence.computed = [], 0
+                sequence.shared = []
+                sequence.computed = 0
                 break
             self.waiting.popleft()
             if sequence.scheduled_ns < 0:
@@ -296,6 +308,14 @@ class Scheduler:
             budget -= chunk
             self._compute(sequence, chunk, first)
         return budget
+
+    def _known_tokens(self, sequence: Sequence, hits: int) -> int:
+        """How many of its tokens need not be computed here; `hits`: blocks in the prefix cache."""
+        # What it has emitted itself was computed here and nowhere else.
+        is_elsewhere = self.config.prompts_elsewhere and sequence.request_id % 2 == 1
+        if is_elsewhere and not sequence.emitted:
+            return sequence.to_compute - 1  # the last one always is: the first token comes of it
+        return hits * self.config.block_size
 
     def _lookup(self, sequence: Sequence) -> int:
         """Return the number of cached leading blocks; at least one token is always computed."""
@@ -349,10 +369,13 @@ class Scheduler:
             if left == 1:
                 finished.append(sequence)
                 continue
-            self._finish[number + left - 1].append((sequence, sequence.epoch))
+            entry = (sequence, sequence.epoch)
+            last_step = number + left - 1
+            self._finish[last_step].append(entry)
             # the next step stores token `context`; a block opens when (context - 1) fills the last
             offset = (-(context - 1)) % self.config.block_size
-            self._need[number + 1 + offset].append((sequence, sequence.epoch))
+            full_step = number + 1 + offset
+            self._need[full_step].append(entry)
         for sequence in finished:
             sequence.epoch += 1
             sequence.finished_ns = end
@@ -362,6 +385,7 @@ class Scheduler:
     def _share_prompt(self, sequence: Sequence) -> None:
         """Cache the full blocks of the prompt, for other requests to find."""
         if self.config.enable_prefix_caching and sequence.block_hashes:
-            new = self.kv.publish(sequence.block_hashes[len(sequence.shared) :])
+            n_shared = len(sequence.shared)
+            new = self.kv.publish(sequence.block_hashes[n_shared:])
             sequence.blocks -= len(new)
             sequence.shared.extend(new)

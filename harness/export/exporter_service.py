@@ -131,7 +131,10 @@ def run_exporter(
     gpus = f"; {gpu.gpus.why}" if gpu.gpus.why else ""
     _say(f"Serving {access.address} at http://{host}:{pages.port}/metrics{gpus}; Ctrl-C stops it.")
     for reader in (target, gpu):
-        threading.Thread(target=_every_second, args=(reader,), daemon=True).start()
+        # A thread each, so that a server that hangs does not age the GPUs' readings; daemons, as
+        # one that waits for an answer must not hold up the end.
+        thread = threading.Thread(target=_every_second, args=(reader,), daemon=True)
+        thread.start()
     pages.serve()
 
 
@@ -157,8 +160,10 @@ def _every_second(reader: TargetReader | GpuReader) -> None:
         if reader.why != reported:
             _say(reader.why or reader.recovered)
         reported = reader.why
+        # What was missed is not caught up with: after a read that took long comes one at once.
         due_s = max(due_s + PERIOD_S, time.monotonic())
-        time.sleep(max(due_s - time.monotonic(), 0.0))
+        left_s = due_s - time.monotonic()
+        time.sleep(max(left_s, 0.0))
 
 
 WINDOW_NS: Final = 60 * SECOND  # over which means are taken
@@ -217,11 +222,8 @@ def _split_ttft(samples: Sequence[ServerSample]) -> Values:
     ttft_s = histogram_mean_s(recent, "ttft")
     queue_s = histogram_mean_s(recent, "queue")
     prefill_s = histogram_mean_s(recent, "prefill")
-    parts_s = {
-        ("queue",): queue_s,
-        ("prefill",): prefill_s,
-        ("rest",): ttft_s - queue_s - prefill_s,
-    }
+    rest_s = ttft_s - queue_s - prefill_s
+    parts_s = {("queue",): queue_s, ("prefill",): prefill_s, ("rest",): rest_s}
     return {"server_ttft_mean": ttft_s, "server_ttft_part_mean": parts_s}
 
 
@@ -229,17 +231,30 @@ def gpu_values(found: Sequence[GpuInfo], samples: Sequence[GpuSample], now_ns: i
     """Return the values of GPU from one sample per GPU."""
     if not samples:
         return {}
-    values: dict[str, Any] = {"gpu_sample_age": (now_ns - samples[0].at_ns) / SECOND}
-    values["gpu_info"] = {(str(gpu.index), gpu.name, gpu.uuid, gpu.driver): 1.0 for gpu in found}
-    values["gpu_memory"] = {(str(gpu.index),): gpu.memory_mib * MIB or nan for gpu in found}
+    age_s = (now_ns - samples[0].at_ns) / SECOND
+    info: dict[tuple[str, ...], float] = {}
+    memory_bytes: dict[tuple[str, ...], float] = {}
+    for gpu in found:
+        index = str(gpu.index)
+        info[index, gpu.name, gpu.uuid, gpu.driver] = 1.0
+        memory_bytes[index,] = gpu.memory_mib * MIB or nan
+    values: dict[str, Any] = {
+        "gpu_sample_age": age_s,
+        "gpu_info": info,
+        "gpu_memory": memory_bytes,
+    }
     for field_name, (series, unit) in GPU_SERIES.items():
-        readings = {(str(sample.gpu),): getattr(sample, field_name) * unit for sample in samples}
-        values[KEYS[series]] = readings
+        readings = {}
+        for sample in samples:
+            readings[str(sample.gpu),] = getattr(sample, field_name) * unit
+        key = KEYS[series]
+        values[key] = readings
     throttled = {}
     for sample in samples:
         if sample.throttled is None:
             continue
         for words, label in REASON_LABELS.items():
-            throttled[str(sample.gpu), label] = float(words in sample.throttled)
+            is_throttled = words in sample.throttled
+            throttled[str(sample.gpu), label] = float(is_throttled)
     values["gpu_throttled"] = throttled
     return values

@@ -63,16 +63,18 @@ def _metric(row: Mapping[str, str]) -> MetricDefinition:
 
 
 def _name(key: str, unit: str, kind: str) -> str:
-    return "_".join(filter(None, ("harness", key, unit, SUFFIX.get(kind))))
+    parts = ("harness", key, unit, SUFFIX.get(kind))
+    return "_".join(part for part in parts if part)
 
 
 def _sample_metrics() -> dict[str, MetricDefinition]:
     metrics = {}
     for row in series_of(ServerSample):
-        if row.exported is not None:
-            name = _name(row.exported.key, row.exported.unit, row.kind)
-            words = row.exported.help or f"{row.words[0].upper()}{row.words[1:]}."
-            metrics[row.key] = MetricDefinition(row.exported.key, name, row.kind, words)
+        exported = row.exported
+        if exported is not None:
+            name = _name(exported.key, exported.unit, row.kind)
+            words = exported.help or f"{row.words[0].upper()}{row.words[1:]}."
+            metrics[row.key] = MetricDefinition(exported.key, name, row.kind, words)
     return metrics
 
 

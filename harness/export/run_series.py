@@ -45,8 +45,11 @@ class RunSeries:
             if known is None or slo.limit_ns <= known.limit_ns:
                 strictest[slo.name] = slo
         self.counts = RunCounts(list(strictest.values()), tap)
-        limits_s = {name: slo.limit_ns / SECOND for name, slo in strictest.items()}
-        allowed = {name: slo.allowed for name, slo in strictest.items()}
+        limits_s = {}
+        allowed = {}
+        for name, slo in strictest.items():
+            limits_s[name] = slo.limit_ns / SECOND
+            allowed[name] = slo.allowed
         self._values: dict[str, Any] = {
             "slo_limit": _labeled(limits_s),
             "slo_allowed": _labeled(allowed),

@@ -127,6 +127,7 @@ def _machine_use(meanwhile: dict[str, float], wall_s: float, gpus: GpuReadings) 
     """What a request that took `wall_s` adds to its figures: CPU, GPUs, and all of `meanwhile`."""
     gpu_util_pct = None
     if gpus.source:
+        # The driver's utilization is of the last second or less before the request's end.
         readings = gpus.source.read(0)
         meanwhile["GPUs throttled"] = sum(bool(gpu.throttled) for gpu in readings)
         gpu_util_pct = fmean(gpu.util_pct for gpu in readings)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from harness.core.arrays import between
 from harness.metrics.latency_figures import in_window
 from harness.metrics.metrics import ttft
 from harness.metrics.result import read_result
@@ -53,7 +54,7 @@ class GapsByPosition:
         # The sum runs on over the requests of a chunk: each begins at what those before it had.
         output_tokens = tokens_before[piece.ends] - tokens_before[chunk.offsets[request]]
         context_tokens = prompt_tokens + output_tokens
-        is_in_window = (piece.end_ns >= self.start_ns) & (piece.end_ns <= self.end_ns)
+        is_in_window = between(piece.end_ns, self.start_ns, self.end_ns)
         counts = is_in_window & (prompt_tokens >= 0)
         context_thousands = context_tokens[counts] / THOUSAND
         gap_us = piece.gap_ns[counts] / THOUSAND
@@ -66,6 +67,7 @@ def context_costs(settings: Sequence[Setting]) -> list[Coefficient]:
         return []
     measured = [setting for setting in settings if setting.figures]
     levels = _used_levels(measured)
+    # At a load that every run held, no setting waits longer than another by its own knee.
     load = _lowest_common_load(levels)
     if load is None:
         return []
@@ -161,9 +163,10 @@ def fit(runs: Floats, *, again: bool) -> list[tuple[float, tuple[float, float]]]
     solved = []
     for sums in systems:
         matrix = sums[:, :-1]
+        right_side = sums[:, -1]
         if np.linalg.matrix_rank(matrix) < len(total):
             return []  # all of one length
-        solved.append(np.linalg.solve(matrix, sums[:, -1]))
+        solved.append(np.linalg.solve(matrix, right_side))
     solutions = np.array(solved)
     n = len(runs)
     coefficients = []

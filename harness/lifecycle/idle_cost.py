@@ -226,6 +226,7 @@ def _newcomers_then_returns(
     asker: Asker, histories: Sequence[list[int]], plan: IdlePlan
 ) -> tuple[Returns, Returns]:
     """First messages of newcomers; then the next message of each session behind its history."""
+    # Newcomers first: sessions that return after a clear fill the cache with their histories again.
     messages = [asker.tokens(plan.message_tokens) for _ in range(NEWCOMERS)]
     newcomers = asker.ask(messages)
     next_turns = [history + asker.tokens(plan.message_tokens) for history in histories]

@@ -86,7 +86,7 @@ def _setting(name: str, flag: str, value: str) -> Setting:
 def all_settings(variables: Sequence[Sequence[Setting]]) -> list[Setting]:
     """All combinations, those with the same server next to each other. Raises ConfigError."""
     # The last variable changes fastest: the server's come first, and change the least.
-    ordered = sorted(variables, key=lambda settings: not any(one.server for one in settings))
+    ordered = sorted(variables, key=_restarts, reverse=True)
     combinations = [_combined(parts) for parts in product(*ordered)]
     if not 1 < len(combinations) <= MAX_SETTINGS:
         raise ConfigError(
@@ -94,6 +94,11 @@ def all_settings(variables: Sequence[Sequence[Setting]]) -> list[Setting]:
             "each of which is measured by itself; try server.max-num-seqs=8,16."
         )
     return combinations
+
+
+def _restarts(settings: Sequence[Setting]) -> bool:
+    """Whether the server is started anew for each of them."""
+    return any(one.server for one in settings)
 
 
 def _combined(parts: Sequence[Setting]) -> Setting:
@@ -141,19 +146,22 @@ def measure(
     url: list[str] = []
     _interrupt_on(signal.SIGTERM)
     _interrupt_on(signal.SIGHUP)  # the terminal is closed
-    os.environ.setdefault("VLLM_SERVER_DEV_MODE", "1")  # its /server_info shows flags
-    # An interrupt ends inside the stack, which then ends the server as after the last run.
+    # The servers that we start inherit it: their /server_info shows flags.
+    os.environ.setdefault("VLLM_SERVER_DEV_MODE", "1")
+    # An interrupt ends inside the stack, which then ends the server as after the last run. Nothing
+    # else passes over `return True`.
     with ExitStack() as stack, suppress(KeyboardInterrupt):
         for number, (setting, folder) in enumerate(runs, start=1):
-            if start is not None and running != setting.server and not setting.failure:
+            if setting.failure:  # its server did not start for an earlier run of it
+                continue
+            if start is not None and running != setting.server:
                 log = folder.with_name(f"{folder.name}.server.log")
                 running = None
                 server = _replace_server(stack, start, setting, log, stream)
-                if server is not None:
-                    running = setting.server
-                    url = [server.url]
-            if setting.failure:
-                continue
+                if server is None:
+                    continue
+                running = setting.server
+                url = [server.url]
             stream.write(f"\nRun {number} of {len(runs)}: {setting.name}\n")
             stream.flush()
             words = [inner[0], *url, *inner[1:], *setting.client, "--out", str(folder)]

@@ -91,6 +91,7 @@ def started(
         # An interrupt after the process began and before it has a name would leave it running.
         with log.open("wb") as out, _uninterrupted():
             began_s = time.monotonic()
+            # In a session of its own, by which everything that it starts is found and ended.
             process = subprocess.Popen(  # noqa: S603 - the user's own command
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
             )
@@ -240,7 +241,8 @@ def _command(options: StartOptions) -> list[str]:
 
 def installed_version(command: Sequence[str]) -> str:
     """Return the version of the vLLM behind a command, as its own Python has it; "": unknown."""
-    program = next((word for word in command if Path(word).name == "vllm"), command[0])
+    scripts = [word for word in command if Path(word).name == "vllm"]
+    program = scripts[0] if scripts else command[0]
     script = shutil.which(program) or ""
     with suppress(OSError, UnicodeDecodeError), Path(script).open("rb") as file:
         first_line = file.readline().decode()

@@ -39,8 +39,9 @@ ONE_TURN: Final = Conversation(Lengths("fixed", 1))
 def parse_history(text: str) -> str:
     """`full`, `last:4` or `budget:2048`. Raises ConfigError."""
     kind, _, number = text.partition(":")
-    counted = kind in ("last", "budget") and number.isascii() and number.isdecimal()
-    if text == "full" or (counted and int(number) > 0):
+    is_number = number.isascii() and number.isdecimal()
+    is_limit = kind in ("last", "budget") and is_number and int(number) > 0
+    if text == "full" or is_limit:
         return text
     raise ConfigError(
         f"--history is {text!r}: expected full, last:K (the last K turns) or budget:TOKENS (the "
@@ -153,16 +154,18 @@ class Talk:
         talk = self.workload.conversation
         if talk is None:
             return self._next_request()
-        if not self._turns:
+        if not self._turns:  # its first request: as one who has been there for long
             session, turn = joined_at(self.workload, self.seed, self.user)
             self._begin(session, turn, now_ns)
         elif self._is_over(talk, now_ns):
             self._begin(self.session + 1, 0, now_ns)
         turn = self.turn
         planned = self._turns[turn]
-        asked = 2 * turn  # its place in what was said
+        # What was said has a user's message and an answer for each turn: planned ones too.
+        asked = 2 * turn
+        earliest = 2 * planned.first
         system = system_message(self.workload.system_tokens, self.calibration)
-        history = self._said[2 * planned.first : asked + 1]
+        history = self._said[earliest : asked + 1]
         return RequestSpec(
             str(self._said[asked]["content"]),
             planned.prompt,

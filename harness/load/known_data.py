@@ -108,7 +108,8 @@ def looks_like(path: Path) -> Kind:
         return _of_record(_first_record(text), otherwise=Kind.unknown)
     first_line, _, _ = text.partition("\n")
     if path.suffix.lower() == ".csv" or "," in first_line:
-        names = next(csv.reader(text.splitlines()[:1]), [])
+        first_lines = text.splitlines()[:1]
+        names = next(csv.reader(first_lines), [])
         return _of_record(dict.fromkeys(names), otherwise=Kind.table)
     return Kind.unknown
 
@@ -386,7 +387,10 @@ def _of_body(record: Any) -> Row:
     body = record.get("body") if isinstance(record, dict) else None
     if not isinstance(body, dict):
         raise bad(record, "`body`, an object")
-    row = {name: body[name] for name in ("messages", "tools") if body.get(name)}
+    row = {}
+    for name in ("messages", "tools"):
+        if body.get(name):
+            row[name] = body[name]
     if "messages" not in row:
         prompt = body.get("prompt") or body.get("input")
         is_embedding = "embedding" in str(record.get("url"))

@@ -86,7 +86,8 @@ class Lengths:
         """
         if mean is not None and mean < 1:
             raise ConfigError(f"{option}-tokens is {mean}: expected at least 1 token; try 128.")
-        if self.shape == MIXED and {mean, cv, low, high} != {None}:
+        is_given = any(value is not None for value in (mean, cv, low, high))
+        if self.shape == MIXED and is_given:
             raise ConfigError(
                 f"--workload mixes several, and {option} is given a length: expected the lengths "
                 f"of each row; try one workload with {option}-cv 1."

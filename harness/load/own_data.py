@@ -426,7 +426,8 @@ class DataSource:
         """Equal hashes are equal blocks; of the last, which may be shorter, equal beginnings."""
         if self.workload.token_ids:
             ids = chain.from_iterable(map(_block_ids, blocks))
-            return RequestSpec("", tokens, output, token_ids=tuple(islice(ids, tokens)))
+            token_ids = tuple(islice(ids, tokens))
+            return RequestSpec("", tokens, output, token_ids=token_ids)
         block_words = math.ceil(TRACE_BLOCK / self.calibration.per_word)
         texts = [prompt_text(block_words, HashedDraws(block)) for block in blocks]
         all_words = " ".join(texts).split(" ")
@@ -438,7 +439,8 @@ class DataSource:
         turn, index = divmod(number, len(self))
         first_ms = self.at_ms[0]
         last_ms = self.at_ms[-1]
-        pass_ms = (last_ms - first_ms) * len(self) / max(len(self) - 1, 1)
+        n_gaps = max(len(self) - 1, 1)
+        pass_ms = (last_ms - first_ms) * len(self) / n_gaps
         due_ms = turn * pass_ms + self.at_ms[index] - first_ms
         return round(due_ms * MS / self.speed)
 

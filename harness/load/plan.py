@@ -67,8 +67,8 @@ def row_of(workload: Workload, *key: object) -> tuple[int, Workload]:
     """Return the row of a mixed workload that a request is of, and its number; -1: no mix."""
     if not workload.rows:
         return -1, workload
-    numbers = [(number, weight) for number, (_, weight) in enumerate(workload.rows)]
-    number = choose(numbers, *key, "row")
+    weights = [weight for _, weight in workload.rows]
+    number = choose(list(enumerate(weights)), *key, "row")
     row, _ = workload.rows[number]
     return number, replace(row, max_model_len=workload.max_model_len)
 

@@ -39,10 +39,9 @@ class LocustKneeStudy(LocustStudy):
         self.gpu_metrics = given.gpu_metrics
         self.server_flags = dict(map(parse_server_flag, given.server_flag))
         self.host = host
-        fields = {
-            name: {"label": f.label, "hint": f.hint, "choices": f.choices}
-            for name, f in forms.FIELDS.items()
-        }
+        fields = {}
+        for name, field in forms.FIELDS.items():
+            fields[name] = {"label": field.label, "hint": field.hint, "choices": field.choices}
         view = RunPage(self.kind, fields=fields, form=self.given())
         view.page.start = host.start
         view.page.stop = host.stop
@@ -71,9 +70,9 @@ class LocustKneeStudy(LocustStudy):
         if wrong:
             raise ConfigError(" ".join(wrong.values()))
         self.host.require_workers()
-        work = values["workload"].sized(
-            values["prompt_tokens"] or None, values["output_tokens"] or None
-        )
+        prompt_tokens = values["prompt_tokens"] or None
+        output_tokens = values["output_tokens"] or None
+        work = values["workload"].sized(prompt_tokens, output_tokens)
         plan = SearchPlan(
             slos=values["slo"],
             min_users=values["min_users"],

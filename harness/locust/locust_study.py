@@ -16,7 +16,7 @@ from argparse import ArgumentParser
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from harness.errors import EXIT_INTERRUPTED, HarnessError, RunFolderError
 from harness.export.live_state import state_facts
@@ -58,12 +58,13 @@ class LocustStudy:
         self.host = host
         self.view = view
         # now: a form could name any of these later
-        self.texts = {option.dest: list(getattr(host.options, option.dest)) for option in REQUESTS}
-        self._values = {
-            option.dest: [option.read(text) for text in self.texts[option.dest]]
-            for option in REQUESTS
-            if option.read
-        }
+        self.texts: dict[str, list[str]] = {}
+        self._values: dict[str, list[Any]] = {}
+        for option in REQUESTS:
+            texts = list(getattr(host.options, option.dest))
+            self.texts[option.dest] = texts
+            if option.read:
+                self._values[option.dest] = [option.read(text) for text in texts]
         self._experiment: Experiment | None = None
         self._stopped = False
         view.state.begin(**state_facts("idle", idle))
@@ -86,7 +87,8 @@ class LocustStudy:
     def stop(self) -> None:
         """End the run; what was measured is kept."""
         self._stopped = True
-        session = self._experiment.session if self._experiment is not None else None
+        experiment = self._experiment
+        session = experiment.session if experiment is not None else None
         if session is None or session.over:  # not begun, or at its own end: not interrupted
             return
         self.view.state.update_facts(**state_facts("stopping"))
@@ -145,7 +147,8 @@ class LocustStudy:
             work = replace(work, think_ms=think_ms)
         n_processes = max(self.host.load.n_workers, 1)
         body = {**DEFAULT_FIELDS, **dict(self._values["body"])}
-        return LoadOptions(work, int(self.host.options.seed), n_processes, body=body)
+        seed = int(self.host.options.seed)
+        return LoadOptions(work, seed, n_processes, body=body)
 
     def _conduct(self, wanted: Wanted) -> int | None:
         if not self._load(wanted):
@@ -160,6 +163,7 @@ class LocustStudy:
             wanted.target, wanted.load, wanted.output, wanted.most_users, tell=logger.info
         )
         with checks as (url, known):
+            # Stop was pressed during the checks, when there was no session to interrupt.
             if self._stopped:
                 return False
             load = self.host.load
@@ -194,7 +198,8 @@ class LocustStudy:
 
     def _refused(self, sentence: str, code: int) -> int:
         logger.error("%s", sentence)
-        self.view.state.update_facts(**state_facts("refused", forms.in_labels(sentence)))
+        words = forms.in_labels(sentence)
+        self.view.state.update_facts(**state_facts("refused", words))
         return code
 
     def _failed(self, sentence: str, code: int) -> int:

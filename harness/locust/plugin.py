@@ -152,7 +152,10 @@ class LocustHost:
     def _refused(self) -> None:
         """Nothing can be sent, and the study has said why: without a web UI, end."""
         runner = self.load.runner
-        gevent.spawn(runner.quit if self.environment.web_ui is None else runner.stop)
+        is_headless = self.environment.web_ui is None
+        end = runner.quit if is_headless else runner.stop
+        # Not here: this is called while Locust starts the test.
+        gevent.spawn(end)
 
     def stop(self) -> None:
         self.study.stop()

@@ -196,12 +196,16 @@ def _covering_block_tokens(block_tokens: int, packed: int, plain: int) -> int:
 
 
 def _groups(layers: Sequence[tuple[int, int]], stage_layers: Sequence[int]) -> tuple[KvGroup, ...]:
+    """`layers`: window and bytes of a token of each; `stage_layers`: how many a stage has."""
     by_window: dict[int, list[int]] = {}
     for index, (window, _) in enumerate(layers):
         by_window.setdefault(window, []).append(index)
     numbers = [len(indexes) for indexes in by_window.values()]
     fewest = min(numbers)
     most = max(numbers)
+    # Any block must serve any group, so all have as many layers: the smallest kind is one group,
+    # and larger kinds are several. But a kind with only a few more layers would be two groups, both
+    # half empty, so all kinds are padded to the largest; a block has the size of the largest group.
     per_group = most if most < FEW_MORE * fewest else fewest
     stage_of: list[int] = []
     for stage, count in enumerate(stage_layers):

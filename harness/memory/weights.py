@@ -180,7 +180,9 @@ def _active_parameters(plan: WeightPlan) -> float:
     """Those that multiply a token of text: of experts the chosen ones, of towers none."""
     of_experts = _parameters(matrix for matrix in plan.every() if matrix.shard in EXPERT_SHARDS)
     idle = of_experts * (1 - plan.chosen_share)
-    return float(_parameters(plan.every())) - idle - _parameters(plan.towers)
+    of_all = float(_parameters(plan.every()))
+    of_towers = _parameters(plan.towers)
+    return of_all - idle - of_towers
 
 
 def _stages(plan: WeightPlan, parallel: Parallel, loaded: bool, most: bool) -> list[float]:

@@ -51,6 +51,8 @@ def event_gaps(events: Events) -> TokenGaps:
     end = np.flatnonzero(ends_gap)
     at_ns = events.at_ns[end]
     before_ns = events.at_ns[end - 1]
+    # An event came in (not before, at]: the shortest gap begins as late and ends as early as that
+    # leaves open.
     shortest_ns = events.not_before_ns[end] - before_ns
     longest_ns = at_ns - events.not_before_ns[end - 1]
     return TokenGaps(end, at_ns, at_ns - before_ns, shortest_ns.clip(min=0), longest_ns)

@@ -237,11 +237,10 @@ def _speed(ns: float) -> float:
 
 
 def _counts(figures: LatencyFigures) -> Json:
-    return {
-        "n": figures.n,
-        "n_failed": figures.n_failed,
-        "effective_n": round(figures.n / figures.effect(0.95)) if figures.n else 0,
-    }
+    effective_n = 0
+    if figures.n:
+        effective_n = round(figures.n / figures.effect(0.95))
+    return {"n": figures.n, "n_failed": figures.n_failed, "effective_n": effective_n}
 
 
 def latency_json(figures: LatencyFigures) -> Json:

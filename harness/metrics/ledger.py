@@ -46,6 +46,8 @@ class Ledger:
         """`tokens_ns`: how long tokens are kept after a request ended; None: as long as it."""
         self.total = 0
         self.twice = 0
+        # A level that is held for a time is judged at its end, from its records: until then only a
+        # live view reads its tokens (decision 11).
         self._tokens_ns = tokens_ns
         self._kept_from_ns: int | None = None
         self._packed: list[PackedTable] = []  # the oldest first, and without tokens

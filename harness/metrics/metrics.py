@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from harness.core.arrays import totals_before
 from harness.metrics.event_gaps import Events, TokenGaps, event_gaps, token_gaps
 from harness.records.histogram import bucket_ladder
 from harness.records.record_table import DROPPED, OK, RecordTable
@@ -52,6 +53,8 @@ def _per_request(table: RecordTable, ends: Ints, lows: Ints, have: Bools) -> Obs
     known = have & ((table.outcome == OK) | is_open)
     age_ns = np.where(is_open, table.done_ns - begun_ns, np.inf)
     ns = np.where(known, ends - begun_ns, age_ns)
+    # A late sender is an error of the instrument: the true latency lies between that from the send
+    # and that from the schedule (decision 18).
     shortest_ns = (lows - table.sent_ns).clip(min=0)
     return Observations(
         ns=ns,
@@ -96,20 +99,25 @@ def tpot(table: RecordTable) -> Observations:
     failed = failed_requests(table)
     has_tpot = (table.counts > 1) & (table.outcome == OK)
     rows = np.flatnonzero(failed | has_tpot)
+    # Without any event all of these failed, and there is nothing that an index could point to.
     if not len(table.at_ns):
         inf = np.full(len(rows), np.inf)
         return Observations(inf, inf, inf, table.done_ns[rows], rows)
+    is_failed = failed[rows]
     first, last = _end_events(table, rows)
-    tokens_until = _cumulated_tokens(table)
+    tokens_until = totals_before(table.tokens)
     tokens_after_first = tokens_until[last + 1] - tokens_until[first + 1]
     later_tokens = np.maximum(tokens_after_first, 1)
-    span_ns = table.at_ns[last] - table.at_ns[first]
-    shortest_ns = (table.not_before_ns[last] - table.at_ns[first]).clip(min=0)
-    longest_ns = table.at_ns[last] - table.not_before_ns[first]
+    first_at_ns = table.at_ns[first]
+    last_at_ns = table.at_ns[last]
+    # shortest: the first came at its stamp, and the last as early as it may have
+    shortest_ns = (table.not_before_ns[last] - first_at_ns).clip(min=0)
+    longest_ns = last_at_ns - table.not_before_ns[first]
+    tpot_ns = (last_at_ns - first_at_ns) / later_tokens
     return Observations(
-        ns=np.where(failed[rows], np.inf, span_ns / later_tokens),
-        lo_ns=np.where(failed[rows], np.inf, shortest_ns / later_tokens),
-        hi_ns=np.where(failed[rows], np.inf, longest_ns / later_tokens),
+        ns=np.where(is_failed, np.inf, tpot_ns),
+        lo_ns=np.where(is_failed, np.inf, shortest_ns / later_tokens),
+        hi_ns=np.where(is_failed, np.inf, longest_ns / later_tokens),
         at_ns=table.done_ns[rows],
         row=rows,
     )
@@ -120,8 +128,11 @@ def _end_events(table: RecordTable, rows: Ints) -> tuple[Ints, Ints]:
 
     Such a request failed, and is infinite whatever its events say.
     """
-    first = np.minimum(table.offsets[:-1][rows], len(table.at_ns) - 1)
-    last = np.maximum(table.offsets[1:][rows] - 1, first)
+    begins = table.offsets[:-1][rows]
+    ends = table.offsets[1:][rows]
+    last_of_all = len(table.at_ns) - 1
+    first = np.minimum(begins, last_of_all)
+    last = np.maximum(ends - 1, first)
     return first, last
 
 
@@ -132,7 +143,8 @@ def tps(table: RecordTable) -> Observations:
     latency. A failed request, and one that ended without a token, has a speed of 0: +inf here.
     """
     seen = tpot(table)
-    silent = np.flatnonzero((table.counts == 0) & (table.outcome == OK))
+    has_no_token = (table.counts == 0) & (table.outcome == OK)
+    silent = np.flatnonzero(has_no_token)
     if not len(silent):
         return seen
     inf = np.full(len(silent), np.inf)
@@ -154,12 +166,8 @@ def failed_requests(table: RecordTable) -> Bools:
 
 def delivered_tokens(table: RecordTable) -> Ints:
     """Of each request, by its events."""
-    return np.asarray(np.diff(_cumulated_tokens(table)[table.offsets]))
-
-
-def _cumulated_tokens(table: RecordTable) -> Ints:
-    """The tokens of all events before event i, for i from 0 to the number of events."""
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(table.tokens)])
+    tokens_until = totals_before(table.tokens)
+    return np.diff(tokens_until[table.offsets])
 
 
 BURST_NS: Final = 100_000  # between two tokens of a stream: faster, and they were collected
@@ -190,7 +198,8 @@ def lost_gaps(table: RecordTable) -> tuple[Ints, Ints]:
     rows = np.flatnonzero(failed_requests(table))
     if not len(rows):  # the usual case: no event needs to be counted
         return rows, rows
-    # the first token ends no gap
+    # Each token that did not arrive is an infinite gap, so that shedding load never looks fast. The
+    # first token ends no gap.
     without_gap = np.maximum(delivered_tokens(table), 1)
     lost = (table.planned_tokens - without_gap)[rows]
     return rows[lost > 0], lost[lost > 0]

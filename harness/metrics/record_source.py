@@ -152,6 +152,7 @@ class PackedTable:
 
 def pack(values: Ints) -> PackedColumn:
     """The length, the first, and the differences of neighbors: one of them where all are alike."""
+    # A request takes 60 to 100 bytes so, where its columns as they are take 270 (decision 11).
     steps = np.diff(values)
     if len(steps) > 0 and (steps == steps[0]).all():
         steps = steps[:1]

@@ -60,6 +60,10 @@ SCHEMA_VERSION = 2
 MAX_AT_ONCE = 0.5  # of the answers: if more came all at once, no first token is told
 
 
+def _without_nulls(block: Json) -> Json:
+    return {key: value for key, value in block.items() if value is not None}
+
+
 @dataclass(frozen=True, slots=True)
 class Latency:
     """One latency. A quantile is an observed value, of rank ceil(q (n - 1)) counted from 0.
@@ -93,7 +97,7 @@ class Latency:
 
     @classmethod
     def of(cls, block: Json) -> Latency:
-        return from_json(cls, {key: value for key, value in block.items() if value is not None})
+        return from_json(cls, _without_nulls(block))
 
     def at(self, name: str) -> tuple[float, float, float]:
         """(value, lo, hi) of `p95` or another statistic; NaN for what is not known."""
@@ -128,7 +132,7 @@ class Speed:
 
     @classmethod
     def of(cls, block: Json) -> Speed:
-        return from_json(cls, {key: value for key, value in block.items() if value is not None})
+        return from_json(cls, _without_nulls(block))
 
     def at(self, name: str) -> tuple[float, float, float]:
         """As `Latency.at`."""

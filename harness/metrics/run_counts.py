@@ -45,7 +45,8 @@ class HistogramCounter:
     def __init__(self, bounds_s: tuple[float, ...]) -> None:
         """`bounds_s` end with +Inf."""
         self.bounds_s = bounds_s
-        self._bounds_ns = np.array([bound * SECOND for bound in bounds_s[:-1]]).round()
+        finite_bounds_ns = [bound_s * SECOND for bound_s in bounds_s[:-1]]
+        self._bounds_ns = np.array(finite_bounds_ns).round()
         self._counts = np.zeros(len(bounds_s), np.int64)
         self._sum_ns = 0  # an integer, so that the sum does not depend on the order
 
@@ -139,7 +140,8 @@ class RunCounts:
         for key, metric in (SLO_METRICS | HISTOGRAMS).items():
             if metric.gaps is not None:
                 _, lost = lost_gaps(table)
-                self._add(key, np.full(int(lost.sum()), inf))
+                n_lost = int(lost.sum())
+                self._add(key, np.full(n_lost, inf))
                 continue
             seen = metric.observe(table)
             # Of a request that was cut off only what had arrived counts.

@@ -41,7 +41,8 @@ def by(how: str, *keys: str, column: str = "", column_unit: float = 1.0) -> Any:
     Reports have the column where a level has a figure above 0: not all servers report it.
     """
     default = None if how == P95_BUCKET else nan
-    return field(default=default, metadata={ROW: Summary(how, keys, column, column_unit)})
+    summary = Summary(how, keys, column, column_unit)
+    return field(default=default, metadata={ROW: summary})
 
 
 def summaries(figures: Any) -> dict[str, Summary]:

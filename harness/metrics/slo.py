@@ -87,7 +87,8 @@ class Slo:
     @classmethod
     def parse(cls, text: str) -> Slo:
         """Read `ttft_p95=500ms`; p99.9 is p999. Raises ConfigError with an example."""
-        limits = [part for part in re.split(r"[,;]\s*", text.strip()) if _SIGN.search(part)]
+        parts = re.split(r"[,;]\s*", text.strip())
+        limits = [part for part in parts if _SIGN.search(part)]
         if len(limits) > 1:
             options = " ".join(f"--slo {_as_meant(limit) or limit}" for limit in limits)
             raise ConfigError(

@@ -59,6 +59,8 @@ def interval_ranks(n: int, q: float, effect: float, blocks: int) -> tuple[int, i
     Student's t for few blocks. Rounded outwards, the normal approximation is as good as the exact
     binomial.
     """
+    # The block bootstrap that this replaced covered 51 to 83% where requests resemble those a
+    # lifetime ago; these ranks cover 91 to 97% (decision 14).
     deviation = (n * effect * q * (1 - q)) ** 0.5  # of the number of values below the quantile
     spread = t_quantile(0.975, max(blocks - 1, 1)) * deviation
     lo = int(np.floor(n * q - spread)) - 1
@@ -94,7 +96,8 @@ def percentile_levels(blocks: int, confidence: float = 0.95) -> tuple[float, flo
     """
     df = max(blocks - 1, 2)
     small_spread = (1 + 1 / df) ** 0.5
-    upper = _NORMAL.cdf(t_quantile((1 + confidence) / 2, df) * small_spread)
+    student = t_quantile((1 + confidence) / 2, df)
+    upper = _NORMAL.cdf(student * small_spread)
     return 1 - upper, upper
 
 
@@ -123,13 +126,15 @@ def tail_of(values: Floats, q: float) -> NDArray[np.bool_]:
     """Which values along the last axis are above the q-quantile: at least ten, or all."""
     n = values.shape[-1]
     rank = n - tail_size(n, q)
-    lowest_of_tail = np.partition(values, rank, axis=-1)[..., rank, None]
+    parted = np.partition(values, rank, axis=-1)
+    lowest_of_tail = parted[..., rank, None]
     return np.asarray(values >= lowest_of_tail)
 
 
 def tail_size(n: int, q: float) -> int:
     """How many of n values count as the tail above the q-quantile: at least ten, or all."""
-    return min(max(round((1 - q) * n), MIN_TAIL), n)
+    above = round((1 - q) * n)
+    return min(max(above, MIN_TAIL), n)
 
 
 def design_effect(sizes: Floats | Ints, hits: Floats | Ints) -> float:
@@ -168,6 +173,8 @@ def block_count(lifetimes: Floats | float, each: int = 3) -> Ints:
     Blocks of one lifetime resemble their neighbors if the load changes slowly: with them, intervals
     that should cover 95% covered 60 to 80%.
     """
+    # Where the load changed as slowly as blocks of one lifetime, 9% of the levels at exactly the
+    # share allowed were called missed (decision 14).
     long_blocks = 2 + np.asarray(lifetimes) / each
     blocks = np.clip(np.minimum(lifetimes, long_blocks), 1, MAX_BLOCKS)
     return np.asarray(blocks.astype(np.int64))
@@ -175,6 +182,7 @@ def block_count(lifetimes: Floats | float, each: int = 3) -> Ints:
 
 def binomial_tail(k: Floats, n: Floats, p: float) -> Floats:
     """Binomial tail P(X >= k) for n trials with probability p; n and k need not be whole."""
+    # P(X >= k) = I_p(k, n - k + 1), which is defined for any real k and n.
     return incomplete_beta(np.maximum(k, 0), np.maximum(n - k, 0) + 1, p)
 
 
@@ -183,11 +191,14 @@ def student_p_value(p: Floats, df: Floats | Ints | int) -> Floats:
 
     1 without a degree of freedom.
     """
+    # Korn and Graubard's correction in another order: it keeps the binomial's skewness, and gives a
+    # p-value for Holm's procedure (decision 14).
     # The normal quantile of 0 and of 1 is infinite, which Python refuses.
     z = -_normal_quantile(np.clip(p, 1e-300, 1 - 1e-16))
     df = np.asarray(df, np.float64)
-    # Half of what lies beyond |z| in both tails of Student's t.
-    tail = incomplete_beta(np.maximum(df, 1) / 2, 0.5, df / (df + z**2)) / 2
+    # The incomplete beta function is what lies beyond |z| in both tails of Student's t.
+    both_tails = incomplete_beta(np.maximum(df, 1) / 2, 0.5, df / (df + z**2))
+    tail = both_tails / 2
     corrected = np.where(z > 0, tail, 1 - tail)
     return np.where(df >= 1, corrected, 1.0)
 
@@ -195,7 +206,8 @@ def student_p_value(p: Floats, df: Floats | Ints | int) -> Floats:
 def incomplete_beta(a: Floats, b: Floats | float, x: Floats | float) -> Floats:
     """Regularized incomplete beta function I_x(a, b), by Lentz's continued fraction; a, b >= 0."""
     # The fraction converges faster for I_{1-x}(b, a) = 1 - I_x(a, b) beyond this x.
-    mirrored = np.asarray(x > (a + 1) / (a + b + 2))
+    fast_up_to = (a + 1) / (a + b + 2)
+    mirrored = np.asarray(x > fast_up_to)
     first = np.where(mirrored, b, a)
     second = np.where(mirrored, a, b)
     point = np.where(mirrored, 1 - x, x)

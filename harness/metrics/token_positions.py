@@ -108,7 +108,8 @@ class PositionCounter:
         means_ns = []
         for number, middle in enumerate(POSITIONS):
             near = np.abs(position - middle) <= REACH * middle
-            self.around.add(gap_ns[near], bins[near], np.full(near.sum(), number))
+            block = np.full(near.sum(), number)
+            self.around.add(gap_ns[near], bins[near], block)
             means_ns.append(_means(row[near], gap_ns[near], requests))
         self._count_differences(means_ns)
 
@@ -125,7 +126,8 @@ class PositionCounter:
         """What was counted; positions with fewer than LEAST_GAPS gaps are left out."""
         rows = []
         for number, figures in _quantiles(self.around).items():
-            rows.append(PositionRow(POSITIONS[number], *figures, *self._later(number)))
+            later = self._later(number)
+            rows.append(PositionRow(POSITIONS[number], *figures, *later))
         points = []
         for place, figures in _quantiles(self.curve).items():
             if place + 1 < len(EDGES):

@@ -115,6 +115,7 @@ def _request_rates(table: RecordTable, window: tuple[int, int], slos: Sequence[S
     if not (prompts_per_s < 0).any():
         prompt_tokens_per_s = round(float(prompts_per_s.sum()), 3)
     counted = succeeded
+    # The rate of an open loop is that of what was sent, by its schedule (docs/load.md).
     if _is_open_loop(table):
         counted = _sent_in(table, window) & (table.outcome != DROPPED)
     good = ended & good_requests(table, slos)
@@ -137,10 +138,13 @@ def _outcomes(table: RecordTable, window: tuple[int, int]) -> Json:
     counts = np.bincount(outcomes[sent], minlength=len(OUTCOMES))
     by_outcome = zip(OUTCOMES, counts, strict=True)
     at_once = came_at_once(table.select(sent))
+    share_at_once = None
+    if len(at_once):
+        share_at_once = round(float(at_once.mean()), 4)
     return {
         "outcomes": {str(outcome): int(n) for outcome, n in by_outcome if n},
         "n_failed": int((failed_requests(table) & sent).sum()),
-        "came_at_once": round(float(at_once.mean()), 4) if len(at_once) else None,
+        "came_at_once": share_at_once,
     }
 
 

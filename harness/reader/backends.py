@@ -63,16 +63,17 @@ class CReader:
         self._of = of
         late_ns = LATE_NS if of.stand_in else 0
         clock = of.clock
-        self._drain = Drain(
-            of.poll.fileno(), of.read_bytes, clock.anchor_ns, clock.offset_ns, late_ns
-        )
+        poll_fd = of.poll.fileno()
+        self._drain = Drain(poll_fd, of.read_bytes, clock.anchor_ns, clock.offset_ns, late_ns)
         self.close = self._drain.close
 
     def admit(self, connection: Connection, now_ns: int) -> None:
         path = FastPath(self._drain, now_ns, allowed=connection.tls is None)
+        # With the lock, as the thread that stands in for the loop reads these sockets too.
         with self._drain:
             path.cells[ROUND] = self._drain.watch(connection.fd, path.cells)
-        connection.stamps = connection.fast_path = path
+        connection.stamps = path
+        connection.fast_path = path
 
     def dismiss(self, connection: Connection) -> None:
         assert connection.fast_path is not None  # noqa: S101 - it was admitted
@@ -113,7 +114,9 @@ class PythonReader:
 
     def admit(self, connection: Connection, now_ns: int) -> None:
         """Nothing is known of its stamps."""
-        connection.stamps = self._stamps[connection.fd] = SocketStamps(now_ns, self._round)
+        stamps = SocketStamps(now_ns, self._round)
+        self._stamps[connection.fd] = stamps
+        connection.stamps = stamps
         self._of.poll.register(connection.fd, 1)
 
     def dismiss(self, connection: Connection) -> None:
@@ -137,7 +140,9 @@ class PythonReader:
         self._round += 1
         # with room for one event more than there are sockets, so one not listed has nothing to read
         ready = poll.poll(0, len(connections) + 1)
-        reads = stamped = n_bytes = 0
+        reads = 0
+        stamped = 0
+        n_bytes = 0
         for fd, _ in ready:
             connection = connections.get(fd)
             if connection is None:
@@ -157,9 +162,11 @@ class PythonReader:
             n_bytes += size
             stamps = self._stamps[fd]
             stamp = NO_STAMP
-            if believe and ancillary and (real_ns := stamp_of(ancillary)) != NO_STAMP:
-                stamped += 1
-                stamp = real_ns - offset_ns
+            if believe and ancillary:
+                real_ns = stamp_of(ancillary)
+                if real_ns != NO_STAMP:
+                    stamped += 1
+                    stamp = real_ns - offset_ns
             read_ns = 0 if stamp >= stamps.drained_ns else now_ns()
             drained = size < read_bytes
             arrival = stamps.arrival(stamp, polled_ns, read_ns, drained, self._round, before_ns)

@@ -70,9 +70,11 @@ class Addresses:
         try:
             with gevent.Timeout(place.timeouts.connect_s, TimeoutError), self._looking:
                 if not self._by_family:
-                    self._by_family = group_by_family(
-                        gevent.socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
+                    # gevent's, in a thread: the system's own would hold up every greenlet
+                    infos = gevent.socket.getaddrinfo(
+                        place.host, place.port, type=socket.SOCK_STREAM
                     )
+                    self._by_family = group_by_family(infos)
         except TimeoutError:
             raise ConnectFailed(f"{place.host} has no address (no answer in time)") from None
         except OSError as error:
@@ -193,11 +195,13 @@ class Connection:
         Then nobody can have seen it: the server had closed this connection before. What was
         acknowledged may have been read, and a server that closes after that has dropped it.
         """
+        answer = bytes(4)
         try:
-            waiting = fcntl.ioctl(self.sock.fileno(), termios.TIOCOUTQ, bytes(4))
+            answer = fcntl.ioctl(self.sock.fileno(), termios.TIOCOUTQ, answer)
         except (OSError, ValueError):  # closed meanwhile
             return False
-        return int.from_bytes(waiting, sys.byteorder) >= self.queued
+        n_waiting = int.from_bytes(answer, sys.byteorder)
+        return n_waiting >= self.queued
 
     def is_quiet(self) -> bool:
         """Whether nothing has come since the latest answer: neither its end nor unasked bytes."""

@@ -136,7 +136,11 @@ class DecoderLink:
         self._room.set()
         self._closed = False
         self._decoder = DecoderProcess(output)
-        self._loops = [gevent.spawn(self._send_loop), gevent.spawn(self._receive_loop)]
+        # Two: a decoder whose answer waits to be taken reads nothing, so a lone greenlet that waits
+        # to send to it would wait for ever.
+        sending = gevent.spawn(self._send_loop)
+        receiving = gevent.spawn(self._receive_loop)
+        self._loops = [sending, receiving]
 
     @property
     def pid(self) -> int:
@@ -169,7 +173,8 @@ class DecoderLink:
         self.batch.notice(stream, OPENED, request)
 
     def end(self, stream: int, outcome: Outcome | None, error: str, done_ns: int) -> None:
-        self.batch.notice(stream, ENDED, outcome.value if outcome else "", error, done_ns)
+        judged = outcome.value if outcome else ""
+        self.batch.notice(stream, ENDED, judged, error, done_ns)
 
     def round_is_over(self) -> None:
         """Ship early when much was read."""
@@ -201,7 +206,8 @@ class DecoderLink:
         """Queue what was read; now and then with a request for parts."""
         begun_ns = time.thread_time_ns()
         now_ns = self._clock.now_ns()
-        interval_ns = max(MANY_PARTS_NS * min(self._n_open, MANY) // MANY, PARTS_NS)
+        n_open = min(self._n_open, MANY)
+        interval_ns = max(MANY_PARTS_NS * n_open // MANY, PARTS_NS)
         # also when no stream is open: that there is nothing to report is news too
         parts_due = now_ns - self._parts_ns >= interval_ns
         if not (self.batch or parts_due or self._asked):
@@ -272,7 +278,8 @@ class DecoderLink:
         if self.trouble:
             return
         # not the greenlet that found out; the other one may be waiting for the pipe's descriptor
-        gevent.killall([loop for loop in self._loops if loop is not gevent.getcurrent()])
+        others = [loop for loop in self._loops if loop is not gevent.getcurrent()]
+        gevent.killall(others)
         code = self._decoder.close(EXIT_S if how == ENDED_ITSELF else 0.0)
         if how == ENDED_ITSELF:
             how += f" by signal {-code}" if code < 0 else f" with exit code {code}"

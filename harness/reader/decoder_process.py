@@ -97,7 +97,8 @@ class Columns:
         low = np.where(kinds & EXACT, self._at, self._bound)
         self._at_bytes = memoryview(self._at).cast("B")
         self._low_bytes = memoryview(low).cast("B")
-        self._exact = [0, *np.cumsum(low == self._at).tolist()]
+        n_exact_until = np.cumsum(low == self._at)
+        self._exact = [0, *n_exact_until.tolist()]
         # A run is even when this sum has not grown after its first row: the step to that one is
         # from another stream's row, and says nothing.
         self._uneven = np.cumsum(_are_uneven(values)).tolist()
@@ -121,8 +122,12 @@ class Columns:
 
     def read(self, row: int) -> tuple[bytes, int, int, int]:
         begin = self._begin[row]
-        body = bytes(self._blob[begin : begin + self._values[row]])
-        return body, int(self._at[row]), int(self._bound[row]), self._kinds[row]
+        n_bytes = self._values[row]
+        body = bytes(self._blob[begin : begin + n_bytes])
+        at_ns = int(self._at[row])
+        bound_ns = int(self._bound[row])
+        exact = self._kinds[row]  # a read's kind is BYTES, which is 0, or EXACT
+        return body, at_ns, bound_ns, exact
 
     def tokens(self, first: int, last: int) -> tuple[memoryview, memoryview, list[int], bool, int]:
         """For `StreamDecoder.tokens`: the rows first .. last - 1, int64 times as bytes."""
@@ -189,32 +194,45 @@ class Decoding:
         whole: list[bytes] = []
         columns = Columns(message)
         for stream, kind, first, last in columns.runs():
-            decoder = self.streams.get(stream)  # None: not opened yet, or ended
             if kind == NOTICE:
                 notice, *values = columns.notice(first)
-                if notice == OPENED:
-                    self.streams[stream] = StreamDecoder(SentRequest(*values[0]))
-                elif decoder is None:
-                    continue
-                elif notice == HEAD:
-                    decoder.head(*values)
-                else:
-                    outcome = Outcome(values[0]) if values[0] else None
-                    whole.append(self._end(stream, outcome, *values[1:]))
-            elif decoder is None:
+                whole += self._take_notice(stream, notice, values)
                 continue
-            elif kind >= TOKEN:
+            decoder = self.streams.get(stream)
+            if decoder is None:  # not opened yet, or ended
+                continue
+            if kind >= TOKEN:  # EXACT may have been added to it
                 decoder.tokens(*columns.tokens(first, last))
             else:
                 decoder.feed(*columns.read(first))
-        return whole, self._parts() if message.known_ns else []
+        parts: list[bytes] = []
+        if message.known_ns:
+            parts = self._parts()
+        return whole, parts
+
+    def _take_notice(self, stream: int, notice: str, values: list[Any]) -> list[bytes]:
+        """The whole record, if this notice ends its stream."""
+        if notice == OPENED:
+            fields = values[0]
+            self.streams[stream] = StreamDecoder(SentRequest(*fields))
+            return []
+        decoder = self.streams.get(stream)
+        if decoder is None:
+            return []
+        if notice == HEAD:
+            decoder.head(*values)
+            return []
+        outcome, error, done_ns = values
+        judged = Outcome(outcome) if outcome else None  # None: by its content
+        return [self._end(stream, judged, error, done_ns)]
 
     def cut_short(self) -> list[bytes]:
         """Whole records of what is open when nothing more can come."""
-        return [
-            self._end(stream, Outcome.cancelled, CUT_SHORT, self._now_ns)
-            for stream in list(self.streams)
-        ]
+        records = []
+        for stream in list(self.streams):  # which `_end` takes out
+            record = self._end(stream, Outcome.cancelled, CUT_SHORT, self._now_ns)
+            records.append(record)
+        return records
 
     def _end(self, stream: int, outcome: Outcome | None, error: str, done_ns: int) -> bytes:
         decoder = self.streams.pop(stream)
@@ -264,7 +282,8 @@ class Outlets:
             self._master.put(frames, known_ns)
             return
         for i in range(0, len(frames), SLICE):
-            self.answer("records", b"".join(frames[i : i + SLICE]))
+            some = frames[i : i + SLICE]
+            self.answer("records", b"".join(some))
 
     @property
     def stands(self) -> tuple[int, int]:

@@ -44,8 +44,10 @@ class LoopLag:
         self._recent_ns.append(lag_ns)
         self._most_ns = max(self._most_ns, lag_ns)
         # so wide that FINE of them lie between the powers of two around this lag
-        width = 1 << max(lag_ns.bit_length() - FINE.bit_length(), 0)
-        self._bins[(lag_ns // width + 1) * width] += 1
+        shift = max(lag_ns.bit_length() - FINE.bit_length(), 0)
+        width_ns = 1 << shift
+        end_ns = (lag_ns // width_ns + 1) * width_ns
+        self._bins[end_ns] += 1
 
     def recent_ms(self) -> float:
         """The worst of the last second."""

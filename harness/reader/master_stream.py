@@ -78,9 +78,11 @@ class MasterStream:
         """Wait a tick at most, take acknowledgements, send what is due; what can be read."""
         ready: dict[object, int] = dict(self._poller.poll(TICK_MS))
         if self._socket in ready:
+            # all that have come: several acknowledgements may wait where the poll says "ready" once
             with contextlib.suppress(zmq.Again):
                 while True:
-                    _, data, _ = msgpack.unpackb(self._socket.recv(zmq.NOBLOCK))
+                    message = self._socket.recv(zmq.NOBLOCK)
+                    _, data, _ = msgpack.unpackb(message)
                     self.clock.take(data, self._now_ns())
                     self.outbox.acknowledged(data["taken"], time.monotonic())
         self.outbox.tick(time.monotonic())
@@ -109,10 +111,11 @@ class MasterStream:
 
     def _send(self, batch: RecordBatch) -> None:
         batch["sent_ns"] = self._now_ns()
+        message = msgpack.packb((RECORDS, dict(batch), self._node_id))
         # where the queue is full the batch still counts as sent: without an acknowledgement it is
         # sent again
         with contextlib.suppress(zmq.ZMQError):
-            self._socket.send(msgpack.packb((RECORDS, dict(batch), self._node_id)), zmq.NOBLOCK)
+            self._socket.send(message, zmq.NOBLOCK)
 
 
 def _has_ipv6(host: str) -> bool:

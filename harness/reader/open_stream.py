@@ -80,7 +80,7 @@ class Stream:
     done_ns: int = 0
     in_time_ns: int = 0  # no limit can pass before: nobody need look
     # the reads of the body so far with their times, if its text is wanted: C keeps none
-    whole: list[tuple[int, bytes]] | None = None
+    kept_reads: list[tuple[int, bytes]] | None = None
     open_bytes: int = 0  # since the latest end of an event in the body that Python saw
     _tail: bytes = b""
     # of the comments since the latest event: b":" within a line of one; None: there are none
@@ -140,8 +140,8 @@ class Stream:
 
         What C reads past Python is never how a stream ends, nor an error object, nor a comment.
         """
-        if self.whole is not None:
-            self.whole.append((at_ns, body))
+        if self.kept_reads is not None:
+            self.kept_reads.append((at_ns, body))
         if not self._only_comments(body):
             self.body_ns = at_ns
         latest = self.latest
@@ -241,7 +241,7 @@ class Stream:
         events: list[bytes] = []
         ttft_ms: float | None = None
         try:
-            for at_ns, body in self.whole or ():
+            for at_ns, body in self.kept_reads or ():
                 new = sse.feed(body)
                 if ttft_ms is None and any(read_event(data).carries_token for data in new):
                     ttft_ms = (at_ns - self.sent_ns) / MS

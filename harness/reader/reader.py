@@ -104,10 +104,11 @@ class Reader:
         """
         stream = self._open[number] = Stream(number, response=self._new_response())
         if keep_text:
-            stream.whole = []
+            stream.kept_reads = []
         # a SentRequest in the making
         request = [self.worker, number, user, planned_tokens, scheduled_ns, 0, 0, *plan]
         connection = None
+        # Whatever raises in here, a kill of this greenlet too, leaves a record: see `finally`.
         try:
             self.link.wait_for_room()
             connection = self._connection(request)
@@ -127,7 +128,10 @@ class Reader:
     def drop(self, number: int, user: int, planned_tokens: int, scheduled_ns: int) -> None:
         """Record a request that is not sent."""
         now_ns = self.clock.now_ns()
-        self.link.open(number, (self.worker, number, user, planned_tokens, scheduled_ns, 0, now_ns))
+        connect_ns = 0
+        sent_ns = now_ns  # a record has such an instant, though nothing was sent
+        request = (self.worker, number, user, planned_tokens, scheduled_ns, connect_ns, sent_ns)
+        self.link.open(number, request)
         self.link.end(number, Outcome.dropped, DROPPED, now_ns)
 
     def _new_response(self) -> Response:
@@ -203,7 +207,8 @@ class Reader:
         """Record how it ended, also where the user's greenlet is being killed."""
         if not stream.over.is_set():
             self.poller.read_round()  # what came before it was stopped
-        stream.end(Outcome.cancelled, STOPPED, self.clock.now_ns())  # if nothing else did
+        # Only the first end counts: this one does where the greenlet is being killed.
+        stream.end(Outcome.cancelled, STOPPED, self.clock.now_ns())
         self._record(stream, request)
         if connection is not None:
             self._release(connection, stream)
@@ -241,6 +246,7 @@ class Reader:
             if not plain:
                 return
             data = plain
+            # the stamp is of the last byte that came, which may not be decrypted yet
             exact = exact and connection.tls.whole
         stream = connection.stream
         if stream is None or stream.over.is_set():
@@ -253,14 +259,16 @@ class Reader:
             self._begun(stream, body, at_ns)
         if body:
             stream.keep(body, at_ns)
-            if exact:
-                exact = ends_with_body(data, body)
-            self.link.batch.read(stream.number, at_ns, bound_ns, exact, body)
-        if problem := stream.problem:
+            # nor is it of the body's last byte where the end of a chunk follows that one
+            is_exact = exact and ends_with_body(data, body)
+            self.link.batch.read(stream.number, at_ns, bound_ns, is_exact, body)
+        problem = stream.problem
+        if problem:
             stream.end(Outcome.protocol, problem, self.clock.now_ns())
         elif response.complete:
             stream.end(None, "", at_ns)
-        elif stream.fast_path is not None and stream.whole is None:
+        elif stream.fast_path is not None and stream.kept_reads is None:
+            # From here on C may read: it has no place to keep what a user wants to see.
             stream.fast_path.after_read(stream.number, response, body)
 
     def _begun(self, stream: Stream, body: bytes, at_ns: int) -> None:
@@ -335,9 +343,10 @@ class Reader:
             stream.end(Outcome.protocol, TOO_MUCH, now_ns)
 
     def _end_overdue(self, now_ns: int) -> None:
-        sent = [s for s in self._open.values() if s.in_time_ns <= now_ns and s.sent_ns]
-        for stream in sent:
-            if sentence := stream.overdue(now_ns, self.timeouts):
+        due = [s for s in self._open.values() if s.in_time_ns <= now_ns and s.sent_ns]
+        for stream in due:
+            sentence = stream.overdue(now_ns, self.timeouts)
+            if sentence:
                 stream.end(Outcome.timeout, sentence, now_ns)
 
     def _read_until_ns(self) -> int:
@@ -346,8 +355,11 @@ class Reader:
         A response that was read to its end is recorded when its user's greenlet wakes up, a moment
         later: until then nothing from its end on is known.
         """
-        ended = (s.done_ns - 1 for s in self._open.values() if s.over.is_set() and s.done_ns)
-        return min([self.poller.known_ns(), *ended])
+        known_ns = self.poller.known_ns()
+        for stream in self._open.values():
+            if stream.over.is_set() and stream.done_ns:
+                known_ns = min(known_ns, stream.done_ns - 1)
+        return known_ns
 
     # the end
 
@@ -359,6 +371,7 @@ class Reader:
         for stream in self._open.values():
             stream.end(Outcome.cancelled, STOPPED, self.clock.now_ns())
         gevent.sleep(0)  # users wake up and say how it ended
+        # The poller first: what it read later would go to a link that is closed.
         self.poller.close()
         self.link.close()
         self._sweeper.kill(block=False)

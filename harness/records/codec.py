@@ -171,8 +171,10 @@ def next_frame(data: bytes, at: int, more: int = 0) -> tuple[int, int, bool]:
         if kind == _BIN32 and size <= MAX_PAYLOAD_BYTES:
             if len(data) < stop <= len(data) + more:
                 return start, stop, False
-            if stop <= len(data) and zlib.crc32(memoryview(data)[payload:stop]) == crc:
-                return start, stop, True
+            if stop <= len(data):
+                crc_found = zlib.crc32(memoryview(data)[payload:stop])
+                if crc_found == crc:
+                    return start, stop, True
         at = start + 1
     # a frame may begin in the last bytes, cut inside its mark
     return max(at, len(data) - len(_START) + 1), len(data), False

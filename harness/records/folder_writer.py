@@ -96,8 +96,9 @@ class AppendFile:
         """Open or create `path`. Raises RunFolderError."""
         self.path = path
         self._full = False  # a piece did not fit, and that was said
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         try:
-            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self._fd = os.open(path, flags, 0o644)
         except OSError as error:
             raise RunFolderError(
                 f"{path} cannot be opened ({error.strerror}): expected a folder where this user "
@@ -152,7 +153,8 @@ class SendJournal:
 
     def __init__(self, path: Path, begun: int = 0) -> None:
         """Create it. Raises OSError."""
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+        self._fd = os.open(path, flags, 0o644)
         self.count(begun)
 
     def count(self, begun: int) -> None:

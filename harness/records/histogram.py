@@ -42,7 +42,10 @@ class Histogram:
 def sum_histograms(histograms: Sequence[Histogram]) -> Histogram:
     """Several engines as one, on the bounds that all of them have. One histogram at least."""
     bounds = _common_bounds([histogram.bounds for histogram in histograms])
-    counts = [fsum(histogram.at_most(bound) for histogram in histograms) for bound in bounds]
+    counts = []
+    for bound in bounds:
+        up_to_bound = [histogram.at_most(bound) for histogram in histograms]
+        counts.append(fsum(up_to_bound))
     total = fsum(histogram.sum for histogram in histograms)
     return Histogram(bounds, tuple(counts), total)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from harness.core.arrays import totals_before
 from harness.records.request_record import ARRAYS, Outcome, RequestRecord
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class RecordTable:
     new_tokens: Ints
     mix_row: Ints
     planned_prompt: Ints
-    offsets: Ints  # n + 1
+    offsets: Ints  # n + 1: where each request's events begin among all, and where the last ones end
     at_ns: Ints  # m
     not_before_ns: Ints  # m
     tokens: Ints  # m
@@ -123,10 +124,6 @@ class RecordTable:
         """From when a request's latencies count: its schedule; in a closed loop, its sending."""
         return np.where(self.scheduled_ns >= 0, self.scheduled_ns, self.sent_ns)
 
-    def sent_within(self, start_ns: int, end_ns: int) -> Bools:
-        """Which requests were sent in [start, end]."""
-        return np.asarray((self.sent_ns >= start_ns) & (self.sent_ns <= end_ns))
-
     @property
     def counts(self) -> Ints:
         """Token-bearing events of each request."""
@@ -143,19 +140,27 @@ class RecordTable:
         n = len(records)
         columns = {}
         for name in NUMBER_COLUMNS:
-            columns[name] = np.fromiter((getattr(r, name) for r in records), np.int64, n)
+            values = (getattr(record, name) for record in records)
+            columns[name] = np.fromiter(values, np.int64, n)
         events = {}
         for name in ARRAYS:
             joined = b"".join(bytes(getattr(record, name)) for record in records)
             events[name] = np.frombuffer(joined, np.int64)
-        outcome = np.fromiter((OUTCOME_CODE[r.outcome] for r in records), np.int64, n)
-        n_events = np.fromiter((len(record.at_ns) for record in records), np.int64, n)
-        return cls(**columns, **events, outcome=outcome, offsets=offsets_of(n_events), whole=True)
+        codes = (OUTCOME_CODE[record.outcome] for record in records)
+        lengths = (len(record.at_ns) for record in records)
+        n_events = np.fromiter(lengths, np.int64, n)
+        return cls(
+            **columns,
+            **events,
+            outcome=np.fromiter(codes, np.int64, n),
+            offsets=totals_before(n_events),
+            whole=True,
+        )
 
     def ordered(self, order: Ints) -> RecordTable:
         """The same requests in another order: row i is the old row `order[i]`."""
         n_events = self.counts[order]
-        offsets = offsets_of(n_events)
+        offsets = totals_before(n_events)
         # All events of a request move by as much as its first one.
         old_begins = self.offsets[:-1][order]
         moved_by = np.repeat(old_begins - offsets[:-1], n_events)
@@ -169,7 +174,7 @@ class RecordTable:
         return RecordTable(
             **self._columns(rows),
             **self._events(keep),
-            offsets=offsets_of(self.counts[rows]),
+            offsets=totals_before(self.counts[rows]),
             whole=self.whole,
         )
 
@@ -181,7 +186,7 @@ class RecordTable:
         table = self.select(self.sent_ns <= horizon_ns)
         is_open = (table.done_ns > horizon_ns) | (table.outcome == OPEN)
         keep = table.at_ns <= horizon_ns
-        n_kept_before = offsets_of(keep)
+        n_kept_before = totals_before(keep)
         return replace(
             table,
             outcome=np.where(is_open, OPEN, table.outcome),
@@ -193,11 +198,6 @@ class RecordTable:
         )
 
 
-def offsets_of(n_events: Ints | Bools) -> Ints:
-    """Where the events of each request begin among all, and where the last ones end: n + 1."""
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(n_events)])
-
-
 def concat_tables(tables: Sequence[RecordTable]) -> RecordTable:
     if not tables:
         return RecordTable.from_records([])
@@ -207,7 +207,7 @@ def concat_tables(tables: Sequence[RecordTable]) -> RecordTable:
     n_events = np.concatenate([table.counts for table in tables])
     return RecordTable(
         **joined,
-        offsets=offsets_of(n_events),
+        offsets=totals_before(n_events),
         whole=all(table.whole for table in tables),
     )
 
@@ -223,7 +223,7 @@ def keep_three_events(table: RecordTable) -> RecordTable:
     # The answer's first event is a third one if it is neither the first nor the last.
     has_middle = (answer_index > 0) & (answer_index < n_events - 1)
     n_kept = np.minimum(n_events, 2) + has_middle
-    offsets = offsets_of(n_kept)
+    offsets = totals_before(n_kept)
     kept = _three_events(table, offsets, has_middle)
     # One running sum over the tokens of all requests: its difference between two kept events is
     # what arrived since the earlier one. A request's first event has only its own tokens.
@@ -259,6 +259,7 @@ def _three_events(table: RecordTable, offsets: Ints, has_middle: Bools) -> Ints:
     kept = np.zeros(int(offsets[-1]), np.int64)
     # the last event first: of a request with a single one it is the first, too
     kept[new_ends[has_events] - 1] = ends[has_events] - 1
-    kept[new_begins[has_middle] + 1] = (begins + table.answer_index)[has_middle]
+    answer_begins = begins + table.answer_index
+    kept[new_begins[has_middle] + 1] = answer_begins[has_middle]
     kept[new_begins[has_events]] = begins[has_events]
     return kept

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
 import numpy as np
 
+from harness.core.arrays import totals_before
 from harness.records.codec import (
     HEADER_BYTES,
     INVALID_PAYLOAD,
@@ -21,7 +22,7 @@ from harness.records.codec import (
     read_frames,
 )
 from harness.records.python_arrays import unpack_values
-from harness.records.record_table import OUTCOME_CODE, RecordTable, offsets_of
+from harness.records.record_table import OUTCOME_CODE, RecordTable
 
 if TYPE_CHECKING:
     from harness.core.arrays import Ints
@@ -105,7 +106,7 @@ class TableBuilder:
         rows = self.rows
         columns = self._number_columns()
         lengths = np.fromiter((row.n for row in rows), np.int64, len(rows))
-        offsets = offsets_of(lengths)
+        offsets = totals_before(lengths)
         at_ns = self._event_times(columns["sent_ns"], lengths, offsets)
         codes = (OUTCOME_CODE[row.outcome] for row in rows)
         table = RecordTable(

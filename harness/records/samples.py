@@ -169,12 +169,13 @@ SUMMED_HISTOGRAMS: Final = ("ttft", "queue", "prefill")  # whose sum and count a
 
 def summed_fields(histograms: Mapping[str, Histogram]) -> dict[str, Any]:
     """The fields of ServerSample that repeat a histogram's sum and count."""
-    return {
-        f"{key}_{part}": value
-        for key in SUMMED_HISTOGRAMS
-        if (histogram := histograms.get(key)) is not None
-        for part, value in (("sum_s", histogram.sum), ("count", histogram.count))
-    }
+    repeated = {}
+    for key in SUMMED_HISTOGRAMS:
+        histogram = histograms.get(key)
+        if histogram is not None:
+            repeated[f"{key}_sum_s"] = histogram.sum
+            repeated[f"{key}_count"] = histogram.count
+    return repeated
 
 
 def without_buckets(sample: ServerSample) -> ServerSample:

@@ -155,7 +155,8 @@ def _cost(facts: ReportData) -> str:
     """What the search took, and the precision that it reached where that was missed."""
     knee = facts.knee
     searched = [level for level in facts.result.levels if level.purpose != Purpose.hold]
-    load_s = sum(level.judged_ns - level.chosen_ns for level in searched) / SECOND
+    load_ns = sum(level.judged_ns - level.chosen_ns for level in searched)
+    load_s = load_ns / SECOND
     requests = sum(level.all.ttft_ms.n for level in searched)
     took = f"The search took {load_s:,.0f} s of load and {count_of(requests, 'request')}"
     if knee.holds and not knee.is_precise:
@@ -191,7 +192,11 @@ def _slo_failed_at_min(facts: ReportData) -> Answer:
     lowest = min(facts.used, key=lambda level: level.load, default=None)
     if lowest is None or not facts.slos:
         return Answer(badge, "bad", "The lowest level already fails.")
-    missed = [slo for slo in facts.slos if lowest.over_share.get(slo.name, 0) > slo.allowed]
+    missed = []
+    for slo in facts.slos:
+        over_share = lowest.over_share.get(slo.name, 0)
+        if over_share > slo.allowed:
+            missed.append(slo)
     where = facts.unit.text(lowest.load)
     failures = []
     for slo in missed or facts.slos[:1]:

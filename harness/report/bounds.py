@@ -27,16 +27,13 @@ def bounds_of(facts: ReportData) -> dict[str, float]:
     done = (table.outcome == OK) & (table.prompt_tokens > 0)
     prompts = int(table.prompt_tokens[done].sum())
     cached = int(table.cached_tokens[done].clip(min=0).sum())
-    if (
-        not facts.knee.estimate
-        or facts.unit.by_schedule
-        or not prompts
-        or cached > MAX_CACHED * prompts
-    ):
+    has_knee_in_users = bool(facts.knee.estimate) and not facts.unit.by_schedule
+    if not has_knee_in_users or not prompts or cached > MAX_CACHED * prompts:
         return {}
     # Requests are spread over their lives: a mean one holds its prompt and half of its answer.
     answers = int(table.output_tokens[done].sum())
-    held = (prompts + answers / 2) / int(done.sum())
+    n_requests = int(done.sum())
+    held = (prompts + answers / 2) / n_requests
     tokens = float(facts.server.get("kv_tokens") or nan)
     block = int(facts.server.get("block_size") or 16)
     held_in_blocks = -(-held // block) * block  # rounded up
@@ -93,20 +90,26 @@ def bounds_chart(facts: ReportData) -> str:
     rows = {**found, "measured knee": estimate}
     with drawing(400, 70 + 26 * len(rows)) as (figure, (axes,)):
         axes.set(title="Bounds and the knee", xlabel=facts.unit.many, xscale="log")
-        least, most = min(rows.values()), max(rows.values())
-        axes.set_xlim(max(least, 1) / 2, 2 * most)
+        requests = [*rows.values()]
+        least = min(requests)
+        most = max(requests)
+        left = max(least, 1) / 2
+        right = 2 * most
+        axes.set_xlim(left, right)
         log_ticks(axes.xaxis)
         if most > TICKS_RATIO * least:
             powers = [10.0**n for n in range(9)]
-            axes.set_xticks([power for power in powers if least / 2 < power < 2 * most])
+            ticks = [power for power in powers if least / 2 < power < right]
+            axes.set_xticks(ticks)
         color_of_lowest = RED if is_bound(facts, found) else BLUE
-        colors = [color_of_lowest, *[BLUE] * (len(found) - 1), INK]
+        colors_of_others = [BLUE] * (len(found) - 1)
+        colors = [color_of_lowest, *colors_of_others, INK]
         places = range(len(rows))
-        requests = [*rows.values()]
-        axes.hlines(places, max(least, 1) / 2, requests, colors=colors, alpha=0.4)
+        axes.hlines(places, left, requests, colors=colors, alpha=0.4)
         axes.scatter(requests, places, c=colors, zorder=3)
         interval = [float(end or estimate) for end in facts.knee.ci95]
-        axes.plot(interval, [len(found)] * 2, color=INK)
+        place_of_knee = len(found)
+        axes.plot(interval, [place_of_knee, place_of_knee], color=INK)
         labels = [f"{_short(name)}: {bound:,.0f}" for name, bound in rows.items()]
         axes.set_yticks(places, labels)
         axes.margins(y=0.2)

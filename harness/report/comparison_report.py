@@ -178,7 +178,9 @@ def summary_rows(c: Comparison) -> list[dict[str, str]]:
     shown = _called(c, Change.worse) + _called(c, Change.better)
     if not shown:
         top = max(d.users for d in c.differences)
-        shown = [d for d in c.differences if d.users == top and d.metric in DEFAULT_METRICS]
+        at_top = [d for d in c.differences if d.users == top]
+        shown = [d for d in at_top if d.metric in DEFAULT_METRICS]
+    # the knee first, then what is worse beyond the tolerance
     shown.sort(key=lambda d: (d.metric != KNEE, not d.beyond))
     knees = [d for d in c.differences if d.metric == KNEE and d not in shown]
     summarized = [*knees, *shown][:MAX_SUMMARY_ROWS]

@@ -18,7 +18,9 @@ EIGHTHS: Final = " ▁▂▃▄▅▆▇█"
 
 
 def data_summary(data: DataSource) -> str:
-    prompts, answers = zip(*map(data.planned, range(len(data))), strict=True)
+    rows = range(len(data))
+    lengths = [data.planned(row) for row in rows]
+    prompts, answers = zip(*lengths, strict=True)
     lines = [_contents(data)]
     lines += _length_lines({"prompt": sorted(prompts), "answer": sorted(answers)})
     lines += _notes(data)
@@ -66,7 +68,8 @@ def _notes(data: DataSource) -> list[str]:
 def _arrival_lines(data: DataSource) -> list[str]:
     if not data.rate_per_s:
         return ["Arrivals: no timestamps, or all at once"]
-    at_s = [data.offset_ns(k) / SECOND for k in range(len(data))]
+    rows = range(len(data))
+    at_s = [data.offset_ns(row) / SECOND for row in rows]
     span_s = at_s[-1]
     gaps_s = [later - earlier for earlier, later in pairwise(at_s)]
     arrivals = [0] * BAR  # in equal parts of the time
@@ -74,7 +77,8 @@ def _arrival_lines(data: DataSource) -> list[str]:
         part = min(int(instant_s / span_s * BAR), BAR - 1)
         arrivals[part] += 1
     most = max(arrivals)
-    graph = "".join(EIGHTHS[ceil(8 * n / most)] for n in arrivals)
+    heights = [ceil(8 * n / most) for n in arrivals]
+    graph = "".join(EIGHTHS[height] for height in heights)
     variation = pstdev(gaps_s) / fmean(gaps_s)
     rate = f"{format_number(data.rate_per_s)}/s over {say_ns(span_s * SECOND)}"
     highest_rate = format_number(most * BAR / span_s)

@@ -55,7 +55,8 @@ def invalid_phases(facts: ReportData) -> list[str]:
 
 def phase_names(facts: ReportData) -> list[str]:
     """The names of a drill's phases, from the file that it was judged by."""
-    plan = tomllib.loads((facts.run.path / names.DRILL).read_text(errors="replace"))
+    file = facts.run.path / names.DRILL
+    plan = tomllib.loads(file.read_text(errors="replace"))
     return [str(phase.get("name", "")) for phase in plan["phase"]]
 
 

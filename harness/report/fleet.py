@@ -33,9 +33,7 @@ def fleet_text(result: Result, knee: Knee, low: Number, args: Namespace) -> str:
     mean, busy = _in_flight_at_peak(args, response_s, think_s)
     load = mean / response_s if by_rate else busy
     knees = [number or nan for number in (low, *knee.ci95)]  # what is promised, and both ends
-    replicas = [sizing.replicas_for(load, knee_at, args.survive) for knee_at in knees]
-    need = replicas[0]
-    between = replicas[1:]
+    need, *between = [sizing.replicas_for(load, knee_at, args.survive) for knee_at in knees]
 
     gpu = (result.at_knee or Level(0, 0)).gpu
     gpus = max(_gpus_by_flags(result), gpu.gpus)
@@ -51,11 +49,16 @@ flight, {say(busy)} in the busiest 5% of the time.
 Replicas: {need} ({min(between)} to {max(between)}), of which {args.survive} may fail, behind a \
 balancer that chooses the one with the fewest requests.
 """
-    users_per_replica = low * cycle_s / (1 if by_rate else response_s)
+    # A replica that serves `low` requests/s has as many users as come back in a cycle; one that
+    # serves `low` users at a time has more, as some of them think.
+    users_per_replica = low * cycle_s
+    if not by_rate:
+        users_per_replica = low * cycle_s / response_s
     price_per_hour = (args.gpu_hour or 0) * gpus  # of a replica
     if price_per_hour:
         per_tokens = [sizing.cost_per_million_tokens(price_per_hour, x) for x in tokens_per_s]
-        per_user = [price_per_hour / users_per_replica * low / knee_at for knee_at in knees]
+        per_user_at_low = price_per_hour / users_per_replica
+        per_user = [per_user_at_low * low / knee_at for knee_at in knees]
         text += f"Cost at the knee: {_with_range(per_tokens, 'per million output tokens')}, "
         text += f"{_with_range(per_user, 'per user-hour')}; {say(price_per_hour * need)} an hour.\n"
     if gpu.power_w > 0:

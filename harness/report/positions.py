@@ -64,14 +64,17 @@ def position_chart(facts: ReportData) -> str:
     if len(curve) < LEAST_POINTS:
         return ""
     title = "ITL by token position, ms: p95 (solid), median (dotted)"
+    # the geometric middle of each range, as the axis is logarithmic
     position = [(point.first * point.last) ** 0.5 for point in curve]
+    p95_ms = [point.p95_ms for point in curve]
+    p50_ms = [point.p50_ms for point in curve]
     with drawing(WIDTH, HEIGHT) as (figure, (axes,)):
         axes.set_title(title)
         axes.set_xlabel("position of the token in its answer")
         axes.set_xscale("log")
         log_ticks(axes.xaxis)
-        axes.plot(position, [point.p95_ms for point in curve], color=BLUE)
-        axes.plot(position, [point.p50_ms for point in curve], color=MUTED, linestyle=":")
+        axes.plot(position, p95_ms, color=BLUE)
+        axes.plot(position, p50_ms, color=MUTED, linestyle=":")
         axes.set_ylim(bottom=0)
         return to_svg(figure, "positions", title)
 

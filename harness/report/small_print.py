@@ -287,7 +287,9 @@ def _requests_sent(facts: ReportData) -> str:
     text = f"{len(table):,} sent"
     if failed := int(failed_requests(table).sum()):
         text += f", {failed:,} failed"
-    took_ns = int(table.done_ns.max() - table.sent_ns.min())
+    first_ns = table.sent_ns.min()
+    last_ns = table.done_ns.max()
+    took_ns = int(last_ns - first_ns)
     return f"{text}, in {say_ns(took_ns)}"
 
 
@@ -359,7 +361,8 @@ def _shape(lengths: dict[str, Any]) -> str:
     """`lognormal, cv 1.5, from 16 to 4096`, with what was given."""
     words = (("cv", "cv"), ("low", "from"), ("high", "to"))
     given = [f"{word} {lengths[name]:g}" for name, word in words if lengths.get(name)]
-    return ", ".join([str(lengths.get("shape")), *given])
+    shape = str(lengths.get("shape"))
+    return ", ".join([shape, *given])
 
 
 def _data(facts: ReportData) -> str:

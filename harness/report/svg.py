@@ -63,7 +63,8 @@ def drawing(
 
     artist.kwdoc = described
 
-    with mpl.rc_context(cast("Any", {**mpl.rcParamsDefault, **STYLE})):
+    style = cast("Any", {**mpl.rcParamsDefault, **STYLE})
+    with mpl.rc_context(style):
         figure = Figure((width * PX, height * PX))
         axes = figure.subplots(len(ratios), 1, sharex=True, squeeze=False, height_ratios=ratios)
         yield figure, list(axes[:, 0])
@@ -122,8 +123,11 @@ def _make_room(figure: Figure, top: int, right: int) -> None:
     )
     for axes in rows:
         box = axes.get_position()
-        axes.xaxis.set_label_coords(0.5, (BESIDE / 2 + LINE) / -(box.height * height))
-        axes.yaxis.set_label_coords((left - LINE) / -(box.width * width), 0.5)
+        # In parts of the axes; negative, as the labels lie below and to the left of them.
+        below = (BESIDE / 2 + LINE) / -(box.height * height)
+        beside = (left - LINE) / -(box.width * width)
+        axes.xaxis.set_label_coords(0.5, below)
+        axes.yaxis.set_label_coords(beside, 0.5)
 
 
 def _longest(labels: Sequence[Text]) -> int:

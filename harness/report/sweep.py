@@ -66,7 +66,8 @@ def _means(levels: Sequence[Level]) -> Row:
     for name, figure_of in FIGURES.items():
         values = [figure_of(level) for level in levels]
         means[name] = round(fmean(values), 6)
-        intervals[f"{name}_ci95"] = [round(end, 6) for end in mean_interval(values)]
+        interval = mean_interval(values)
+        intervals[f"{name}_ci95"] = [round(end, 6) for end in interval]
     means["failed"] = sum(level.n_failed for level in levels)
     return means | intervals
 
@@ -120,7 +121,9 @@ def _notes(facts: ReportData, row: Row, before: Row, measurements: Sequence[Leve
         notes.append(one_line(f"invalid{how_many}: {reason}"))
     if not used:
         return notes
-    requests = sum(sum(level.outcomes.values()) for level in used)
+    requests = 0
+    for level in used:
+        requests += sum(level.outcomes.values())
     failed = row["failed"] / max(requests, 1)
     if failed:
         notes.append(f"errors {failed:.0%}" if failed >= LEAST_PERCENT else "errors below 1%")
@@ -139,7 +142,9 @@ def _rise(row: Row, before: Row) -> float:
     """The p95 end-to-end latency over that of the level before; 0: one of them is not known."""
     now_s = row["p95_e2e_s"]
     then_s = before["p95_e2e_s"]
-    return float(now_s / then_s) if then_s > 0 and not isnan(now_s) else 0.0
+    if isnan(now_s) or not then_s > 0:  # NaN is not, either
+        return 0.0
+    return float(now_s / then_s)
 
 
 def findings(facts: ReportData) -> list[str]:
@@ -207,11 +212,13 @@ def batches(facts: ReportData) -> list[Row]:
     for users in sorted(by_users):
         batch = by_users[users]
         concurrent = _means(batch)
-        row: Row = {"n": sum(batch[0].outcomes.values()), "concurrency": users}
+        n_requests = sum(batch[0].outcomes.values())
+        row: Row = {"n": n_requests, "concurrency": users}
         for figure in concurrent:
             row[f"sequential_{figure}"] = sequential[figure]
             row[f"concurrent_{figure}"] = concurrent[figure]
-        row["speedup"] = round(row["sequential_s"] / row["concurrent_s"], 4)
+        speedup = row["sequential_s"] / row["concurrent_s"]
+        row["speedup"] = round(speedup, 4)
         row["repeats"] = len(batch)
         rows.append(row)
     return rows

@@ -201,15 +201,17 @@ def _rung(
 ) -> Rung:
     start_ns = window.start_ns
     end_ns = window.end_ns
-    read_ns = {
-        key: in_window(latency, table, key, start_ns, end_ns).ns
-        for key, latency in observed.items()
-    }
+    read_ns = {}
+    for key, latency in observed.items():
+        read_ns[key] = in_window(latency, table, key, start_ns, end_ns).ns
+    has_arrived = between(sent.arrived_ns, start_ns, end_ns)
+    has_ended = between(sent.gap_ends_ns, start_ns, end_ns)
     sent_ns = {
-        "ttft": sent.ttft_ns[between(sent.arrived_ns, start_ns, end_ns)],
-        "itl": sent.gaps_ns[between(sent.gap_ends_ns, start_ns, end_ns)],
+        "ttft": sent.ttft_ns[has_arrived],
+        "itl": sent.gaps_ns[has_ended],
     }
-    n_tokens = int(between(table.at_ns, start_ns, end_ns).sum())
+    has_come = between(table.at_ns, start_ns, end_ns)
+    n_tokens = int(has_come.sum())
     return Rung(
         streams=window.streams,
         tokens_per_s=n_tokens / (end_ns - start_ns) * SECOND,

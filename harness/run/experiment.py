@@ -94,7 +94,8 @@ class _SampleFiles:
         self.host.append(asdict(sample))
 
     def close(self) -> None:
-        for file in (self.server, self.replicas, self.client, self.host):
+        files = (self.server, self.replicas, self.client, self.host)
+        for file in files:
             if file is not None:
                 file.close()
 
@@ -140,7 +141,9 @@ class Experiment:
         options = prepare(drive_options(wanted, url, known), known)
         secrets = (wanted.target.api_key, *options.access().secrets)
         folder = RunFolder.create(wanted.output.out_dir, secrets)
-        options = replace(options, run_folder=str(folder.path.absolute()))
+        # Absolute: load processes write their records there, whatever directory they run in.
+        run_folder = str(folder.path.absolute())
+        options = replace(options, run_folder=run_folder)
         # A search looks at all tokens of its step, the view of a given level at the last ones.
         ledger = Ledger(None if wanted.kind.judges_live else TOKENS_NS)
         samples: list[ServerSample] = []
@@ -187,7 +190,9 @@ class Experiment:
     def info(self) -> dict[str, Any]:
         """run.json: enough to replay the search and to repeat the run."""
         seeds = {"load": self.wanted.load.seed, "search": self.wanted.plan.seed}
-        info = run_info(self._config(), seeds=seeds, server=self._server_info())
+        config = self._config()
+        server = self._server_info()
+        info = run_info(config, seeds=seeds, server=server)
         return info | code_in_use() | {"gpu": self.gpus.to_json()}
 
     def _config(self) -> dict[str, Any]:
@@ -223,8 +228,10 @@ class Experiment:
         work = self.options.workload
         data = self.wanted.load.data
         if data is None:
-            return {"clipped_of_1000": count_clipped(work, self.wanted.load.seed), "data": None}
-        rows = {"rows": len(data), "clipped": data.n_clipped(work.max_model_len)}
+            n_clipped = count_clipped(work, self.wanted.load.seed)
+            return {"clipped_of_1000": n_clipped, "data": None}
+        n_clipped = data.n_clipped(work.max_model_len)
+        rows = {"rows": len(data), "clipped": n_clipped}
         return {"clipped_of_1000": 0, "data": rows}
 
     def _server_info(self) -> dict[str, Any]:
@@ -233,12 +240,13 @@ class Experiment:
         reported = dict(self.known.flags) if engine is None else asdict(engine)
         known = asdict(self.known)
         cache = known.pop("cache")
+        flags = merge_flags(reported, self.wanted.target.server_flags)
         return {
             **cache,
             **known,
             "url": self.url,
             "embedded": engine is not None,
-            "flags": merge_flags(reported, self.wanted.target.server_flags),
+            "flags": flags,
             "read": sorted(reported),  # of these flags the server itself told
         }
 

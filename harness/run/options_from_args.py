@@ -79,7 +79,8 @@ def listen(group: argparse._ActionsContainer, port: int) -> None:
 
 def target_options(args: argparse.Namespace) -> TargetOptions:
     """The target. Raises ConfigError unless exactly one of URL and --embedded was given."""
-    if not args.embedded and not (args.url or "").strip():
+    has_url = bool((args.url or "").strip())
+    if not args.embedded and not has_url:
         raise _no_url(args)
     if args.url is None:
         _check_embedded(args)
@@ -90,16 +91,18 @@ def target_options(args: argparse.Namespace) -> TargetOptions:
     key_source = ""
     if "authorization" not in header_names:
         key, key_source = api_key()
+    model = next((name for name, _ in args.model), None)
+    engine = engine_flags.engine_config(args) if args.url is None else None
     return TargetOptions(
         url=args.url,
-        model=next((name for name, _ in args.model), None),
+        model=model,
         api_key=key,
         key_source=key_source,
         headers=tuple(args.header),
         ca_file=args.ca_file,
         insecure=args.insecure,
         timeouts=_timeouts(args),
-        engine=engine_flags.engine_config(args) if args.url is None else None,
+        engine=engine,
         server_flags=dict(args.server_flag),
         metrics_urls=tuple(dict.fromkeys(args.metrics_url)),
         gpu_metrics=args.gpu_metrics,
@@ -185,12 +188,14 @@ def load_options(args: argparse.Namespace, option: str, users: int = 0) -> LoadO
             f"for each user; try --processes {users}."
         )
     body = {**DEFAULT_FIELDS, **dict(args.body)}
-    load = LoadOptions(_workload(args), seed=args.seed, processes=args.processes, body=body)
+    work = _workload(args)
+    load = LoadOptions(work, seed=args.seed, processes=args.processes, body=body)
     if not users:
         load = replace(load, arrivals=args.arrivals, max_in_flight=args.max_in_flight)
     _check_data_options(args, users)
     if args.data is None:
-        return replace(load, salt="" if args.salt == table.AUTO else args.salt)
+        salt = "" if args.salt == table.AUTO else args.salt
+        return replace(load, salt=salt)
     from harness.load.own_data import DataSource  # noqa: PLC0415 - heavy: see app.py
 
     data = DataSource(args.data, load.workload, seed=args.seed, salt=args.salt)
@@ -242,8 +247,9 @@ def _workload(args: argparse.Namespace) -> Workload:
     chosen = _with_sessions(chosen, args)
     if args.api not in (None, chosen.api):
         chosen = chosen.through(args.api, exact=True)
-    has_several = len(args.model) > 1
-    return replace(chosen, models=tuple(args.model) if has_several else ())
+    if len(args.model) > 1:
+        return replace(chosen, models=tuple(args.model))
+    return replace(chosen, models=())
 
 
 def _with_sessions(chosen: Workload, args: argparse.Namespace) -> Workload:

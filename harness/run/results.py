@@ -328,7 +328,8 @@ def _with_knee(
     held = searched(replayed.levels)
     search_levels = [level for level in levels if level.purpose != Purpose.hold]
     estimate = estimate_knee(plan, held, done)
-    knee = replace(knee_result(plan, estimate, search_levels, counted), unit=unit.short_many)
+    knee = knee_result(plan, estimate, search_levels, counted)
+    knee = replace(knee, unit=unit.short_many)
     if done.status != Status.invalid:
         curves = _knee_curves(plan, held, search_levels, counted)
         knee = replace(knee, curves=curves, **steepness(plan, estimate, held))
@@ -338,12 +339,14 @@ def _with_knee(
     limited_by = None
     if estimate.status not in NO_LIMIT_MET:
         count = estimate.lo if estimate.count is None else estimate.count
+        load = unit.number(count)
         max_seqs = base.target.max_num_seqs
-        limited_by = bottleneck(plan.slos, unit.number(count), search_levels, max_seqs, unit)
+        limited_by = bottleneck(plan.slos, load, search_levels, max_seqs, unit)
+    slos = slo_results(plan, estimate, search_levels)
     return replace(
         base,
         status=estimate.status,
-        slos=tuple(slo_results(plan, estimate, search_levels)),
+        slos=tuple(slos),
         knee=knee,
         gates=tuple(gates),
         levels=tuple(levels),

@@ -127,12 +127,16 @@ class RunFrames:
         """The figures of result.json by the number of the level; {} without a result."""
         if self.result is None:
             return {}
-        return {level.index: flat(to_json(level)) for level in self.result.levels}
+        figures = {}
+        for level in self.result.levels:
+            figures[level.index] = flat(to_json(level))
+        return figures
 
     def _joined(self, build: Callable[[TablePart, Levels], pa.Table]) -> pd.DataFrame:
         """The rows of all record files. The empty piece first gives the columns without any."""
         levels = Levels(self.path)
-        pieces = (TableBuilder().piece(), *read_pieces(self.path, Damage()))
+        empty = TableBuilder().piece()
+        pieces = (empty, *read_pieces(self.path, Damage()))
         tables = [build(piece, levels) for piece in pieces]
         return _frame(pa.concat_tables(tables))
 
@@ -187,12 +191,17 @@ def _latencies(table: RecordTable) -> dict[str, Floats]:
 def _endings(table: RecordTable, pieces: Sequence[TablePart]) -> dict[str, Any]:
     """How a request ended; one that is open has no error."""
     outcomes = np.array(OUTCOMES)[table.outcome]
-    recorded_errors = [error for piece in pieces for error in piece.errors]
+    recorded_errors: list[str] = []
+    reasons: list[str] = []
+    for piece in pieces:
+        recorded_errors += piece.errors
+        reasons += piece.reasons
     by_request = zip(table.is_open, recorded_errors, strict=True)
+    errors = ["" if is_open else error for is_open, error in by_request]
     return {
         "outcome": np.where(table.is_open, Outcome.open, outcomes),
-        "error": ["" if is_open else error for is_open, error in by_request],
-        "finish_reason": [reason for piece in pieces for reason in piece.reasons],
+        "error": errors,
+        "finish_reason": reasons,
         "status": np.where(table.status > 0, table.status, -1),
     }
 
@@ -203,7 +212,8 @@ def _event_lists(table: RecordTable) -> dict[str, pa.Array]:
     sent_ns = np.repeat(table.sent_ns, table.counts)
 
     def lists(values: Ints) -> pa.Array:
-        return pa.ListArray.from_arrays(offsets, _all(pa.int64(), values))
+        items = _all(pa.int64(), values)
+        return pa.ListArray.from_arrays(offsets, items)
 
     return {
         "token_at_ns": lists(table.at_ns - sent_ns),

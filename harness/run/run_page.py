@@ -157,11 +157,9 @@ class RunPage:
             self.live.set_level(n_levels, "", "")
         else:
             self.live.set_level(n_levels + 1, now.phase, now.hold.purpose)
-        self.state.add(
-            self._point(controller, now_ns, running_users),
-            **self._ended(),
-            **_level_in_progress(controller, now_ns, experiment.wanted.confirm_ns),
-        )
+        point = self._point(controller, now_ns, running_users)
+        level = _level_in_progress(controller, now_ns, experiment.wanted.confirm_ns)
+        self.state.add(point, **self._ended(), **level)
         if isinstance(controller, DrillController):
             self._drill(controller, experiment.samples)
         if n_levels != self._n_steps or len(self._rows) < self._n_steps:
@@ -181,15 +179,16 @@ class RunPage:
         number = len(controller.levels)
         phase = drill.phases[number].name if number < len(drill.phases) else ""
         events = [row | {"t_s": _since_s(row["at_ns"], controller)} for row in done]
-        self.state.update_facts(
-            phase=phase, expectations=to_json(controller.verdicts), events=events
-        )
+        expectations = to_json(controller.verdicts)
+        self.state.update_facts(phase=phase, expectations=expectations, events=events)
 
     def _point(self, controller: KneeController, now_ns: int, running_users: int) -> list[Any]:
         """A second in the page's charts."""
         n_tokens = self.live.counts.output_tokens
         # Tokens per second since the previous call; 0 on the first one.
-        seconds = (now_ns - self._at_ns) / SECOND if self._at_ns >= 0 else inf
+        seconds = inf
+        if self._at_ns >= 0:
+            seconds = (now_ns - self._at_ns) / SECOND
         tokens_per_s = round((n_tokens - self._tokens) / seconds, 1)
         self._at_ns = now_ns
         self._tokens = n_tokens
@@ -230,9 +229,9 @@ class RunPage:
             self.state.update_facts(steps=list(self._rows), bracket=bracket)
         low, high = bracket_users(controller.plan, levels)
         decisions = ["invalid" if level.invalid else level.judgement.decision for level in levels]
-        self.live.set_progress(
-            decisions, nan if low is None else low, nan if high is None else high
-        )
+        low_or_nan = nan if low is None else low
+        high_or_nan = nan if high is None else high
+        self.live.set_progress(decisions, low_or_nan, high_or_nan)
 
     def answer(self, result: Result, words: str) -> None:
         """The results, and the report's words about them."""

@@ -322,13 +322,15 @@ def compare(pairs: Sequence[Pair], tolerance: float, max_errors: float) -> tuple
 
     Holm's procedure over all pairs.
     """
-    margins = [_margin(pair, tolerance, max_errors) for pair in pairs]
-    with_margins = zip(pairs, margins, strict=True)
-    evidence = [_Shown.of(pair, margin) for pair, margin in with_margins]
+    largest_z = []
+    for pair in pairs:
+        margin = _margin(pair, tolerance, max_errors)
+        largest_z.append(_LargestZ.of(pair, margin))
     weights = _weights(pairs)
-    are_worse = holm([z.worse for z in evidence], weights)
-    are_beyond = holm([z.beyond for z in evidence], weights)
-    are_better = holm([z.better for z in evidence], weights)
+    # "Worse", "worse by more than the margin" and "better" each have an alpha of their own.
+    are_worse = holm([z.worse for z in largest_z], weights)
+    are_beyond = holm([z.beyond for z in largest_z], weights)
+    are_better = holm([z.better for z in largest_z], weights)
 
     differences = []
     for i, pair in enumerate(pairs):
@@ -337,11 +339,12 @@ def compare(pairs: Sequence[Pair], tolerance: float, max_errors: float) -> tuple
             verdict = Change.worse
         elif are_better[i]:
             verdict = Change.better
-        elif evidence[i].within >= Z95:
+        elif largest_z[i].within >= Z95:
             verdict = Change.no_difference_shown
         else:
             verdict = Change.inconclusive
-            needs_times = evidence[i].needs_times(ALPHA * weights[i] / sum(weights))
+            first_alpha = ALPHA * weights[i] / sum(weights)
+            needs_times = largest_z[i].needs_times(first_alpha)
         differences.append(_difference(pair, verdict, are_beyond[i], needs_times))
     return tuple(differences)
 
@@ -373,7 +376,7 @@ def _difference(pair: Pair, verdict: Change, beyond: bool, needs_times: float | 
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
+class _LargestZ:
     """The largest z at which each of these is shown of a pair."""
 
     worse: float
@@ -382,7 +385,7 @@ class _Shown:
     within: float  # not worse by more than the margin
 
     @classmethod
-    def of(cls, pair: Pair, margin: float) -> _Shown:
+    def of(cls, pair: Pair, margin: float) -> _LargestZ:
         return cls(
             worse=shown(pair, 0.0, 1),
             beyond=shown(pair, margin, 1),

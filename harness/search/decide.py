@@ -112,13 +112,19 @@ def count_slices(
     together: float,
     above: Floats | float = 1.0,
 ) -> SloCounts:
-    """Counts from slices of a level, of about equal size and in the order of time."""
-    units = int(np.clip(lifetimes, 1, sizes.shape[-1]))
-    unit_sizes = sum_groups(sizes, units)
-    unit_hits = sum_groups(hits, units)
+    """Counts from slices of a level, of about equal size and in the order of time.
+
+    `sizes`: the observations in each slice; `hits`: those over the limit; the rest as in SloCounts.
+    """
+    # As many units as lifetimes: at least one, and none without a slice of its own.
+    n_units = int(np.clip(lifetimes, 1, sizes.shape[-1]))
+    unit_sizes = sum_groups(sizes, n_units)
+    unit_hits = sum_groups(hits, n_units)
     unit_shares = unit_hits / np.maximum(unit_sizes, 1)
-    blocks = min(int(block_count(lifetimes)), units)
-    effect = design_effects(sum_groups(unit_sizes, blocks), sum_groups(unit_hits, blocks))
+    n_blocks = min(int(block_count(lifetimes)), n_units)
+    block_sizes = sum_groups(unit_sizes, n_blocks)
+    block_hits = sum_groups(unit_hits, n_blocks)
+    effect = design_effects(block_sizes, block_hits)
     return SloCounts(
         slo,
         allowed,
@@ -126,7 +132,7 @@ def count_slices(
         n=unit_sizes.sum(axis=-1),
         k=unit_hits.sum(axis=-1),
         lifetimes=np.asarray(lifetimes),
-        units=np.asarray(units),
+        units=np.asarray(n_units),
         shares=unit_shares.sum(axis=-1),
         effect=effect,
         above=above,

@@ -49,9 +49,8 @@ def child_processes(options: DriveOptions) -> Iterator[LoadRunner]:
     never delays the reader. Raises MeasurementInvalid when the children do not start.
     """
     runners.HEARTBEAT_LIVENESS = SILENT_S // runners.HEARTBEAT_INTERVAL
-    environment = Environment(
-        user_classes=[session_user(options)], events=Events(), host=options.url
-    )
+    user_class = session_user(options)
+    environment = Environment(user_classes=[user_class], events=Events(), host=options.url)
     environment.create_master_runner(LOOPBACK, 0)
     load = ChildProcesses(environment, options)
     with _quiet(), _signals(load.interrupt):
@@ -110,7 +109,8 @@ class ChildProcesses(LoadRunner):
             gevent.sleep(POLL_S)
 
     def _start_child(self) -> None:
-        command = [sys.executable, "-m", "harness.senders.worker", str(self.runner.server.port)]
+        port = str(self.runner.server.port)
+        command = [sys.executable, "-m", "harness.senders.worker", port]
         child = subprocess.Popen(  # noqa: S603 - our own
             command,
             stdin=subprocess.PIPE,
@@ -120,7 +120,8 @@ class ChildProcesses(LoadRunner):
         assert child.stdin is not None  # noqa: S101 - asked for above
         # Options by pipe, not by argument: other users of the machine can read arguments. It
         # stays open: its end tells the child that we are gone.
-        child.stdin.write(json.dumps(self.given.to_json()).encode() + b"\n")
+        options = json.dumps(self.given.to_json())
+        child.stdin.write(options.encode() + b"\n")
         child.stdin.flush()
 
     def trouble(self) -> str:

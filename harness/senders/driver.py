@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 MOST_PASSES: Final = 1 << 20  # over the rows of own data, in a level
 FAILED_PAUSE_S: Final = 5.0  # the controller sees meanwhile that everything fails
+ASK_S: Final = 0.02  # between two looks whether every request is recorded
 
 
 def _data_source(options: DriveOptions) -> DataSource | None:
@@ -51,7 +52,9 @@ def _data_source(options: DriveOptions) -> DataSource | None:
 
 def _stripe(options: DriveOptions, worker: int, data: DataSource | None) -> Stripe:
     given = (options.arrivals, options.seed, worker, options.processes)
-    return Stripe(*given, data.due_ns) if data else Stripe(*given)
+    if data:
+        return Stripe(*given, data.due_ns)
+    return Stripe(*given)
 
 
 class _FailurePause:
@@ -163,10 +166,14 @@ class Driver:
     def next_spec(self, user: int) -> RequestSpec | None:
         """What the user's next request asks for; None when the run's requests are all begun."""
         options = self.options
-        if self.batch_sent or 0 <= options.quota(self.worker) <= self.issued:
+        quota = options.quota(self.worker)  # below 0: without end
+        is_used_up = 0 <= quota <= self.issued
+        if self.batch_sent or is_used_up:
             return None
         if self._data is not None:
-            return self._data.spec(self.issued * options.processes + self.worker)
+            # The processes deal the rows out in turn, without a word to each other.
+            row = self.issued * options.processes + self.worker
+            return self._data.spec(row)
         sender = user
         number = self._sent_by[user]
         words = self._words
@@ -192,7 +199,8 @@ class Driver:
     def due_spec(self, due: Due) -> RequestSpec:
         """What a request of the schedule asks for, whichever process sends it."""
         if self._data is not None:  # each level begins with row 0, in a pass with a salt of its own
-            return self._data.spec(due.number + due.level * MOST_PASSES * len(self._data))
+            first_row = due.level * MOST_PASSES * len(self._data)
+            return self._data.spec(first_row + due.number)
         return self._plan(f"schedule {due.level}", due.number, self._words)
 
     def tell(self, schedule: Schedule) -> None:
@@ -202,13 +210,16 @@ class Driver:
     def drop(self, due: Due, spec: RequestSpec) -> None:
         """Record a request that was due while too many were in flight, and send nothing."""
         reader = self.start()
-        reader.drop(self._begin(), due.number, spec.output_tokens, due.at_ns)
+        number = self._begin()
+        reader.drop(number, due.number, spec.output_tokens, due.at_ns)
 
     def request(self, user: int, api: str, spec: RequestSpec, scheduled_ns: int = -1) -> Exchange:
         """Send one request and block this greenlet until it has ended; its record follows."""
         reader = self.start()
         number = self.issued
         has_session = spec.session >= 0
+        # Without sessions a user is one: a gateway that routes by session sees as many as users.
+        session = f"{user}-{spec.session}" if has_session else str(user)
         data = request_bytes(
             self.options,
             self._access,
@@ -216,7 +227,7 @@ class Driver:
             spec,
             request_id=request_id(self.options.run_id, self.worker, number),
             user=str(user),
-            session=f"{user}-{spec.session}" if has_session else str(user),
+            session=session,
         )
         # Only now: where a body is no JSON, request_bytes has failed, and no number is lost. No
         # other greenlet has run since `number` was read.
@@ -235,7 +246,8 @@ class Driver:
             sent = replace(sent, error=redact_text(sent.error, self._access.secrets))
         is_ok = sent.outcome is Outcome.ok
         if user in self._talks:
-            self._talks[user].ended(sent.text if needs_reply else "", ok=is_ok)
+            reply = sent.text if needs_reply else ""  # "": the planned answer stays
+            self._talks[user].ended(reply, ok=is_ok)
         self._failure_pause.count(is_ok=is_ok)
         if is_ok:
             self._stagger.note_service_time(sent.e2e_ns / SECOND)
@@ -273,7 +285,8 @@ class Driver:
             address = self._access.address
             tls = self._access.tls_context() if address.tls else None
             place = Place(address.host, address.port, tls, self.options.timeouts)
-            reader = Reader(self.worker, self._put, place, output=self._output())
+            output = self._output()
+            reader = Reader(self.worker, self._put, place, output=output)
             # may be set after the start
             reader.link.on_trouble = lambda why: self.on_trouble(why)  # noqa: PLW0108 - as it is then
             self._reader = reader
@@ -303,8 +316,10 @@ class Driver:
         if options.run_folder and (is_shared or run):
             with contextlib.suppress(OSError):
                 folder.mkdir(parents=True, exist_ok=True)
-                self._journal = SendJournal(folder / names.sends(self.worker, run), self.issued)
-                file = str(folder.absolute() / names.records(self.worker, run))
+                sends = folder / names.sends(self.worker, run)
+                self._journal = SendJournal(sends, self.issued)
+                records = folder.absolute() / names.records(self.worker, run)
+                file = str(records)
         return Output(
             file=file,
             secrets=self._access.secrets,
@@ -351,8 +366,12 @@ class Driver:
         """Wait until every request begun is recorded; call it when no user runs any more."""
         until_s = time.monotonic() + timeout_s
         while self._reader is not None and not self.trouble:
-            is_flushed = self._reader.link.flush(until_s - time.monotonic())
-            if (is_flushed and self.ended >= self.issued) or time.monotonic() >= until_s:
+            left_s = until_s - time.monotonic()
+            is_flushed = self._reader.link.flush(left_s)
+            # A greenlet whose response is over says so a turn of the loop later: then there is
+            # nothing to flush, and yet a request without a record.
+            is_done = is_flushed and self.ended >= self.issued
+            if is_done or time.monotonic() >= until_s:
                 break
-            gevent.sleep(0.02)
+            gevent.sleep(ASK_S)
         return self.ended >= self.issued

@@ -156,7 +156,8 @@ class LoadRunner:
         if self.master is not None:
             if self.options != options:  # else its workers' first batches have been taken
                 self.master.begin(options.run_id)
-            self._clients = [c.id for c in self.runner.clients.all if c.state == STATE_INIT]
+            ready = [client for client in self.runner.clients.all if client.state == STATE_INIT]
+            self._clients = [client.id for client in ready]
         self.sinks.sinks = list(sinks)
         self._interrupt = interrupt
         self._on_stopping = on_stopping
@@ -202,7 +203,8 @@ class LoadRunner:
         if self.master is None or self._stopping:
             return self._trouble
         clients = self.runner.clients
-        lost = [c for c in self._clients if c not in clients or clients[c].state == STATE_MISSING]
+        heard = {client.id for client in clients.all if client.state != STATE_MISSING}
+        lost = [client_id for client_id in self._clients if client_id not in heard]
         if not lost:
             return ""
         host, _, _ = lost[0].rpartition("_")
@@ -225,11 +227,8 @@ class LoadRunner:
         """How many of the users that Locust has spawned send through the harness."""
         counts = self.runner.target_user_classes_count
         classes = {user_class.__name__: user_class for user_class in self.environment.user_classes}
-        return sum(
-            counts.get(name, 0)
-            for name, user_class in classes.items()
-            if issubclass(user_class, StreamingUser)
-        )
+        ours = [name for name, kind in classes.items() if issubclass(kind, StreamingUser)]
+        return sum(counts.get(name, 0) for name in ours)
 
     def pace(self, level: int, rate_per_s: float) -> None:
         """All processes send at this rate, each its stripe, from one instant on. Told once."""
@@ -261,7 +260,8 @@ class LoadRunner:
             self._end_test()
         until_s = time.monotonic() + drain_s + END_S
         while not self._stopped.wait(POLL_S) and time.monotonic() < until_s:
-            if self.runner.state == STATE_INIT:  # it never began
+            # It never began: then Locust fires no `test_stop`, and nothing would end this wait.
+            if self.runner.state == STATE_INIT:
                 return
 
     def _end_test(self) -> None:
@@ -300,7 +300,9 @@ class LoadRunner:
     def figures(self) -> dict[str, Any]:
         """The same of all processes together."""
         missing = say_missing(self.missing()) or self._trouble
-        return merge(list(self.by_worker().values())) | {"missing": missing}
+        by_worker = self.by_worker()
+        merged = merge(list(by_worker.values()))
+        return merged | {"missing": missing}
 
     def known_ns(self) -> int:
         """All that happened before this instant is in the sinks; 0: nothing is known yet."""
@@ -316,16 +318,18 @@ class LoadRunner:
     def on_test_start(self, **_: Any) -> None:
         """Listener of Locust's event: make sure that users find a driver, or leave."""
         options = self._options()
+        has_driver = self.driver is not None and self.driver.options is options
         if options is None:
             register(self.environment, None)
             self.on_refused()
-        elif self.master is None and (self.driver is None or self.driver.options is not options):
+        elif self.master is None and not has_driver:
             try:
                 self.drive(options)
             except HarnessError as error:
                 logger.error("%s", error)  # noqa: TRY400 - the sentence is for a person
                 register(self.environment, None)
                 if self.relay is not None:
+                    # Not here: `quit` kills Locust's greenlets, and this is one of them.
                     gevent.spawn(self.runner.quit)
         elif self.master is None:
             # A worker is ready for its master from its constructor on, but the decoder of its
@@ -401,7 +405,8 @@ class LoadRunner:
         if options is None or not options.run_folder:
             return
         if worker not in self._writers:
-            folder = RunFolder(Path(options.run_folder), options.access().secrets)
+            secrets = options.access().secrets
+            folder = RunFolder(Path(options.run_folder), secrets)
             self._writers[worker] = RecordWriter(folder, worker)
         self._writers[worker].put(records)
 
@@ -413,8 +418,9 @@ class LoadRunner:
         if not (folder / names.RUN).is_file():
             return
         for worker, n_begun in self.master.inbox.issued.items():
+            path = folder / names.sends(worker)
             # "x": a worker that sees the run folder has written its own.
-            with contextlib.suppress(OSError), (folder / names.sends(worker)).open("x") as file:
+            with contextlib.suppress(OSError), path.open("x") as file:
                 file.write(f"{n_begun}\n")
 
     def _close_writers(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any, Final
 
 from harness.reader.backends import IN_PYTHON
@@ -28,15 +27,23 @@ def merge(figures: Sequence[dict[str, Any]]) -> dict[str, Any]:
         return {}
     merged: dict[str, Any] = {}
     for key in SUMS:
-        merged[key] = round(sum(report.get(key) or 0 for report in reports), 3)
+        total = sum(report.get(key) or 0 for report in reports)
+        merged[key] = round(total, 3)
     for key in WORST:
         merged[key] = max(report.get(key) or 0.0 for report in reports)
     merged["processes"] = len(reports)
-    merged["stamp_source"] = _common([report["stamp_source"] for report in reports], "read")
-    addresses = chain.from_iterable(report.get("addresses", ()) for report in reports)
-    merged["addresses"] = sorted(set(addresses))
-    merged["reader"] = _common([report["reader"] for report in reports], IN_PYTHON)
-    n_exact = sum((report["exact_share"] or 0.0) * report["events"] for report in reports)
+    sources = [report["stamp_source"] for report in reports]
+    merged["stamp_source"] = _common(sources, "read")
+    addresses: set[str] = set()
+    for report in reports:
+        addresses.update(report.get("addresses", ()))
+    merged["addresses"] = sorted(addresses)
+    readers = [report["reader"] for report in reports]
+    merged["reader"] = _common(readers, IN_PYTHON)
+    n_exact = 0.0
+    for report in reports:
+        exact_share = report["exact_share"] or 0.0
+        n_exact += exact_share * report["events"]
     n_events = merged["events"]
     merged["exact_share"] = round(n_exact / n_events, 6) if n_events else None
     return merged
@@ -51,7 +58,8 @@ def client_samples(
     by_worker: dict[int, dict[str, Any]], now_ns: int, lag_ms: float
 ) -> list[ClientSample]:
     """One line for each worker, its decoder and this process, whose loop lag is `lag_ms`."""
-    samples = [ClientSample(now_ns, "main", round(time.process_time(), 3), lag_ms)]
+    cpu_s = round(time.process_time(), 3)
+    samples = [ClientSample(now_ns, "main", cpu_s, lag_ms)]
     for worker, report in sorted(by_worker.items()):
         if "at_ns" not in report:
             continue

@@ -48,8 +48,9 @@ class WorkerRelay:
         self.runner = runner
         self._tell = Event()
         self.begin(driver)
+        # `concurrent`: it waits for users and records, and other messages must not wait with it.
         runner.register_message(FINISH, self._finish, concurrent=True)
-        runner.register_message(SCHEDULE, lambda msg, **_: self.driver.tell(Schedule(**msg.data)))
+        runner.register_message(SCHEDULE, self._schedule)
         self._greenlet = gevent.spawn(self._loop)
 
     def begin(self, driver: Driver) -> None:
@@ -88,6 +89,10 @@ class WorkerRelay:
             self.runner.send_message(BEAT, dict(beat))
         except Exception:  # Locust's RPCError among others: the next one comes
             logger.debug("A beat could not be sent.", exc_info=True)
+
+    def _schedule(self, environment: Environment, msg: Message) -> None:  # noqa: ARG002 - Locust's signature
+        schedule = Schedule(**msg.data)
+        self.driver.tell(schedule)
 
     def _finish(self, environment: Environment, msg: Message) -> None:
         retire_users(environment, msg.data["drain_s"])
@@ -134,7 +139,8 @@ class MasterRelay:
         so.
         """
         self._finished.clear()
-        client_ids = [c.id for c in self.runner.clients.all if c.state != STATE_MISSING]
+        clients = self.runner.clients.all
+        client_ids = [client.id for client in clients if client.state != STATE_MISSING]
         for client_id in client_ids:
             self.runner.send_message(FINISH, {"drain_s": drain_s}, client_id)
         until_s = time.monotonic() + drain_s + 2 * FLUSH_S
@@ -158,7 +164,10 @@ class MasterRelay:
 
     def lost(self) -> tuple[str, ...]:
         """A sentence for each worker that was silent at the end, whenever that was found."""
-        numbered = [(self._worker_of.get(client_id, -1), client_id) for client_id in self._silent]
+        numbered = []
+        for client_id in self._silent:
+            worker = self._worker_of.get(client_id, -1)
+            numbered.append((worker, client_id))
         sentences = []
         for worker, client_id in sorted(numbered):
             number = str(worker) if worker >= 0 else "?"  # it never sent a beat
@@ -175,11 +184,14 @@ class MasterRelay:
         unfinished = set(client_ids) - self._finished
         if len(unfinished) <= n_dead:
             return False
-        return any(c in clients and clients[c].state != STATE_MISSING for c in unfinished)
+        # One that left in order is known to Locust no more, and one that is missing says nothing.
+        known = [clients[client_id] for client_id in unfinished if client_id in clients]
+        return any(client.state != STATE_MISSING for client in known)
 
     def _take(self, environment: Environment, msg: Message) -> None:  # noqa: ARG002 - Locust's signature
         data: RecordBatch = msg.data
         taken = self.inbox.take(data)
+        # both instants, so that the decoder can tell how far its clock is from ours
         ack = Ack(taken=taken, sent_ns=data["sent_ns"], at_ns=CLOCK.now_ns())
         self.runner.send_message(ACK, dict(ack), data["stream"])
 

@@ -45,8 +45,9 @@ def once_a_second(read: Callable[[], object]) -> Iterator[object]:
             get_hub().handle_error(read, *sys.exc_info())
         yield result
         due_ns += SECOND
+        left_s = (due_ns - CLOCK.now_ns()) / SECOND
         # A moment even where it is late: others must have their turn.
-        gevent.sleep(max((due_ns - CLOCK.now_ns()) / SECOND, LEAST_PAUSE_S))
+        gevent.sleep(max(left_s, LEAST_PAUSE_S))
 
 
 class Scraper:
@@ -65,9 +66,9 @@ class Scraper:
         `replicas` are those, and which has no figure of its own.
         """
         self._model = model
-        self._scrapes = {
-            name: MetricsScraper(access, CLOCK.now_ns, model) for name, access in replicas.items()
-        }
+        self._scrapes: dict[str, MetricsScraper] = {}
+        for name, access in replicas.items():
+            self._scrapes[name] = MetricsScraper(access, CLOCK.now_ns, model)
         self._on_sample = on_sample
         self._on_some = on_some
         self._latest: ServerSample | None = None

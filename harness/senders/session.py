@@ -306,8 +306,12 @@ class ControllerShape(LoadTestShape):
 
     def _follow(self) -> None:
         running: int = self.get_current_user_count()
-        target = self.controller.tick(self.now_ns(), running, self.sample(), self.known_ns())
-        draining = running > self.current[0]
+        now_ns = self.now_ns()
+        sample = self.sample()
+        known_ns = self.known_ns()
+        target = self.controller.tick(now_ns, running, sample, known_ns)
+        asked, _ = self.current
+        draining = running > asked
         if target.done:
             self._end()
         elif target.pace is not None:

@@ -88,24 +88,36 @@ class LlmClient:
         """
         user = self._user
         wrong = ""
-        if own_fields := [field for field in body if field in OWN_FIELDS]:
+        own_fields = [field for field in body if field in OWN_FIELDS]
+        if own_fields:
             wrong = f"body has {own_fields[0]!r}"
         if (messages or tools) and (prompt or user.api not in CHAT_APIS):
             wrong = f"messages or tools are given with a prompt, or to a user of {user.api}"
         if wrong:
-            gevent.sleep(REFUSED_S)  # Locust logs the error and calls the task again
+            # Locust logs the error and calls the task again: without a pause, as fast as it can
+            gevent.sleep(REFUSED_S)
             raise ConfigError(
                 f"{wrong}: expected a prompt, or the messages and tools of a ChatUser, and fields "
                 "that the harness does not decide; try send(prompt=..., body={'top_p': 0.9})."
             )
+        # also where its content is replaced: the pause and the length are the plan's
         spec = user.next_spec()
         if messages or prompt:
-            own = RequestSpec(prompt, -1, spec.output_tokens, messages=tuple(messages))
-            spec = own._replace(tools=spec.tools, model=spec.model, think_ns=spec.think_ns)
+            # -1: how many tokens these are, and no session, whose turns they would not be
+            spec = RequestSpec(
+                prompt,
+                -1,
+                spec.output_tokens,
+                messages=tuple(messages),
+                tools=spec.tools,
+                model=spec.model,
+                think_ns=spec.think_ns,
+            )
         if tools:  # how many tokens they add to the prompt is the server's to say
             spec = spec._replace(tools=tuple(tools), prompt_tokens=-1)
-        length = spec.output_tokens if output_tokens is None else output_tokens
-        spec = spec._replace(body=body, output_tokens=length, keep_text=True)
+        if output_tokens is not None:
+            spec = spec._replace(output_tokens=output_tokens)
+        spec = spec._replace(body=body, keep_text=True)
         return user.send_spec(spec, name)
 
 
@@ -175,7 +187,9 @@ class StreamingUser(User):
 
     def next_spec(self) -> RequestSpec:
         """What the workload plans next. Raises StopUser."""
-        spec = self.driver.next_spec(self.number) if self.driver is not None else None
+        spec = None
+        if self.driver is not None:
+            spec = self.driver.next_spec(self.number)
         if spec is None or self._leaving:
             raise StopUser
         return spec
@@ -184,9 +198,12 @@ class StreamingUser(User):
         """Send it and wait for its end, as `send` does."""
         self._think_ns = spec.think_ns
         sent = self._exchange(self.number, spec, name=name)
-        if sent.outcome is Outcome.connect:  # nobody there: asking a thousand times a second helps
-            gevent.sleep(REFUSED_S)  # neither side, and fills the run folder
-        if sent.outcome is Outcome.cancelled:  # the reader was closed: there is none to go on with
+        if sent.outcome is Outcome.connect:
+            # Nobody is there: asking a thousand times a second helps neither side, and fills the
+            # run folder.
+            gevent.sleep(REFUSED_S)
+        if sent.outcome is Outcome.cancelled:
+            # The reader was closed: there is none to go on with.
             raise StopUser
         return sent
 

@@ -48,6 +48,7 @@ def main(port: int) -> None:
     except HarnessError as error:
         sys.stderr.write(f"{error}\n")
         leave(error.exit_code)
+    # Until Locust's greenlets are gone: by the master's "quit", or by `_until_eof`.
     runner.greenlet.join()
     watch.kill(block=False)
     load.close()

@@ -89,7 +89,8 @@ class ConfigValues:
         value = self.value(*names)
         if value is None:
             return ()
-        if not isinstance(value, list | tuple) or not all(isinstance(word, str) for word in value):
+        is_list = isinstance(value, list | tuple)
+        if not is_list or not all(isinstance(word, str) for word in value):
             raise self.odd(names[0], value, "a list of texts")
         return tuple(value)
 

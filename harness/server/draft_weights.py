@@ -107,9 +107,12 @@ def _own_head(draft: Config, hidden: int) -> tuple[Matrix, ...]:
 
 
 def _is_eagle3(draft: Config) -> bool:
-    return "eagle3" in _names(draft) or ConfigValues(draft).value("draft_vocab_size") is not None
+    if "eagle3" in _names(draft):
+        return True
+    return ConfigValues(draft).value("draft_vocab_size") is not None
 
 
 def _names(draft: Config) -> str:
     values = ConfigValues(draft)
-    return " ".join((*values.words("architectures"), values.word("model_type"))).lower()
+    names = [*values.words("architectures"), values.word("model_type")]
+    return " ".join(names).lower()

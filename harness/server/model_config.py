@@ -145,7 +145,8 @@ def context_limit(config: Config) -> int | None:
     limit = values.whole(OWN_CONTEXT) or min(known, default=None)
     rope = values.part("rope_scaling" if values.value("rope_scaling") else "rope_parameters")
     kind = rope.word("rope_type", "type")
-    if limit is None or kind in ("", "default", *UNSCALED_ROPE) or "gemma3" in name:
+    is_unscaled = kind in ("", "default", *UNSCALED_ROPE) or "gemma3" in name
+    if limit is None or is_unscaled:
         return limit
     factor = rope.real("factor")
     if factor is None:

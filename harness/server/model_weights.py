@@ -142,7 +142,9 @@ def _layers(
     sparse = [False] * shape.layers
     if _experts(values):
         sparse = [_is_sparse(values, layer) for layer in range(shape.layers)]
-    feed_forward = {kind: _feed_forward(values, family, shape, kind) for kind in set(sparse)}
+    feed_forward = {}
+    for kind in set(sparse):
+        feed_forward[kind] = _feed_forward(values, family, shape, kind)
     return tuple((*attention, *feed_forward[kind]) for kind in sparse)
 
 
@@ -198,7 +200,8 @@ def _feed_forward(
 ) -> list[Matrix]:
     """Return that part of a layer with experts, or without. Raises UnknownWeightsError."""
     experts = _experts(values)
-    if family.experts and not experts and not any(map(values.has, EXPERT_COUNTS)):
+    says_how_many = any(map(values.has, EXPERT_COUNTS))
+    if family.experts and not experts and not says_how_many:
         raise _lacks(shape, EXPERT_COUNTS[:3])
     bias = values.flag("mlp_bias") or values.flag("use_bias")
     if family.mlp_bias is not None:
@@ -273,7 +276,8 @@ def _rotary_tables(values: ConfigValues, family: Family, shape: ModelShape) -> t
     share = values.real("partial_rotary_factor")
     if share is not None:
         turned = int(turned * min(share, 1.0))
-    return (Matrix("rotary", turned, shape.context_limit, count=family.tables, kind=Kind.TABLE),)
+    table = Matrix("rotary", turned, shape.context_limit, count=family.tables, kind=Kind.TABLE)
+    return (table,)
 
 
 def _chosen_share(values: ConfigValues) -> float:

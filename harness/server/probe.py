@@ -147,6 +147,7 @@ def _read_metrics_pages(
     for place, (url, replica) in zip(places, replicas.items(), strict=True):
         page, server, problem = _read_page(url, replica, model)
         missing = problem or missing
+        # Several addresses may lead to one server, which counts once. URLs were given one for each.
         if urls or server not in servers:
             pages[place] = page
         servers.add(server)
@@ -160,8 +161,9 @@ def _read_metrics_pages(
         return MetricsPages(all_places, cache={}, lacking=(), missing=missing)
     caches = [cache_config(page, model) for page in pages.values()]
     cache = cache_summary(*caches)
+    known_places = tuple(filter(None, pages))
     first_page = next(iter(pages.values()))
-    return MetricsPages(tuple(filter(None, pages)), cache, lacking(first_page, cache))
+    return MetricsPages(known_places, cache, lacking(first_page, cache))
 
 
 def _places(urls: Sequence[str], addresses: Sequence[str]) -> list[str]:

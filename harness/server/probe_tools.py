@@ -32,7 +32,8 @@ def check_tools(
         return
     spec = TINY_REQUEST._replace(tools=tuple(dict(tool) for tool in tools))
     path = API_PATHS[known.api]
-    answer = fetch(access, path, json_body(known.api, known.model, spec, fields))
+    body = json_body(known.api, known.model, spec, fields)
+    answer = fetch(access, path, body)
     if answer.status == 200:  # noqa: PLR2004 - HTTP
         return
     words = redact_text(answer.body.decode(errors="replace"), access.secrets)

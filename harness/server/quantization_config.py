@@ -101,7 +101,8 @@ def _fp8(scheme: ConfigValues) -> Quantization:
     if len(sides) != 2 or not all(sides):  # noqa: PLR2004 - rows and columns
         raise scheme.odd("weight_block_size", list(sides), "two numbers of at least 1")
     block = (sides[0], sides[1])
-    return Quantization("fp8", ((ALL, Format(INT8, block=block)),), skipped)
+    form = Format(INT8, block=block)
+    return Quantization("fp8", ((ALL, form),), skipped)
 
 
 def _row_scales(scheme: ConfigValues) -> Quantization:
@@ -127,7 +128,8 @@ def _integers(scheme: ConfigValues) -> Quantization:
         else:
             own_format = Format(own_bits, group=group, scale_bits=SCALE + own_bits)
             formats.append(((module,), own_format))
-    formats.append((ALL, Format(bits, group=group, scale_bits=SCALE + bits)))
+    common_format = Format(bits, group=group, scale_bits=SCALE + bits)
+    formats.append((ALL, common_format))
     return Quantization(method, tuple(formats), tuple(skipped), head=scheme.flag("lm_head"))
 
 
@@ -183,7 +185,8 @@ def _bitsandbytes(scheme: ConfigValues) -> Quantization:
     # A scale of 64 weights has 32 bits, or 8 where scales are quantized, too; vLLM does either.
     single = INT4 + FULL_SCALE / NF4_GROUP
     double = INT4 + (SMALL_SCALE + FULL_SCALE / NF4_DOUBLE_GROUP) / NF4_GROUP
-    return Quantization("bitsandbytes", ((ALL, Format(double, most_bits=single)),), skipped)
+    form = Format(double, most_bits=single)
+    return Quantization("bitsandbytes", ((ALL, form),), skipped)
 
 
 def _compressed_tensors(scheme: ConfigValues) -> Quantization:

@@ -106,7 +106,9 @@ class StreamDecoder:
         if self._problem is not None:
             return
         if self._keeps_body:
-            self._body += body[: MAX_ERROR_BYTES - len(self._body)]
+            room = MAX_ERROR_BYTES - len(self._body)
+            self._body += body[:room]
+            # With status 200 it may be a stream whose head calls it something else.
             if self.status != OK_STATUS:
                 return
         sse = self._sse
@@ -118,10 +120,11 @@ class StreamDecoder:
                 left -= 1
                 # One timestamp belongs to one byte: only the last event of a read can be exact, and
                 # only if the read ended with it.
-                low_ns = at_ns if exact and not left and sse.last else bound_ns
-                running = match(data)
-                if running != NO_MATCH:
-                    self._token(at_ns, low_ns, running, 1)
+                is_last_byte = not left and sse.last
+                low_ns = at_ns if exact and is_last_byte else bound_ns
+                count = match(data)  # tokens of the answer so far; -1: the server does not count
+                if count != NO_MATCH:
+                    self._token(at_ns, low_ns, count, 1)
                     continue
                 chunk = read_event(data)
                 self._template.learn(data, chunk)

@@ -74,10 +74,11 @@ def gpu_labels(text: bytes | str, numbers: dict[GpuKey, int] | None = None) -> l
 
 
 def _properties(gpu: GpuLines) -> dict[str, Any]:
+    labels = gpu.labels
     # DCGM's label, else our own exporter's
-    name = gpu.labels.get("modelName", gpu.labels.get("name", ""))
-    driver = gpu.labels.get("DCGM_FI_DRIVER_VERSION", gpu.labels.get("driver", ""))
-    uuid = gpu.labels.get("UUID", gpu.labels.get("uuid", ""))
+    name = labels.get("modelName", labels.get("name", ""))
+    driver = labels.get("DCGM_FI_DRIVER_VERSION", labels.get("driver", ""))
+    uuid = labels.get("UUID", labels.get("uuid", ""))
     return {
         "index": gpu.number,
         "name": name,
@@ -123,11 +124,14 @@ def _by_gpu(text: bytes | str, numbers: dict[GpuKey, int] | None) -> list[GpuLin
         name = sample.name + sample.labels.get("reason", "")
         part = (name, sample.labels.get(INSTANCE, ""))
         # A line may be there twice, or once for each container that the GPU is shared by.
-        parts[key][part] = max(sample.value, parts[key].get(part, 0.0))
+        largest = parts[key].get(part, 0.0)
+        parts[key][part] = max(sample.value, largest)
     known = {} if numbers is None else numbers
     for key in sorted(parts):
         known.setdefault(key, _free_number(key[-1], known.values()))
-    gpus = [GpuLines(known[key], _of_gpu(parts[key]), labels[key]) for key in parts]
+    gpus = []
+    for key, own_parts in parts.items():
+        gpus.append(GpuLines(known[key], _of_gpu(own_parts), labels[key]))
     return sorted(gpus, key=lambda gpu: gpu.number)
 
 

@@ -130,10 +130,11 @@ class Response:
     def on_header(self, name: bytes, value: bytes) -> None:
         name = name.lower()
         if name == b"content-type":
-            kind = value.decode("latin-1").partition(";")[0].strip().lower()
-            self.content_type = one_line(kind, MAX_TYPE)
+            kind, _, _ = value.decode("latin-1").partition(";")
+            self.content_type = one_line(kind.strip().lower(), MAX_TYPE)
         elif name == b"content-encoding":
-            self._encoding = one_line(value.decode("latin-1").lower(), MAX_TYPE)
+            encoding = value.decode("latin-1")
+            self._encoding = one_line(encoding.lower(), MAX_TYPE)
 
     def on_headers_complete(self) -> None:
         self.status = self._parser.get_status_code()

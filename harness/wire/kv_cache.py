@@ -41,10 +41,14 @@ def cache_config(text: bytes | str, model: str = "") -> list[dict[str, str]]:
         samples = [sample for sample in samples if sample.labels.get("model_name") == model]
     engines: list[dict[str, str]] = []
     for sample in samples:
-        labels = {k: v for k, v in sample.labels.items() if v != "None" and k[:1] != "_"}
+        labels = {name: value for name, value in sample.labels.items() if _is_given(name, value)}
         if labels not in engines:  # a gateway may write a line twice
             engines.append(labels)
     return sorted(engines, key=_engine_order)
+
+
+def _is_given(name: str, value: str) -> bool:
+    return value != "None" and not name.startswith("_")
 
 
 def _engine_order(labels: Mapping[str, str]) -> tuple[int, str]:
@@ -62,7 +66,9 @@ def models_on(text: bytes | str) -> list[str]:
 
 
 def _model(sample: MetricSample) -> str:
-    return sample.labels.get("model_name", "") if sample.name.startswith(VLLM_PREFIXES) else ""
+    if not sample.name.startswith(VLLM_PREFIXES):
+        return ""
+    return sample.labels.get("model_name", "")
 
 
 def cache_summary(*replicas: Sequence[Mapping[str, str]]) -> dict[str, Any]:

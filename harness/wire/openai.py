@@ -175,10 +175,12 @@ def _read(body: Any) -> Chunk:
     if body.get("error") or body.get("object") == "error":  # the object itself: vLLM before 0.10
         return _error_chunk(body.get("error") or body)
     kind = body.get("type")
-    if "choices" not in body and (kind is not None or not body.get("usage")):
+    if "choices" not in body:
         if isinstance(kind, str):
             return _read_typed(kind, body)
-        return _read_other(body)
+        has_only_usage = kind is None and body.get("usage")
+        if not has_only_usage:
+            return _read_other(body)
     usage = _usage(body.get("usage"))
     choices = body.get("choices")
     if choices:
@@ -217,7 +219,9 @@ def _read_choice(choices: Any, usage: tuple[int, int, int, int]) -> Chunk:
         carries_token = is_answer
     else:
         is_answer = bool(delta.get("content") or delta.get("tool_calls"))
-        carries_token = is_answer or bool(delta.get("reasoning") or delta.get("reasoning_content"))
+        carries_token = is_answer
+        if not is_answer:
+            carries_token = bool(delta.get("reasoning") or delta.get("reasoning_content"))
     silent = not carries_token
     if silent and choice.get("error"):  # of gateways, beside the reason
         return _error_chunk(choice["error"])

@@ -38,8 +38,11 @@ def parse_metrics(text: bytes | str, wanted: Container[str] | None = None) -> li
     for line in text.split("\n"):
         if not line or line[0] == "#":
             continue
-        if wanted is not None and line.split(" ", 1)[0].split("{", 1)[0] not in wanted:
-            continue
+        if wanted is not None:
+            up_to_space = line.split(" ", 1)[0]
+            name = up_to_space.split("{", 1)[0]
+            if name not in wanted:
+                continue
         sample = _sample(line)
         if sample is not None:
             samples.append(sample)

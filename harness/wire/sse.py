@@ -190,7 +190,8 @@ class SseDecoder:
 
     def _take(self, line: bytes) -> None:
         if line == DATA_FIELD or line.startswith(b"data:"):
-            self._data.append(line[6:] if line[5:6] == b" " else line[5:])
+            value = line[5:]
+            self._data.append(value.removeprefix(b" "))
             self._data_bytes += len(line)
         elif line.startswith(b"event:"):
             self._is_error = line[6:].strip() == b"error"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, replace
+from itertools import chain
 from math import fsum, inf, isnan, nan
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -77,10 +78,13 @@ def _samples(series: Series, lines: Lines) -> list[MetricSample]:
     # By the newest name that the page has. Some versions write a series under its old and its new
     # name at once; adding both would count it twice.
     label, value = series.where
-    for names in series.names():
-        for name in names:
-            if name in lines:
-                return [s for s in lines[name] if not label or s.labels.get(label) == value]
+    for name in chain.from_iterable(series.names()):
+        if name not in lines:
+            continue
+        samples = lines[name]
+        if label:
+            samples = [sample for sample in samples if sample.labels.get(label) == value]
+        return samples
     return []
 
 
@@ -98,8 +102,10 @@ def _newest_process(samples: Iterable[MetricSample]) -> list[float]:
     # all but one of them stale. Nothing tells which one, so the largest stands for the engine.
     values: dict[tuple[tuple[str, str], ...], float] = {}
     for sample in samples:
-        engine = tuple(sorted((k, v) for k, v in sample.labels.items() if k != "pid"))
-        values[engine] = max(sample.value, values.get(engine, -inf))
+        labels = {name: value for name, value in sample.labels.items() if name != "pid"}
+        engine = tuple(sorted(labels.items()))
+        largest = values.get(engine, -inf)
+        values[engine] = max(sample.value, largest)
     return list(values.values())
 
 
@@ -195,4 +201,8 @@ def _sum_numbers(samples: Sequence[ServerSample]) -> dict[str, Any]:
 
 def _sum_shared_histograms(samples: Sequence[ServerSample]) -> dict[str, Histogram]:
     shared = set.intersection(*(set(sample.histograms) for sample in samples))
-    return {key: sum_histograms([sample.histograms[key] for sample in samples]) for key in shared}
+    summed = {}
+    for key in sorted(shared):
+        own = [sample.histograms[key] for sample in samples]
+        summed[key] = sum_histograms(own)
+    return summed

@@ -191,7 +191,8 @@ class VerdictInputs:
             "api": self.outside_share,
             "engine": 1 - self.outside_share,
         }
-        share = share_of_place.get(WAIT_OF.get(cause, ""), nan)
+        place = WAIT_OF.get(cause, "")
+        share = share_of_place.get(place, nan)
         return 1.0 if isnan(share) else share
 
     @property
@@ -213,7 +214,9 @@ class VerdictInputs:
     def prompt_step_ms(self) -> float:
         """How long a step with a prompt is: the p95 gap, or the median gap with a prompt."""
         beside_ms = self.gaps.beside_p50_ms
-        return max(self.gaps.p95_ms, 0.0 if isnan(beside_ms) else beside_ms)
+        if isnan(beside_ms):
+            beside_ms = 0.0
+        return max(self.gaps.p95_ms, beside_ms)
 
     @property
     def long_steps(self) -> bool:
@@ -286,7 +289,8 @@ class VerdictInputs:
         """Mean share of an engine step that its prompts take, estimated from the gaps."""
         if isnan(self.gaps.base_ms) or not self.gaps.mean_ms > 0:
             return nan
-        return min(max(1 - self.gaps.base_ms / self.gaps.mean_ms, 0.0), 1.0)
+        without_prompts = self.gaps.base_ms / self.gaps.mean_ms
+        return min(max(1 - without_prompts, 0.0), 1.0)
 
 
 def _memory_share(gpu: GpuFigures) -> float:

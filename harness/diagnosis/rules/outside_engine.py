@@ -82,10 +82,13 @@ def bursts(f: VerdictInputs) -> RuleResult:
     room_between = server.running_mean <= MAX_RUNNING_SHARE * server.running_max
     if not (queue_peaks and room_between):
         return RuleResult.no("arrivals come in bursts, but the server is full between them too")
-    # In a closed loop a request is sent when an answer ends: such bursts are the server's own.
     at_most = f"at most {fmt(server.waiting_max, '.0f')} requests wait"
+    # In a closed loop a request is sent when an answer ends: such bursts are the server's own.
+    confidence = 0.4
+    if arrivals.scheduled > MIN_SCHEDULED_SHARE:
+        confidence = 0.85
     return RuleResult(
-        0.85 if arrivals.scheduled > MIN_SCHEDULED_SHARE else 0.4,
+        confidence,
         "requests come in bursts: they queue although the server is not full on average",
         [
             f"arrivals vary {fmt(arrivals.dispersion)} times as much as at random",
@@ -112,8 +115,9 @@ def client(f: VerdictInputs) -> RuleResult:
             return RuleResult.no("the client did not report its CPU")
         cores = fmt(f.client_cores, ".2f")
         return RuleResult.no(f"the client's busiest process uses {cores} cores")
+    confidence = 0.99 if blurred or at_limit else 0.9
     return RuleResult(
-        0.99 if blurred or at_limit else 0.9,
+        confidence,
         "the load generator is the bottleneck: it reads or sends too late",
         [
             f"its busiest process uses {fmt(f.client_cores, '.2f')} cores",

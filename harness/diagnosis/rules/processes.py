@@ -33,7 +33,10 @@ def slots(f: VerdictInputs) -> RuleResult:
     confidence, against = slot_confidence(f)
     if against:
         return RuleResult.no(against)
-    taken = fmt(f.server.running_max if isnan(f.slots) else f.slots, ".0f")
+    slots_taken = f.slots
+    if isnan(slots_taken):
+        slots_taken = f.server.running_max
+    taken = fmt(slots_taken, ".0f")
     how = SOURCE_WORDS.get(f.slots_source, "inferred: running stays the same while requests wait")
     return RuleResult(
         confidence,

@@ -58,8 +58,9 @@ def _prompts_delay_first_tokens(f: VerdictInputs) -> RuleResult:
         times = fmt(f.decode_limits)
         return RuleResult.no(f"requests decode for {times} times the limit: the steps are shared")
     clear = not f.decode_limits >= MIN_DECODE_LIMITS - CLEAR_DISTANCE
+    confidence = 0.9 if clear and _prompts_at_work(f) else 0.65
     return RuleResult(
-        0.9 if clear and _prompts_at_work(f) else 0.65,
+        confidence,
         f"first tokens wait for prompts to be processed: {fmt_ms(f.prefill_ms)} each, after "
         f"{fmt_ms(f.queue_ms)} in the queue",
         _evidence(f),
@@ -122,8 +123,9 @@ def _shared_steps_delay_first_tokens(f: VerdictInputs) -> RuleResult:
     # sooner with more where prompts fill steps that short.
     if f.long_steps:
         try_next.insert(0, f"{SMALLER} (a request that arrives waits for a shorter step's end)")
+    confidence = 0.9 if clear and _prompts_at_work(f) else 0.6
     return RuleResult(
-        0.9 if clear and _prompts_at_work(f) else 0.6,
+        confidence,
         "first tokens wait behind the steps that prompts and decoding share",
         _evidence(f),
         try_next,

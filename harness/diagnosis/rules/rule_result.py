@@ -67,9 +67,10 @@ def running_evidence(server: ServerFigures) -> str:
 
 def kv_evidence(f: VerdictInputs) -> list[str]:
     """The server's KV cache usage and preemptions, or that they are missing."""
+    full = f"KV cache at most {fmt(f.kv_max, '.0%')} full"
     lost = f.server.preemptions
     return [
-        or_missing(f.kv_max, f"KV cache at most {fmt(f.kv_max, '.0%')} full", "KV cache usage is"),
+        or_missing(f.kv_max, full, "KV cache usage is"),
         or_missing(lost, f"{fmt(lost, '.0f')} preemptions", "preemptions are"),
     ]
 
