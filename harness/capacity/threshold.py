@@ -33,7 +33,7 @@ class Threshold:
 
     requests: int  # the SLOs are met up to this number
     users: int  # the knee's lower end
-    knee: int
+    knee: int  # 0: not known
     slos: tuple[Slo, ...]  # none: the power knee
     share: float  # of the users, counted by the server; NaN: unknown, taken as 1
     model: str  # the server's name for it; "": unknown
@@ -56,9 +56,10 @@ class Threshold:
         counted = f"the server counts {self.share:.0%} of them"
         if isnan(self.share):
             counted = "the server's own count of them is not known"
+        knee = f"the knee is {self.knee}" if self.knee else "the knee is not known"
         return (
-            f"{where}: {promise} holds up to {self.users} concurrent {self.unit} at least (the "
-            f"knee is {self.knee}); {counted}."
+            f"{where}: {promise} holds up to {self.users} concurrent {self.unit} at least "
+            f"({knee}); {counted}."
         )
 
 
@@ -85,13 +86,15 @@ def usable_knee(folder: Path) -> tuple[Result, Knee, Number]:
             f"{folder} is of `vllm-harness {result.command}`, which promises no knee: expected a "
             "run folder of `knee`; try `vllm-harness knee http://HOST:8000 --slo ttft_p95=500ms`."
         )
-    if result.status != Status.found or not low:
+    is_shown = result.status in (Status.found, Status.holds)
+    if not is_shown or not low:
         why = f"its status is {result.status}"
-        if result.status == Status.found:
+        if is_shown:
             why = "its interval reaches 0"
         hint = NO_KNEE.get(result.status, "`vllm-harness knee` with a longer --budget")
         raise NoKnee(
-            f"{folder} has no knee to use ({why}): expected one that was found; try {hint}."
+            f"{folder} has no knee to use ({why}): expected one that was found, or a level shown "
+            f"to hold; try {hint}."
         )
     return result, knee, low
 
