@@ -109,10 +109,10 @@ def ask(url: str, version: str, page: Path) -> Tried:
 
 
 def with_search(tried: Tried, result: dict[str, Any]) -> Tried:
-    """With what a search's result.json says; one that found no knee decides nothing."""
+    """With what a search's result.json says; one without a promise decides nothing."""
     knee = result.get("knee") or {}
     named = (result.get("bottleneck") or {}).get("bound_by", "")
-    if result.get("status") != "found":
+    if result.get("status") not in ("found", "holds"):
         return tried
     return replace(tried, holds=knee["holds"], fails_by=knee["fails_by"], named=named)
 
