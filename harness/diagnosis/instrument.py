@@ -16,6 +16,7 @@ import numpy as np
 
 from harness.core.arrays import between
 from harness.diagnosis.client_host import UNKNOWN_HOST, HostFigures, remedy
+from harness.diagnosis.send_delay import consecutive_requests
 from harness.metrics.latency_figures import (
     LatencyFigures,
     SampleFigures,
@@ -184,18 +185,13 @@ def turnarounds(table: RecordTable, window: Window) -> Floats:
 
     A closed loop sends as soon as the planned think time is over: the rest is the client's own.
     """
-    # Sorted by worker, then user, then time: neighbors of one user are consecutive requests.
-    order = np.lexsort((table.sent_ns, table.user, table.worker))
-    before = order[:-1]
-    after = order[1:]
-    same_worker = table.worker[after] == table.worker[before]
-    same_user = same_worker & (table.user[after] == table.user[before])
+    before, after = consecutive_requests(table)
     closed_loop = table.scheduled_ns[after] < 0
     inside = between(table.sent_ns[after], window.settled_ns, window.end_ns)
     think_ns = table.think_ns[before].clip(min=0)
     due_ns = table.done_ns[before] + think_ns
     delays_ns = table.sent_ns[after] - due_ns
-    counted_ns = delays_ns[closed_loop & same_user & inside]
+    counted_ns = delays_ns[closed_loop & inside]
     return np.asarray(counted_ns.clip(min=0), np.float64)
 
 

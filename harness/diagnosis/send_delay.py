@@ -67,19 +67,25 @@ def send_delays(table: RecordTable, start_ns: int, end_ns: int) -> Floats:
     return np.asarray(delays_ns.clip(min=0), np.float64)
 
 
-def _ready_ns(table: RecordTable) -> Ints:
-    """When the user of each request was ready to send it; -1: not known.
-
-    After a failure users of a closed loop wait before they try again, and that is meant.
-    """
-    ready = np.full(len(table), -1, np.int64)
+def consecutive_requests(table: RecordTable) -> tuple[Ints, Ints]:
+    """(row of a user's request, row of the user's next one), for each that has a next one."""
     # Sorted by worker, then user, then time: neighbors of one user are consecutive requests.
     order = np.lexsort((table.sent_ns, table.user, table.worker))
     before = order[:-1]
     after = order[1:]
     same_worker = table.worker[before] == table.worker[after]
     same_user = same_worker & (table.user[before] == table.user[after])
-    follows = same_user & (table.outcome[before] == OK)
+    return before[same_user], after[same_user]
+
+
+def _ready_ns(table: RecordTable) -> Ints:
+    """When the user of each request was ready to send it; -1: not known.
+
+    After a failure users of a closed loop wait before they try again, and that is meant.
+    """
+    ready = np.full(len(table), -1, np.int64)
+    before, after = consecutive_requests(table)
+    follows = table.outcome[before] == OK
     thought_ns = table.done_ns + table.think_ns.clip(min=0)  # when the pause after it is over
     ready[after[follows]] = thought_ns[before[follows]]
     return ready
