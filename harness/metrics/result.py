@@ -400,6 +400,17 @@ class Cause:
 
 
 @dataclass(frozen=True, slots=True)
+class SloCause:
+    """What limits the knee of another SLO, which cannot be told from that of the first."""
+
+    slo: str  # itl_p95=50ms
+    bound_by: str = ""  # a name of RULES, or undecided
+    sentence: str = ""  # for a person
+    confidence: float = 0  # its probability
+    window: str = ""  # the level that the figures are of
+
+
+@dataclass(frozen=True, slots=True)
 class Bottleneck:
     """What limits the knee, by the rules of docs/verdict.md."""
 
@@ -411,6 +422,9 @@ class Bottleneck:
     evidence: tuple[str, ...] = ()  # figures that support it
     ruled_out: tuple[str, ...] = ()  # every other name, with the reason
     try_next: tuple[str, ...] = ()  # what to change, best first
+    slo: str = ""  # the SLO that breaks first
+    times_knee: float = nan  # the level's load over the knee; null: it is at most 25% above it
+    also: tuple[SloCause, ...] = ()  # of other SLOs whose knees cannot be told from the first one's
 
 
 @dataclass(frozen=True, slots=True)
