@@ -261,6 +261,7 @@ PURPOSES: Final = {
     Purpose.bisect: "bisecting",
     Purpose.repeat: "repeating a level",
     Purpose.down: "stepping down",
+    Purpose.cause: "looking for the cause",
     Purpose.sequential: "one at a time",
     Purpose.batch: "a batch",
 }

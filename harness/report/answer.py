@@ -29,6 +29,7 @@ from harness.metrics.numbers import (
 from harness.metrics.slo import Slo
 from harness.records.record_table import OK
 from harness.records.samples import samples_within
+from harness.report.cause_words import cause_sentences
 from harness.report.delivered import delivery_sentences
 from harness.report.drill_answer import drill_sentences
 from harness.report.remarks import idle_gpu_sentence, sweet_spot_sentence
@@ -42,7 +43,7 @@ from harness.units import SECOND
 if TYPE_CHECKING:
     from harness.diagnosis.triage import Symptom
     from harness.metrics.level_figures import Audit
-    from harness.metrics.result import Bottleneck, Knee, Level, Result, SloResult
+    from harness.metrics.result import Knee, Level, Result, SloResult
 
 # The servers count 20% fewer tokens than arrived, of so many that it is not the window's edges.
 LARGEST_DEFICIT: Final = -0.2
@@ -415,25 +416,13 @@ def _bracket(facts: ReportData) -> str:
 
 def explanation(facts: ReportData, *, capacity: bool = True) -> list[str]:
     """The bottleneck, the figures at the knee, and the number of replicas."""
-    sentences = _bottleneck_sentences(facts.result.bottleneck)
+    sentences = cause_sentences(facts.result.bottleneck)
     if facts.result.proof:
         sentences.append(facts.result.proof.sentence)
     sentences += triage_sentences(facts)
     sentences += knee_sentences(facts)
     if capacity:
         sentences += _replicas(facts)
-    return sentences
-
-
-def _bottleneck_sentences(bottleneck: Bottleneck | None) -> list[str]:
-    if bottleneck is None or not bottleneck.sentence:
-        return []
-    text = f"Bottleneck: {bottleneck.sentence.rstrip('.')}"
-    if bottleneck.confidence > 0:
-        text += f" (confidence {bottleneck.confidence:.2g})"
-    sentences = [f"{text}."]
-    if bottleneck.try_next:
-        sentences.append(f"Try next: {bottleneck.try_next[0]}.")
     return sentences
 
 

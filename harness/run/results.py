@@ -341,7 +341,9 @@ def _with_knee(
         count = estimate.lo if estimate.count is None else estimate.count
         load = unit.number(count)
         max_seqs = base.target.max_num_seqs
-        limited_by = bottleneck(plan.slos, load, search_levels, max_seqs, unit, knee.curves)
+        limited_by = bottleneck(
+            plan.slos, load, search_levels, max_seqs, unit=unit, curves=knee.curves
+        )
     slos = slo_results(plan, estimate, search_levels)
     return replace(
         base,

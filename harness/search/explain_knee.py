@@ -33,6 +33,7 @@ from harness.metrics.delivery import Delivery, delivery
 from harness.metrics.evidence import Window, backlog_growth
 from harness.metrics.latency_figures import blocked_windows, latency_json, sample_figures
 from harness.metrics.metrics import SCHEDULED, SLO_METRICS
+from harness.metrics.numbers import format_number
 from harness.metrics.result import Bottleneck, Everything, Latency, Level, SloCause, Speed
 from harness.metrics.window_summary import window_summary
 from harness.records.samples import ClientSample, GpuSample, ServerSample, samples_within
@@ -102,6 +103,7 @@ def bottleneck(
     knee: Number,
     levels: Sequence[Level],
     max_num_seqs: MaxNumSeqs,
+    *,
     unit: LoadUnit = CONCURRENT,
     curves: Sequence[KneeCurve] = (),
 ) -> Bottleneck:
@@ -110,19 +112,15 @@ def bottleneck(
     `curves` say which does; without them it is the one that is broken most at that level. All that
     is read is in result.json, so that kept results can be judged again by other rules.
     """
-    first, *others = first_to_break(slos, curves) or [None]
+    judged_by = [(slo,) for slo in first_to_break(slos, curves)] or [tuple(slos)]
+    first, *others = [
+        _bottleneck_of(some, knee, levels, max_num_seqs, unit.in_server) for some in judged_by
+    ]
+    return replace(first, also=tuple(map(_slo_cause, others)))
 
-    def judge(slo: Slo | None) -> Bottleneck:
-        return _bottleneck_of((slo,) if slo else slos, knee, levels, max_num_seqs, unit)
 
-    found = judge(first)
-    also = []
-    for slo in filter(None, others):
-        other = judge(slo)
-        also.append(
-            SloCause(other.slo, other.bound_by, other.sentence, other.confidence, other.window)
-        )
-    return replace(found, also=tuple(also))
+def _slo_cause(found: Bottleneck) -> SloCause:
+    return SloCause(found.slo, found.bound_by, found.sentence, found.confidence, found.window)
 
 
 def _bottleneck_of(
@@ -130,7 +128,7 @@ def _bottleneck_of(
     knee: Number,
     levels: Sequence[Level],
     max_num_seqs: MaxNumSeqs,
-    unit: LoadUnit,
+    unit: str,
 ) -> Bottleneck:
     """By that of these SLOs which is broken most, or closest to it, at a level near the knee."""
     level = cause_level(slos, knee, levels)
@@ -141,10 +139,12 @@ def _bottleneck_of(
     metric = slo.metric if slo else ""
     limit_ms = slo.limit_ns / MS if slo else math.nan
     inputs = VerdictInputs.of(level, used, metric, limit_ms, max_num_seqs)
-    found = diagnose(replace(inputs, missed=missed, unit=unit.in_server))
-    return replace(
-        found, slo=str(slo) if slo else "", times_knee=times_the_knee(level.load, knee)
-    )
+    found = diagnose(replace(inputs, missed=missed, unit=unit))
+    times = times_the_knee(level.load, knee)
+    window = found.window
+    if not math.isnan(times):
+        window += f", {format_number(times)} times the knee"
+    return replace(found, slo=str(slo) if slo else "", window=window, times_knee=times)
 
 
 def invalid_reason(
