@@ -80,9 +80,7 @@ class Kept:
 
     def judge(self) -> Bottleneck:
         """By the rules of today."""
-        return bottleneck(
-            self.slos, self.knee, self.levels, self.max_num_seqs, curves=self.curves
-        )
+        return bottleneck(self.slos, self.knee, self.levels, self.max_num_seqs, curves=self.curves)
 
 
 def kept_form(result: dict[str, Any]) -> dict[str, Any]:

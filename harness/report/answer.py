@@ -472,8 +472,10 @@ def _replicas(facts: ReportData) -> list[str]:
         return []
     # Without an SLO nothing was promised: it is where throughput over latency peaks.
     verb = "holds" if facts.slos else "is best at"
-    need = f"U {facts.unit.short_many} need R = ceil(U / {per_replica:,}) replicas"
-    return [f"Each replica {verb} {per_replica:,}, so {need}."]
+    target = facts.result.target
+    each = f"{target.noun}{target.many_gpus}"
+    need = f"U {facts.unit.short_many} need R = ceil(U / {per_replica:,}) {target.noun}s"
+    return [f"Each {each} {verb} {per_replica:,}, so {need}."]
 
 
 def _replicas_for(facts: ReportData, planned: int, per_replica: int, *, is_exact: bool) -> str:
@@ -482,10 +484,14 @@ def _replicas_for(facts: ReportData, planned: int, per_replica: int, *, is_exact
     least = "" if is_exact else "at least "
     most = "" if is_exact else "at most "
     rounded_up = -(-planned // per_replica)
-    replicas = count_of(rounded_up, "replica")
+    target = facts.result.target
+    each = f"{target.noun}{target.many_gpus}"
+    replicas = count_of(rounded_up, target.noun)
+    if target.gpus > 1:
+        replicas += f" ({rounded_up * target.gpus:,} GPUs)"
     users = facts.unit.short(planned)
     division = f"R = ceil({planned:,} / {per_replica:,}) = {replicas}"
-    return f"Each replica holds {least}{per_replica:,}, so {users} need {most}{division}."
+    return f"Each {each} holds {least}{per_replica:,}, so {users} need {most}{division}."
 
 
 def replica_sentences(facts: ReportData) -> list[str]:

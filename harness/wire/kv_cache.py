@@ -102,10 +102,10 @@ def _tokens(engines: Sequence[Mapping[str, str]]) -> int | None:
     """Of one replica: as vLLM says since 0.26, for layers may share blocks; else of all blocks."""
     if not engines:
         return None
-    if len(engines) == 1:
-        tokens = whole_number(engines[0].get("kv_cache_size_tokens"))
-        if tokens:
-            return tokens
+    # The front end says the first of several for each of them: they differ by a few blocks at most.
+    tokens = whole_number(engines[0].get("kv_cache_size_tokens"))
+    if tokens:
+        return tokens * len(engines)
     blocks = _blocks(engines)
     block_size = whole_number(engines[0].get("block_size"))
     if blocks is None or block_size is None:

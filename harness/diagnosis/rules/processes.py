@@ -159,7 +159,7 @@ def engine_process(f: VerdictInputs) -> RuleResult:
     if f.gpu_util >= GPU_IDLE:
         return RuleResult.no(f"the GPU is busy {fmt(f.gpu_util, '.0%')} of the time")
     running = f.server.running_mean
-    cores = f.server.engine_cores
+    cores = f.engine_cores
     if not running >= 1:
         return RuleResult.no(
             or_missing(running, "the engine is idle in between", "running requests are")
@@ -173,12 +173,13 @@ def engine_process(f: VerdictInputs) -> RuleResult:
         confidence = 0.9 if is_clear else 0.6
     else:
         confidence = 0.5 if isnan(cores) else 0.4
+    of_each = f" of each of {f.engines}" if f.engines > 1 else ""
     its_part = f"its part of a gap is {fmt_ms(f.engine_wait_ms)}"
     return RuleResult(
         confidence,
         "the engine's own process holds up the GPU: it has no CPU left, the GPU has time",
         [
-            f"engine process CPU: {_cores(cores)}",
+            f"engine process CPU: {_cores(cores)}{of_each}",
             *gpu_evidence(f),
             f"{fmt(running)} requests run together",
             f"{its_part}; prompts add {fmt_ms(f.prompt_cost_ms)} at p95",
