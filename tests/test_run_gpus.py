@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,12 @@ from harness.records.record_table import concat_tables
 from harness.records.samples import GpuSample, ServerSample
 from harness.run.results import target_of_run
 from harness.units import SECOND
+from harness.wire.kv_cache import cache_config, cache_summary
+from harness.wire.vllm_metrics import server_sample
 
+# Of a real vLLM 0.32 with --data-parallel-size 2 and --max-num-seqs 16 on a CPU, with 40 users.
+PAGES = Path(__file__).parent / "data" / "metrics-pages"
+DATA_PARALLEL = gzip.decompress((PAGES / "vllm-0.32-dp2.txt.gz").read_bytes()).decode()
 TWO_GPUS = [{"index": 0}, {"index": 1}]
 TENSOR = {"tensor_parallel_size": 2, "pipeline_parallel_size": 1, "data_parallel_size": 1}
 BOTH = {"tensor_parallel_size": 2, "pipeline_parallel_size": 1, "data_parallel_size": 2}
@@ -82,6 +88,38 @@ def test_slots_of_two_engines_that_nobody_tells() -> None:
     assert infer_max_num_seqs(scrapes, 2) == 16
     found = target_of_run(recorded({"engines": 2}, {}, scrapes)).max_num_seqs
     assert found == MaxNumSeqs(8, Source.INFERRED, 2)
+
+
+def of_engine(name: str) -> list[float]:
+    """The lines of a series, one of each engine."""
+    found = [line for line in DATA_PARALLEL.splitlines() if line.startswith(name + "{")]
+    return [float(line.rpartition(" ")[2]) for line in found]
+
+
+def test_the_engines_of_a_real_server_are_one() -> None:
+    """What they count adds up; of the KV cache it is the mean, and the fullest."""
+    sample = server_sample(DATA_PARALLEL, 0)
+    assert sample is not None
+    assert (sample.running, sample.waiting) == (32, 8)
+    kv_usage = of_engine("vllm:kv_cache_usage_perc")
+    assert len(kv_usage) == 2
+    assert sample.kv_usage == pytest.approx(sum(kv_usage) / 2)
+    assert sample.kv_usage_fullest == max(kv_usage)
+    tokens = of_engine("vllm:generation_tokens_total")
+    assert (sample.generation_tokens_total, min(tokens) > 0) == (sum(tokens), True)
+    first_tokens = of_engine("vllm:time_to_first_token_seconds_count")
+    assert sample.histograms["ttft"].count == sum(first_tokens)
+    assert sample.ttft_sum_s == sum(of_engine("vllm:time_to_first_token_seconds_sum"))
+
+
+def test_the_kv_cache_of_a_real_server() -> None:
+    """The page has the blocks of both engines together, twice, and the tokens of one."""
+    cache = cache_summary(cache_config(DATA_PARALLEL))
+    assert (cache["engines"], cache["kv_blocks"]) == (2, 4096)
+    assert cache["kv_tokens"] == 2 * 262_144 == 4096 * cache["block_size"]
+    # layers that share blocks: fewer tokens than the blocks would have by themselves
+    shared = DATA_PARALLEL.replace('size_tokens="262144"', 'size_tokens="100000"')
+    assert cache_summary(cache_config(shared))["kv_tokens"] == 200_000
 
 
 def test_figures_of_two_gpus() -> None:
