@@ -44,25 +44,6 @@ def curve(slo: Slo, *knee: int) -> KneeCurve:
     return KneeCurve(slo.name, slo.limit, ((slo.limit / 2, 1, 1, 1), (slo.limit, *knee)))
 
 
-@pytest.mark.parametrize(
-    ("curves", "want"),
-    [
-        ([curve(TTFT, 140, 130, 150), curve(ITL, 200, 180, 220)], [TTFT]),
-        ([curve(TTFT, 200, 180, 220), curve(ITL, 140, 130, 150)], [ITL]),
-        # each lies within the other's interval
-        ([curve(TTFT, 145, 130, 150), curve(ITL, 140, 130, 150)], [ITL, TTFT]),
-        # 200 is within 140 (120-300), but 140 is not within 200 (180-220)
-        ([curve(TTFT, 200, 180, 220), curve(ITL, 140, 120, 300)], [ITL]),
-        # ITL is in time at the highest level: its knee is not known
-        ([curve(TTFT, 162, 150, 162), KneeCurve("itl_p95", 50, ((43, 141, 127, 151),))], [TTFT]),
-        ([], []),
-    ],
-)
-def test_the_slo_that_breaks_first(curves: list[KneeCurve], want: list[Slo]) -> None:
-    """By each SLO's own knee, at its own limit."""
-    assert first_to_break(BOTH, curves) == want
-
-
 def held(users: int, seconds: float, ttft: float, itl: float = 0.0, scrapes: int = 4) -> Level:
     """A hold with these shares over the limits."""
     return Level(
@@ -72,6 +53,41 @@ def held(users: int, seconds: float, ttft: float, itl: float = 0.0, scrapes: int
         over_share={TTFT.name: ttft, ITL.name: itl},
         server=replace(SCRAPED, samples=scrapes),
     )
+
+
+@pytest.mark.parametrize(
+    ("curves", "want"),
+    [
+        ([curve(TTFT, 140, 130, 150), curve(ITL, 200, 180, 220)], [TTFT]),
+        ([curve(TTFT, 200, 180, 220), curve(ITL, 140, 130, 150)], [ITL]),
+        # each lies within the other's interval
+        ([curve(TTFT, 145, 130, 150), curve(ITL, 140, 130, 150)], [ITL, TTFT]),
+        # 200 is within 140 (120-300), but 140 is not within 200 (180-220)
+        ([curve(TTFT, 200, 180, 220), curve(ITL, 140, 120, 300)], [ITL]),
+        ([curve(TTFT, 162, 150, 162), KneeCurve("itl_p95", 50, ((43, 141, 127, 151),))], [TTFT]),
+        ([], []),
+    ],
+)
+def test_the_slo_that_breaks_first(curves: list[KneeCurve], want: list[Slo]) -> None:
+    """By each SLO's own knee, at its own limit."""
+    assert first_to_break(BOTH, curves, 140, [held(128, 5, 0), held(256, 5, 1)]) == want
+
+
+@pytest.mark.parametrize(
+    ("near", "want"),
+    [
+        # Two GPUs: 58 ms at 131 and 132, held long, and in time again at 256.
+        ([held(131, 42, 0.01, 0.07), held(132, 33, 0.02, 0.06)], [ITL]),
+        # One of three is over by chance; together they are not.
+        ([held(125, 12, 0, 0.063), held(135, 42, 0.01, 0.045), held(140, 32, 0.1, 0.04)], [TTFT]),
+        ([], [TTFT]),
+    ],
+)
+def test_gaps_that_are_in_time_again_far_above(near: list[Level], want: list[Slo]) -> None:
+    """Requests queue elsewhere at 256 users, so ITL has no knee of its own; that of all is 120."""
+    levels = [held(64, 5, 0), *near, held(256, 5, 0.9, 0.02)]
+    curves = [curve(TTFT, 170, 133, 255), KneeCurve("itl_p95", 50, ())]
+    assert first_to_break(BOTH, curves, 120, levels) == want
 
 
 @pytest.mark.parametrize(

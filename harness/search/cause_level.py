@@ -37,30 +37,53 @@ class SloKnee:
         return self.low <= other.estimate <= self.high
 
 
-def first_to_break(slos: Sequence[Slo], curves: Sequence[KneeCurve]) -> list[Slo]:
+def first_to_break(
+    slos: Sequence[Slo], curves: Sequence[KneeCurve], knee: Number, levels: Sequence[Level]
+) -> list[Slo]:
     """The SLO with the lowest knee, then those whose knee cannot be told from its; [] if unknown.
 
-    Two knees cannot be told apart where each lies within the other's interval.
+    Two knees cannot be told apart where each lies within the other's interval. `knee`: of all SLOs
+    together.
     """
-    knees = sorted(_knees(slos, curves), key=lambda knee: knee.estimate)
-    if not knees:
+    if not curves:
         return []
-    first, *others = knees
-    level_with_it = [knee for knee in others if first.covers(knee) and knee.covers(first)]
-    return [knee.slo for knee in (first, *level_with_it)]
-
-
-def _knees(slos: Sequence[Slo], curves: Sequence[KneeCurve]) -> list[SloKnee]:
-    """Of each SLO whose knee is known at its own limit."""
     knees = []
     for slo in slos:
-        for curve in curves:
-            if curve.slo != slo.name:
-                continue
-            for limit, estimate, low, high in curve.points:
-                if abs(limit - slo.limit) <= SAME_LIMIT * slo.limit:
-                    knees.append(SloKnee(slo, estimate, low, high))
-    return knees
+        own = _own_knee(slo, curves)
+        # Beyond the knee gaps may be in time again, as requests queue elsewhere: then no level is
+        # above the knee of ITL, although ITL sets that of all.
+        if own is None and _breaks_near(slo, knee, levels):
+            own = SloKnee(slo, knee, knee / NEAR_KNEE, knee * NEAR_KNEE)
+        if own is not None:
+            knees.append(own)
+    knees.sort(key=lambda own: own.estimate)
+    return [own.slo for own in knees if own.covers(knees[0]) and knees[0].covers(own)]
+
+
+def _own_knee(slo: Slo, curves: Sequence[KneeCurve]) -> SloKnee | None:
+    """The knee of an SLO at its own limit; None: not known."""
+    for curve in curves:
+        if curve.slo != slo.name:
+            continue
+        for limit, estimate, low, high in curve.points:
+            if abs(limit - slo.limit) <= SAME_LIMIT * slo.limit:
+                return SloKnee(slo, estimate, low, high)
+    return None
+
+
+def _breaks_near(slo: Slo, knee: Number, levels: Sequence[Level]) -> bool:
+    """Whether all levels near the knee together are over the limit more often than allowed."""
+    over = 0.0
+    weights = 0.0
+    for level in levels:
+        share = level.over_share.get(slo.name, nan)
+        if not level.usable or not knee < level.load or not is_near(level.load, knee):
+            continue
+        if not isnan(share):
+            weight = level.load * level.seconds
+            over += weight * share
+            weights += weight
+    return over > slo.allowed * weights
 
 
 def is_near(load: Number, knee: Number) -> bool:

@@ -112,7 +112,7 @@ def bottleneck(
     `curves` say which does; without them it is the one that is broken most at that level. All that
     is read is in result.json, so that kept results can be judged again by other rules.
     """
-    judged_by = [[slo] for slo in first_to_break(slos, curves)] or [list(slos)]
+    judged_by = [[slo] for slo in first_to_break(slos, curves, knee, levels)] or [list(slos)]
     first, *others = [
         _bottleneck_of(some, knee, levels, max_num_seqs, unit.in_server) for some in judged_by
     ]
