@@ -456,7 +456,7 @@ def _first_line(text: str | None) -> str:
 
 VERDICT_HOW = """\
 Each rule reads the metrics of one level, as they are in `result.json`, and asks why one SLO is
-broken there. The SLO is the one that breaks first: that whose own knee is lowest (`knee.curves`),
+broken there. The SLO is the one that breaks first: that whose own knee is lowest (by its `curves`),
 or that which is broken at all levels near the knee together, where its own knee is not known. Where
 the knees of two SLOs lie within each other's interval, both are said, each with its cause (`also`).
 The level is at most 25% above the knee: the lowest one that breaks the SLO and was held at least
