@@ -65,6 +65,7 @@ def token_gaps(events: Events) -> TokenGaps:
     if (tokens == 1).all():
         return gaps
     return TokenGaps(
+        # Whole nanoseconds: what the division drops is far below the uncertainty of a stamp.
         end=np.repeat(gaps.end, tokens),
         at_ns=np.repeat(gaps.at_ns, tokens),
         ns=np.repeat(gaps.ns // tokens, tokens),

@@ -205,6 +205,7 @@ class LedgerView:
     def table(self) -> RecordTable:
         ended = (source.table for source in self.ended)
         tables = chain(ended, self._open_tables())
+        # Thinned out before they are joined, so that all events are never in memory together.
         thin = [keep_three_events(table) for table in tables]
         return concat_tables([self._cut(table) for table in thin])
 

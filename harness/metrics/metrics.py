@@ -70,6 +70,7 @@ def _to_event(table: RecordTable, index: Ints) -> Observations:
     have = index >= 0
     if not len(table.at_ns):
         return _per_request(table, table.done_ns, table.done_ns, have & False)
+    # Index 0 stands in where there is no event: `have` discards what is read there.
     flat = np.where(have, table.offsets[:-1] + index, 0)
     return _per_request(table, table.at_ns[flat], table.not_before_ns[flat], have)
 

@@ -107,6 +107,7 @@ class Connection:
         self.queued = 0  # bytes of the latest request that the kernel took
         self.used = False  # carried a response before: the server may have closed it since
         self.tls: TlsClient | None = None
+        # One deadline for the look-up, for every address that is tried, and for the handshake.
         self._until = time.monotonic() + place.timeouts.connect_s
         self.sock = self._connect(addresses)
         self.fd = self.sock.fileno()

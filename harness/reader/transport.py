@@ -132,6 +132,7 @@ class Outbox:
 
     def tick(self, now_s: float) -> None:
         """Send what is new, and again what got lost."""
+        # All that is in flight, not only what was lost: the master takes batches in order alone.
         if self._sent and now_s - self._since > RESEND_S:
             self._sent = 0
         while self._sent < min(len(self._waiting), WINDOW):
@@ -169,6 +170,8 @@ class Inbox:
         taken = self._taken.get(stream, 0)
         if batch["run"] != self.run or batch["batch"] != taken:
             return taken
+        # Before it is decoded: one that cannot be would be sent again for ever. Its records are
+        # missed in the end, and counted.
         self._taken[stream] = taken + 1
         for records in split_by_events(decode_each(batch["records"], Decoded()), EVENTS):
             ended = sum(record.outcome is not Outcome.open for record in records)
@@ -176,6 +179,7 @@ class Inbox:
             self.deliver(records)
             if self.store is not None and not batch["kept"]:
                 self.store(worker, records)
+        # Last: whoever reads it takes it that the records before it are in the sinks.
         self.known_ns[worker] = batch["known_ns"]
         return taken + 1
 

@@ -44,6 +44,7 @@ def once_a_second(read: Callable[[], object]) -> Iterator[object]:
         except Exception:  # noqa: BLE001 - one that fails must not be the last
             get_hub().handle_error(read, *sys.exc_info())
         yield result
+        # From when it was due, not from now: readings would drift by what each of them takes.
         due_ns += SECOND
         left_s = (due_ns - CLOCK.now_ns()) / SECOND
         # A moment even where it is late: others must have their turn.

@@ -122,6 +122,8 @@ class Session:
             else:
                 ticks = gevent.spawn(self._tick)
             invalid = self._watch()
+            # Before `load.finish`, which takes as long as the drain: a signal then is no
+            # interruption.
             self._over.set()  # what ends it meanwhile is no interruption any more
             self.over_ns = CLOCK.now_ns()
             load.finish(self._drain_s(invalid))
@@ -164,6 +166,7 @@ class Session:
         missing = load.missing()
         figures = load.figures() | self.scraper.figures()
         lost = () if self.interrupted else load.lost_workers()
+        # The cause before its consequences: a lost decoder or worker is why records are missing.
         invalid = (
             invalid
             or load.lost_records
@@ -214,6 +217,7 @@ class Session:
         if not self.decides:
             self._over.set()
         elif not self._over.is_set() and not self.load.trouble():  # else `_watch` says so
+            # Somebody pressed Stop: open requests are cut off, as with Ctrl-C.
             self.load.environment.stop_timeout = 0.0
             self.interrupt()
 

@@ -51,6 +51,7 @@ class Stagger:
         """How long the user waits before it asks again; 0: it starts now."""
         now_s = time.monotonic()
         if user not in self._entries:
+            # By the user's number: runs with the same seed stagger in the same way.
             part = seeded_random(self._options.seed, "stagger", user).random()
             self._entries[user] = Entry(now_s, part)
         entry = self._entries[user]
