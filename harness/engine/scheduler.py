@@ -234,6 +234,7 @@ class Scheduler:
         self.prefilling.pop(sequence.request_id, None)
         if sequence.decoding:
             span = sequence.spans[-1]
+            # It emits nothing in the step that is being scheduled.
             span[1] = min(span[1], self.step_number)
             sequence.emitted += span[1] - span[0]
             self.decode_count -= 1
@@ -268,6 +269,7 @@ class Scheduler:
             budget -= chunk
             if chunk:
                 self._compute(sequence, chunk, first)
+        # A prompt that was completed may have been preempted for a later one, in the same step.
         return budget, [s for s in first if s.request_id in self.running]
 
     def _admit(

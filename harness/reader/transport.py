@@ -205,7 +205,7 @@ class Inbox:
 
 
 def say_held(held: int) -> str:
-    """The same of requests that had to wait."""
+    """One sentence about requests that had to wait; empty when none did."""
     why = "a decoder was behind, or the master did not take its records: try more --processes"
     return f"{held} requests were sent late because {why}." if held else ""
 

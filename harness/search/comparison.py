@@ -242,6 +242,7 @@ def mean_side(metric: str, sides: Sequence[Side]) -> Side:
         high = max(hi for _, hi in intervals)
         return replace(sides[0], bounds=lambda _: (low, high))
     mean = float(np.mean(points))
+    # np.std divides by n, so this is the standard error of the mean.
     spread = float(np.std(points)) / math.sqrt(len(points) - 1)
 
     def bounds(z: float) -> Bounds:
@@ -495,6 +496,7 @@ def _margin(pair: Pair, tolerance: float, max_errors: float) -> float:
     """The tolerance as a difference of points, in the direction of worse."""
     if pair.metric == ERROR_SHARE:
         return min(tolerance, max_errors)
+    # At a loss of 100% nothing is left: no difference is beyond that.
     if tolerance >= 1 and _sign(pair) < 0:
         return INF
     return abs(math.log1p(_sign(pair) * tolerance))
