@@ -216,9 +216,9 @@ def _backlog_slope(table: RecordTable, window: Window) -> tuple[float, float]:
     of_neighbors = residuals[1:] @ residuals[:-1]
     correlation = of_neighbors / max(squares, 1e-9)
     alike = float(np.clip(correlation, 0, 0.8))
+    variance_of_independent = squares / (BACKLOG_BLOCKS - 2) / spread
     # The factor is that of a first-order autoregression. Twelve blocks estimate a correlation
     # poorly, so its cap keeps the error within three times that of independent blocks.
-    variance_of_independent = squares / (BACKLOG_BLOCKS - 2) / spread
     variance = variance_of_independent * (1 + alike) / (1 - alike)
     return slope, float(np.sqrt(variance))
 

@@ -46,8 +46,8 @@ class Clock:
         before = self._monotonic_ns()
         real = self._realtime_ns()
         after = self._monotonic_ns()
+        # Against the middle: it is wrong by half of the distance at most.
         return after - before, real - (before + after) // 2
-# Against the middle: it is wrong by half of the window at most.
 
     def sample(self) -> tuple[int, bool]:
         """(records' time now, whether the realtime clock was set since the last sample)."""

@@ -68,7 +68,7 @@ class DecoderProcess:
         ours, theirs = socket.socketpair()
         # Detached: two objects that close one descriptor would close a stranger's the second time.
         self._pipe = gevent.socket.socket(fileno=ours.detach())
-        # Our copy of its end is closed: as long as one is open, its death brings no end of file.
+        # Our copy of the decoder's end is closed: while it is open, we see no end when that dies.
         with theirs:
             fd = theirs.fileno()
             command = [sys.executable, "-m", "harness.reader.decoder_process", str(fd)]

@@ -127,8 +127,8 @@ class Poller:
             now_ns, stepped = clock.sample()
             if self._stamped:
                 self._check_stamps(first_row, now_ns, counts.latest_ns, stepped=stepped)
-        # Also where the round failed: until `over`, nobody else gets the lock that `read` took.
         finally:
+            # Also where the round failed: until then nobody else gets the lock that `read` took.
             self._reads.over(self._stamped and not self._distrust)
         self._link.round_is_over()
         return counts.ready

@@ -155,8 +155,7 @@ class ChildProcesses(LoadRunner):
         self._stopping = True
         for child in self.children:
             if child.stdin is not None:
-                # The end of the pipe, closed above, is what tells a child that still serves to
-                # leave.
+                # Its end of file is what tells a child that still serves to leave.
                 child.stdin.close()
             try:
                 child.wait(EXIT_S)

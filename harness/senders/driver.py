@@ -319,8 +319,7 @@ class Driver:
             run = options.run_id
         file = ""
         if options.run_folder and (is_shared or run):
-            # A disk that cannot be written ends no run: without a file the master writes the
-            # records.
+            # A folder that cannot be written ends no run: what has no file goes to the master alone.
             with contextlib.suppress(OSError):
                 folder.mkdir(parents=True, exist_ok=True)
                 sends = folder / names.sends(self.worker, run)

@@ -122,8 +122,6 @@ class Session:
             else:
                 ticks = gevent.spawn(self._tick)
             invalid = self._watch()
-            # Before `load.finish`, which takes as long as the drain: a signal then is no
-            # interruption.
             self._over.set()  # what ends it meanwhile is no interruption any more
             self.over_ns = CLOCK.now_ns()
             load.finish(self._drain_s(invalid))

@@ -39,8 +39,8 @@ def main(port: int) -> None:
         user_classes=[session_user(options)],
         events=Events(),
         host=options.url,
-        # Where there are none, Locust parses some at its first spawn message, from its environment
-        # variables and configuration files. Its classes read these two.
+        # Without any, Locust parses its own at the first spawn message, from environment variables
+        # and configuration files. Its classes read these two.
         parsed_options=Namespace(web_base_path="", stop_timeout=0.0),
     )
     runner: WorkerRunner = environment.create_worker_runner("127.0.0.1", port)
