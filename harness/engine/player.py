@@ -74,6 +74,7 @@ class Player:
                     return
                 self.figures.observe_lateness(now_ns - self._end_ns)
                 self._finish_step(self._plan)
+                # Where the last step ended, not where that was noticed: lateness does not add up.
                 start = self._end_ns
                 self._admit(start)
             else:

@@ -144,6 +144,7 @@ class Scheduler:
         budget = self.config.max_num_batched_tokens - self.decode_count
         budget, first = self._continue_prompts(budget, preempted)
         admitted: list[Sequence] = []
+        # As in vLLM, a step that had to take a slot away gives none to anybody.
         if not preempted:
             budget = self._admit(budget, now_ns, admitted, first)
         tokens = self.config.max_num_batched_tokens - budget
@@ -226,6 +227,7 @@ class Scheduler:
         self.preemptions_total += 1
         sequence.to_compute = sequence.prompt_tokens + sequence.emitted
         sequence.computed = 0
+        # At the head of the queue, as in vLLM.
         self.waiting.appendleft(sequence)
 
     def _leave(self, sequence: Sequence) -> None:

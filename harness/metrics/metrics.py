@@ -108,6 +108,7 @@ def tpot(table: RecordTable) -> Observations:
     first, last = _end_events(table, rows)
     tokens_until = totals_before(table.tokens)
     tokens_after_first = tokens_until[last + 1] - tokens_until[first + 1]
+    # 1 where a failed request has none: what it is divided by does not matter, as it is infinite.
     later_tokens = np.maximum(tokens_after_first, 1)
     first_at_ns = table.at_ns[first]
     last_at_ns = table.at_ns[last]

@@ -63,6 +63,7 @@ def interval_ranks(n: int, q: float, effect: float, blocks: int) -> tuple[int, i
     # lifetime ago; these ranks cover 91 to 97% (decision 14).
     deviation = (n * effect * q * (1 - q)) ** 0.5  # of the number of values below the quantile
     spread = t_quantile(0.975, max(blocks - 1, 1)) * deviation
+    # One less, as the number of values up to an end counts from 1, and its rank from 0.
     lo = int(np.floor(n * q - spread)) - 1
     hi = int(np.ceil(n * q + spread)) - 1
     return max(lo, 0), hi if hi < n else None
@@ -161,6 +162,7 @@ def design_effects(sizes: Floats | Ints, hits: Floats | Ints) -> Floats:
         # The linearized variance of a ratio, as blocks differ in size, with Bessel's correction.
         variance = blocks / (blocks - 1) * squares / n**2
         effect = variance / binomial_variance
+    # Below 1 it is taken for chance: an interval is never narrower than that of independent values.
     return np.asarray(np.where(binomial_variance > 0, np.maximum(effect, 1), 1.0))
 
 

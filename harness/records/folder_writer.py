@@ -110,6 +110,7 @@ class AppendFile:
 
     def append(self, data: bytes) -> None:
         """Write all of `data`, or nothing."""
+        # Only one process at a time writes to a file, so this is what it is rolled back to.
         size = os.fstat(self._fd).st_size
         try:
             view = memoryview(data)

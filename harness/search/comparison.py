@@ -135,6 +135,7 @@ def latency_side(q: float, values: Numbers, blocks: Numbers, counts: Numbers | N
     point = math.log(max(float(quantile_ns), 1))
 
     share_error, n_blocks = _error_at_quantile(q, values <= quantile_ns, blocks, counts)
+    # Beyond the highest value lies infinity: there the interval has no upper end.
     log_values = np.log(np.append(np.maximum(values, 1), INF))
 
     def bounds(z: float) -> Bounds:

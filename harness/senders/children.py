@@ -152,6 +152,7 @@ class ChildProcesses(LoadRunner):
 
     def close(self) -> None:
         """Wait a moment for the children, then end those that are left."""
+        # From here on the end of a child is no trouble.
         self._stopping = True
         for child in self.children:
             if child.stdin is not None:

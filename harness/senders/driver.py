@@ -212,6 +212,8 @@ class Driver:
         """Record a request that was due while too many were in flight, and send nothing."""
         reader = self.start()
         number = self._begin()
+        # With a number like any other: the numbers of records have no gaps, so that losses can be
+        # counted.
         reader.drop(number, due.number, spec.output_tokens, due.at_ns)
 
     def request(self, user: int, api: str, spec: RequestSpec, scheduled_ns: int = -1) -> Exchange:
@@ -361,6 +363,7 @@ class Driver:
         if self._reader is not None:
             self.figures()
             self._reader.close()
+            # Only now, as it may be the end that shows that the decoder is lost.
             self._trouble = self.trouble
             self._ended_before = self.ended
             self._reader = None

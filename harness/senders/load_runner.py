@@ -252,6 +252,7 @@ class LoadRunner:
             n_ended = self.master.inbox.ended
         elif self.driver is not None:
             n_ended = self.driver.ended
+        # By those that have ended: with those that were begun, the last ones would be cut off.
         return self.options.requests <= n_ended
 
     def finish(self, drain_s: float) -> None:
@@ -391,6 +392,7 @@ class LoadRunner:
         This comes before Locust tells its workers to stop: records need longer than it gives them.
         """
         if not self._stopping:
+            # Asked before it counts as stopping: from then on a worker that leaves is no trouble.
             self._trouble = self.trouble()
             self._stopping = True
             self._on_stopping()
