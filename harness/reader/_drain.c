@@ -158,7 +158,6 @@ static void one_round(struct drain *self, int from_thread) {
 static void *backup_thread(void *argument) {
     struct drain *self = argument;
     while (!__atomic_load_n(&self->stop, __ATOMIC_RELAXED)) {
-        /* The lock is held by Python's round: look again soon. */
         int64_t wait_ns = self->late_ns / 4;
         if (!pthread_mutex_trylock(&self->lock)) {
             int64_t since_ns = clock_ns(self->round.anchor_ns) - self->round.polled_ns;

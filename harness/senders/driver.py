@@ -321,7 +321,7 @@ class Driver:
             run = options.run_id
         file = ""
         if options.run_folder and (is_shared or run):
-            # A folder that cannot be written ends no run: what has no file goes to the master alone.
+            # A folder that cannot be written ends no run: what has no file goes to the master.
             with contextlib.suppress(OSError):
                 folder.mkdir(parents=True, exist_ok=True)
                 sends = folder / names.sends(self.worker, run)
