@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.records.folder_reader import from_rows, to_row
 from harness.records.histogram import Histogram
 from harness.records.samples import ServerSample
 from harness.wire.kv_cache import cache_config
@@ -224,6 +225,19 @@ def test_what_is_not_said_is_nan() -> None:
     assert sample is not None
     assert isnan(sample.waiting)
     assert "ttft" not in sample.histograms
+
+
+def test_a_histogram_without_a_sum_has_no_mean() -> None:
+    """Some proxies leave lines out: how many requests there were is known, what they took is not."""
+    name = "vllm:time_to_first_token_seconds"
+    sample = server_sample(f'{name}_bucket{{le="1.0"}} 2\n{name}_bucket{{le="+Inf"}} 3\n', 0)
+    assert sample is not None
+    assert sample.ttft_count == 3
+    assert isnan(sample.ttft_sum_s)
+    assert isnan(sample.histograms["ttft"].mean)
+    (read,), n_bad = from_rows([to_row(sample, {})])
+    assert n_bad == 0
+    assert isnan(read.histograms["ttft"].mean)
 
 
 @pytest.mark.parametrize("le", ["x", "nan", ""])
