@@ -179,11 +179,13 @@ def test_several_lines_of_one_figure(text: str, want: tuple[str, float]) -> None
 
 def test_engines_with_different_buckets() -> None:
     """Those that both have are kept: the counts there are right."""
-    text = "".join(
-        f'vllm:time_to_first_token_seconds_bucket{{engine="{e}",le="{le}"}} {n}\n'
-        for e, buckets in enumerate(({"0.1": 1, "0.5": 2, "+Inf": 4}, {"0.5": 8, "+Inf": 16}))
-        for le, n in buckets.items()
-    )
+    first = {"0.1": 1, "0.5": 2, "+Inf": 4}
+    second = {"0.5": 8, "+Inf": 16}
+    text = ""
+    for engine, buckets in enumerate((first, second)):
+        for le, n in buckets.items():
+            labels = f'engine="{engine}",le="{le}"'
+            text += f"vllm:time_to_first_token_seconds_bucket{{{labels}}} {n}\n"
     text += "vllm:time_to_first_token_seconds_sum 2.5\n"
     got = server_sample(text, 1)
     assert got.histograms == {"ttft": Histogram((0.5, inf), (10.0, 20.0), 2.5)}
@@ -228,7 +230,7 @@ def test_what_is_not_said_is_nan() -> None:
 
 
 def test_a_histogram_without_a_sum_has_no_mean() -> None:
-    """Some proxies leave lines out: how many requests there were is known, what they took is not."""
+    """How many requests there were is known, what they took is not."""
     name = "vllm:time_to_first_token_seconds"
     sample = server_sample(f'{name}_bucket{{le="1.0"}} 2\n{name}_bucket{{le="+Inf"}} 3\n', 0)
     assert sample is not None
