@@ -122,6 +122,7 @@ class Outbox:
             pieces = [[]]  # an empty batch, to bring the news
         last = len(pieces) - 1
         for i, piece in enumerate(pieces):
+            # On the last alone: it vouches for all the records before it.
             if known_ns and i == last:
                 self._next["known_ns"] = known_ns
             batch = self._next.copy()
@@ -146,6 +147,7 @@ class Outbox:
         while self._waiting and self._waiting[0]["batch"] < taken:
             self.bytes -= len(self._waiting.popleft()["records"])
             self._sent = max(self._sent - 1, 0)
+            # The master answers: what is in flight gets its whole time again.
             self._since = now_s
 
 

@@ -148,6 +148,7 @@ class GpuSampler:
         """`on_sample` is given each sample as it comes."""
         self._source = source
         self._on_sample = on_sample
+        # Not gevent's own pool: there a driver that hangs would hold up the look-up of names.
         self._thread = ThreadPool(1) if source.blocking else None
         self._greenlet = gevent.spawn(self._loop)
 

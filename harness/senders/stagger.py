@@ -44,6 +44,7 @@ class Stagger:
 
     def note_service_time(self, e2e_s: float) -> None:
         """Of a request that has ended well."""
+        # The first one counts fully, as there is no mean yet.
         weight = SMOOTHING if self._service_s else 1.0
         self._service_s += weight * (e2e_s - self._service_s)
 
