@@ -444,12 +444,9 @@ def test_a_command_and_its_records(tmp_path: Path) -> None:
     for users, batch in zip([1, 2, 8] * 2, batches, strict=True):
         assert most_in_flight(batch) == users
         figures.append(batch_figures(batch))
-    rows = load_list(out / names.BATCHING)
-    for row, place in zip(rows, (1, 2), strict=True):
-        for side, at in (("sequential", 0), ("concurrent", place)):
-            for name in figures[0]:
-                want = fmean([figures[at][name], figures[3 + at][name]])
-                assert row[f"{side}_{name}"] == pytest.approx(want, rel=1e-4), name
+    for row, place in zip(load_list(out / names.BATCHING), (1, 2), strict=True):
+        check_means(row, "sequential", figures[0], figures[3])
+        check_means(row, "concurrent", figures[place], figures[3 + place])
         speedup = row["sequential_s"] / row["concurrent_s"]
         assert row["speedup"] == pytest.approx(speedup, abs=1e-4)
     kept = {}
@@ -457,6 +454,15 @@ def test_a_command_and_its_records(tmp_path: Path) -> None:
         kept[name] = (out / name).read_bytes()
     assert harness("report", str(out)).returncode == 0
     assert {name: (out / name).read_bytes() for name in kept} == kept
+
+
+def check_means(
+    row: dict[str, float], side: str, first: dict[str, float], second: dict[str, float]
+) -> None:
+    """The figures of a side are the means of its two batches."""
+    for name in first:
+        want = fmean([first[name], second[name]])
+        assert row[f"{side}_{name}"] == pytest.approx(want, rel=1e-4), name
 
 
 def load_list(path: Path) -> list[dict[str, float]]:
