@@ -460,8 +460,8 @@ def check_means(
     row: dict[str, float], side: str, first: dict[str, float], second: dict[str, float]
 ) -> None:
     """The figures of a side are the means of its two batches."""
-    for name in first:
-        want = fmean([first[name], second[name]])
+    for name, figure in first.items():
+        want = fmean([figure, second[name]])
         assert row[f"{side}_{name}"] == pytest.approx(want, rel=1e-4), name
 
 
