@@ -14,7 +14,7 @@ computed again, remove its file.
 
 is for a change that should change no answer, such as a new column of a table: a tenth of the cases,
 drawn anew for each version of the code, are computed again. If all are equal to the last digit, the
-file says that its answers were checked on this code, and on how many cases; else nothing is written.
+file says that its answers were checked on this code, and on how many cases; else it stays as it is.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ def check(
         if left[name] > 0:
             continue
         told = f"{len(drawn[name])} of {len(cases(name))} cases, {cpu_s[name]:.0f} s of CPU time"
-        if differ[name]:
+        if name in differ:
             say(f"{name}: {', '.join(differ[name])} differ ({told}); make statistics NAMES={name}")
             continue
         checked = {"source": source(name), "answers": len(drawn[name])}
