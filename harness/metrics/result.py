@@ -221,6 +221,7 @@ class Level(Spread):
     over_share: dict[str, float] = field(default_factory=dict)  # by SLO: share over the limit
     all: Everything = field(default_factory=Everything)  # with its warm-up and its drain
     mix: dict[str, dict[str, Latency]] = field(default_factory=dict)  # row: ttft_ms, itl_ms, e2e_ms
+    by_name: dict[str, dict[str, Latency]] = field(default_factory=dict)  # name of requests: as mix
     little: Little | None = None  # Little's law
     delivery: Delivery = field(default_factory=Delivery)  # what was asked for against what came
     audit: Audit | None = None  # the client's tokens against the server's

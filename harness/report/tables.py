@@ -7,7 +7,7 @@ The page renders the same rows with one macro.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -31,7 +31,7 @@ from harness.report.report_data import ReportData, as_mapping, knee_figures
 
 if TYPE_CHECKING:
     from harness.memory.cards import GpuSpec
-    from harness.metrics.result import Level
+    from harness.metrics.result import Latency, Level
 
     Row = dict[str, str]
 
@@ -295,12 +295,24 @@ def replica_rows(facts: ReportData) -> list[Row]:
 
 def mix_rows(facts: ReportData) -> list[Row]:
     """The latencies of each workload of a mix at each level, [] without a mix."""
+    return _group_rows(facts, "Workload", {level.index: level.mix for level in facts.levels})
+
+
+def name_rows(facts: ReportData) -> list[Row]:
+    """The latencies of the requests of each name at each level, [] where none has one."""
+    return _group_rows(facts, "Name", {level.index: level.by_name for level in facts.levels})
+
+
+def _group_rows(
+    facts: ReportData, kind: str, groups: Mapping[int, Mapping[str, Mapping[str, Latency]]]
+) -> list[Row]:
+    """A row for each group of requests; `groups`: by the number of the level, then by name."""
     shown = {"TTFT": "ttft_ms", "ITL": "itl_ms", "e2e": "e2e_ms"}
     rows = []
     for level in facts.levels:
-        for name, latencies in level.mix.items():
+        for name, latencies in groups[level.index].items():
             row = _first_columns(facts, level)
-            row["Workload"] = name
+            row[kind] = name
             row["n"] = f"{latencies['e2e_ms'].n:,}"
             row["Failed"] = f"{latencies['e2e_ms'].n_failed:,}"
             for head, key in shown.items():
