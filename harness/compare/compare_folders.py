@@ -41,7 +41,7 @@ from harness.units import SECOND
 
 if TYPE_CHECKING:
     from harness.core.arrays import Floats
-    from harness.core.load import LoadUnit
+    from harness.core.load import Load, LoadUnit
     from harness.metrics.evidence import Evidence, Window
     from harness.metrics.record_source import RecordSource
     from harness.metrics.scan import EventChunk
@@ -281,6 +281,23 @@ def compare_folders(a: Path, b: Path, tolerance: float) -> Comparison:
     unlike = _unlike(_settings(run_a), _settings(run_b))
     differences = compare.compare(pairs, tolerance, plan.max_errors)
     return Comparison(str(a), str(b), tolerance, unlike, differences)
+
+
+def check_levels(baseline: Path, loads: Sequence[Load]) -> None:
+    """Whether the baseline held one of these levels, so that a run of them can be compared.
+
+    Raises ConfigError.
+    """
+    run = read_run(baseline)
+    search_plan(run)  # raises if it cannot be read
+    held = {entry.window.load for entry in logged_levels(run) if not entry.invalid}
+    if held.isdisjoint(loads):
+        asked = " and ".join(map(str, loads))
+        levels = ", ".join(sorted(map(str, held), key=len)) or "none"
+        raise ConfigError(
+            f"--baseline is {baseline}, which held {levels}: expected one of the levels asked for "
+            f"({asked}); try the level of the baseline, or make a baseline of {asked}."
+        )
 
 
 def _levels_held(sides: Sides) -> list[float]:

@@ -39,7 +39,7 @@ INIT_S: Final = 60.0  # a worker's own start takes seconds
 MASTER_SILENT_S: Final = 20  # then a worker ends: a load that nobody records is only a burden
 SILENT_S: Final = 10  # a worker that sends no sign for so long is gone; Locust's own 4 s are few
 DRAIN_S: Final = 30.0  # Locust's own default, 0, kills streams at every step down
-FIRST_TOKEN: Final = "TTFT"  # the type of a row in Locust's statistics, beside POST
+TTFT_ROW: Final = "TTFT"  # the type of a row in Locust's statistics, beside POST
 BUSY: Final = (STATE_SPAWNING, STATE_RUNNING)
 
 
@@ -237,7 +237,7 @@ def _count_first_token(environment: Environment) -> None:
     def on_request(name: str, context: Mapping[str, Any], **_: Any) -> None:
         ttft_ms = context.get("ttft_ms")
         if ttft_ms is not None:
-            environment.stats.get(name, FIRST_TOKEN).log(ttft_ms, 0)
+            environment.stats.get(name, TTFT_ROW).log(ttft_ms, 0)
 
     environment.events.request.add_listener(on_request)
 

@@ -459,6 +459,12 @@ RATE_RANGE: Final = (
         "512/s",
     ),
 )
+BASELINE: Final = Option(
+    "--baseline",
+    "a run folder: 99 if this run is shown to be worse, as `compare` has it",
+    Path,
+    "DIR",
+)
 TOLERANCE: Final = Option(
     "--tolerance",
     "how much worse than the baseline it may be; default: 5%%",
@@ -509,12 +515,7 @@ SEARCH: Final = (
         partial(budget_ns, what="--confirm"),
         "TIME",
     ),
-    Option(
-        "--baseline",
-        "a run folder: 99 if this run is shown to be worse, as `compare` has it",
-        Path,
-        "DIR",
-    ),
+    BASELINE,
     TOLERANCE,
     REPEAT,
 )
