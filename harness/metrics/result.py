@@ -363,7 +363,7 @@ class Knee(Spread):
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A requirement: `knee --at-least`, `--baseline`, `--confirm`; an expectation of a drill."""
+    """A requirement: `--baseline`, `knee --at-least`, `--confirm`; an expectation of a drill."""
 
     name: str  # name of its JUnit test case
     verdict: Verdict  # whether it was met
@@ -436,7 +436,7 @@ class Result:
     slos: tuple[SloResult, ...] = ()  # each SLO at its worst level, or at the level that holds
     errors: SloResult | None = None  # if more requests failed than --max-errors allows
     knee: Knee | None = None  # of a search
-    gates: tuple[Gate, ...] = ()  # requirements on the knee: they decide the exit code
+    gates: tuple[Gate, ...] = ()  # requirements on the answer: they decide the exit code
     levels: tuple[Level, ...] = ()  # in the order of the run
     bottleneck: Bottleneck | None = None  # in a search that met a limit
     proof: Proof | None = None  # of the bottleneck, with --prove
