@@ -20,7 +20,13 @@ from harness.core.value_parsers import duration, positive_number, share, whole_n
 from harness.errors import ConfigError
 from harness.load.arrivals import ARRIVALS, POISSON, parse_arrivals
 from harness.load.conversations import REPLIES, parse_history
-from harness.load.workloads import API_PATHS, AS_USERS, WORKLOADS, parse_weights, workload
+from harness.load.workloads import (
+    API_PATHS,
+    AS_USERS,
+    parse_weights,
+    workload,
+    workload_names,
+)
 from harness.metrics.slo_presets import PREFIX, SLO_PRESETS, slo_texts
 from harness.run.option import (
     MAX_FORM_NUMBER,
@@ -222,11 +228,11 @@ LENGTHS: Final = (
         workload,
         "NAME[=WEIGHT],...",
         "chat",
-        field=Field("Workload", "what is sent", choices=tuple(WORKLOADS)),
+        field=Field("Workload", "what is sent", choices=workload_names()),
         in_locust=InLocust(
             AS_USERS,
             "what is sent: lengths, shared prefixes; default: that of the locustfile",
-            (AS_USERS, *WORKLOADS),
+            (AS_USERS, *workload_names()),
         ),
     ),
     number_option(
