@@ -36,7 +36,18 @@ LAYERS = {
 LARGEST_ROOM = 0.15  # of all lines
 FILES = sorted(PACKAGE.rglob("*.py"))
 LAB = sorted((ROOT / "lab").rglob("*.py"))
-PURE = {"errors", "units", "entry_points", "extend", "core", "memory", "load", "metrics", "diagnosis", "compat"}
+PURE = {
+    "errors",
+    "units",
+    "entry_points",
+    "extend",
+    "core",
+    "memory",
+    "load",
+    "metrics",
+    "diagnosis",
+    "compat",
+}
 # Third-party imports that a folder must do without.
 FORBIDDEN = {
     "locust": set(LAYERS) - {"senders", "webpage", "locust"},

@@ -96,7 +96,7 @@ class Runner:
         return Job(code, outputs, self.summary.read_text(), log)
 
     def expanded(self, text: str, inputs: dict[str, str]) -> str:
-        """Expressions filled in: `inputs.x` and `steps.measure.outputs.y` are all there are."""
+        """Expressions filled in: inputs and the outputs of the step `measure` are all there are."""
         told = dict(line.split("=", 1) for line in self.output.read_text().splitlines())
         known = {f"inputs.{name}": value for name, value in inputs.items()}
         known |= {f"steps.measure.outputs.{name}": value for name, value in told.items()}

@@ -13,9 +13,7 @@ def normalized(table: RecordTable) -> Observations:
     counted = table.output_tokens
     planned = np.maximum(table.planned_tokens, 1)
     tokens = np.where(counted > 0, counted, planned)[seen.row]
-    return replace(
-        seen, ns=seen.ns / tokens, lo_ns=seen.lo_ns / tokens, hi_ns=seen.hi_ns / tokens
-    )
+    return replace(seen, ns=seen.ns / tokens, lo_ns=seen.lo_ns / tokens, hi_ns=seen.hi_ns / tokens)
 
 
 NORMALIZED = latency(

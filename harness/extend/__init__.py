@@ -60,7 +60,8 @@ def latency(
 ) -> LatencyMetric:
     """A latency with one observation per request at most, in ms for people.
 
-    `key`: in SLOs, `KEY_p95=500ms`, and `KEY_ms` in result.json. `name`: in a table's head.
+    `key`: as `ttft` is in the SLO ttft_p95=500ms and in result.json's ttft_ms. `name`: in a
+    table's head.
     `headline`: its p95 is in the report's level table, too.
     """
     from harness.metrics.metrics import LatencyMetric  # noqa: PLC0415 - as above
