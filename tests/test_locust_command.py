@@ -172,6 +172,8 @@ def check_names(stats: list[dict[str, str]], frames: RunFrames) -> None:
     for level in frames.result.levels:
         n_by_name = sum(group["e2e_ms"].n for group in level.by_name.values())
         assert n_by_name == level.latencies["e2e_ms"].n
+        n_gaps_by_name = sum(group["itl_ms"].n for group in level.by_name.values())
+        assert n_gaps_by_name == level.latencies["itl_ms"].n
     report = (frames.path / "report.md").read_text()
     assert not frames.result.levels or "summarize |" in report
 

@@ -34,7 +34,7 @@ PUBLIC = {
     "harness": {
         "ConfigError", "HarnessError", "RunFolderError", "RunFrames", "__version__", "open_run",
     },
-    "harness.locust": {"ChatUser", "CompletionsUser", "StreamingUser", "WorkloadUser"},
+    "harness.locust": {"ChatUser", "CompletionsUser", "Pacer", "StreamingUser", "WorkloadUser"},
     "harness.extend": {
         "Conversation", "Lengths", "Observations", "RecordTable", "Workload", "e2e", "latency",
         "tpot", "ttfot", "ttft",

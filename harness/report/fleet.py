@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from harness.capacity import sizing
-from harness.core.load import CONCURRENT, Number
+from harness.core.load import CONCURRENT, Number, unit_named
 from harness.errors import ConfigError, NoKnee
 from harness.metrics.numbers import count_of
 from harness.metrics.numbers import format_number as say
@@ -23,15 +23,22 @@ PARALLEL: Final = ("tensor", "pipeline", "data")  # vLLM's flags of kinds of par
 def fleet_text(result: Result, knee: Knee, low: Number, args: Namespace) -> str:
     """The answer to the options of `fleet`. Raises ConfigError where pauses would count twice."""
     think_s = (args.think_time or 0) / SECOND
-    if think_s and result.unit != CONCURRENT.one:
+    has_pauses = result.unit != CONCURRENT.one  # sessions, users who think: in what was held
+    if think_s and has_pauses:
         raise ConfigError(
             f"the knee is of {result.unit}s, whose pauses are in it: try without --think-time."
         )
-    by_rate = knee.unit != Knee().unit
-    response_s = _response_s(knee, knee.in_flight if by_rate else low)
+    by_rate = unit_named(knee.unit).by_schedule
+    response_s = _response_s(knee, knee.in_flight if by_rate or has_pauses else low)
+    if has_pauses:
+        think_s = max(low / knee.requests_per_s - response_s, 0.0)
     cycle_s = response_s + think_s
     mean, busy = _in_flight_at_peak(args, response_s, think_s)
-    load = mean / response_s if by_rate else busy
+    load = busy
+    if by_rate:
+        load = mean / response_s
+    elif has_pauses:  # as many as ask, and how they are spread was in the run
+        load = mean * cycle_s / response_s
     knees = [number or nan for number in (low, *knee.ci95)]  # what is promised, and both ends
     need, *between = [sizing.replicas_for(load, knee_at, args.survive) for knee_at in knees]
 
@@ -52,7 +59,9 @@ balancer that chooses the one with the fewest requests.
     # A replica that serves `low` requests/s has as many users as come back in a cycle; one that
     # serves `low` users at a time has more, as some of them think.
     users_per_replica = low * cycle_s
-    if not by_rate:
+    if has_pauses:
+        users_per_replica = low
+    elif not by_rate:
         users_per_replica = low * cycle_s / response_s
     price_per_hour = (args.gpu_hour or 0) * gpus  # of a replica
     if price_per_hour:
