@@ -30,6 +30,7 @@ from harness.metrics.server_summary import SHARE, Summary, summaries
 from harness.report.report_data import ReportData, as_mapping, knee_figures
 
 if TYPE_CHECKING:
+    from harness.core.load import Number
     from harness.memory.cards import GpuSpec
     from harness.metrics.result import Latency, Level
 
@@ -403,17 +404,22 @@ def tool_comparisons(facts: ReportData) -> list[ToolTable]:
     compared = []
     for tool in (facts.result.compat or {}).values():
         levels = [as_mapping(level) for level in as_mapping(tool).get("levels") or []]
-        at_knee = [level for level in levels if level.get("users") == facts.measured_at]
+        at_knee = [level for level in levels if _load_beside(level) == facts.measured_at]
         if facts.searched and at_knee:
             levels = at_knee
-        compared += [_beside(tool, level) for level in levels]
+        compared += [_beside(facts, tool, level) for level in levels]
     return compared
 
 
-def _beside(tool: dict[str, Any], level: dict[str, Any]) -> ToolTable:
-    users = count_of(int(level.get("users") or 0), "user")
+def _load_beside(level: dict[str, Any]) -> Number:
+    load: Number = level.get("rate_per_s") or level.get("users") or 0
+    return load
+
+
+def _beside(facts: ReportData, tool: dict[str, Any], level: dict[str, Any]) -> ToolTable:
+    load = facts.unit.short(_load_beside(level))
     requests = count_of(int(level.get("requests") or 0), "request")
-    title = f"Beside {tool.get('title')} {tool.get('version')}: {users}, {requests}"
+    title = f"Beside {tool.get('title')} {tool.get('version')}: {load}, {requests}"
     remarks = []
     if left_out := int(level.get("left_out") or 0):
         early = f"{count_of(left_out, 'request')} sent before the level had settled"
