@@ -233,10 +233,11 @@ class StreamingUser(User):
         if sent.outcome is not Outcome.ok:
             why = f"{sent.outcome.value}: {sent.error}".rstrip(": ")
             failure = RequestFailed(why)
-        context = self.context()
+        # A copy: what a subclass returns may be its own dict, the same one each time.
+        context = {**self.context()}
         if self.tells_tokens:
-            figures = {"ttft_ms": sent.ttft_ms, "output_tokens": sent.output_tokens}
-            context = {**context, **figures}
+            context["ttft_ms"] = sent.ttft_ms
+            context["output_tokens"] = sent.output_tokens
         self.environment.events.request.fire(
             request_type="POST",
             name=name or API_PATHS[self.api],
@@ -303,6 +304,8 @@ class Pacer(StreamingUser):
                 if wait_s > 0:
                     driver.has_new_schedule.wait(min(wait_s, WAIT_S))
                     continue  # another schedule may have come first
+                # Only now: while this waited for the instant, another schedule could still replace
+                # it.
                 driver.stripe.take()
                 if len(in_flight) < most_in_flight:
                     in_flight.spawn(self._insist, due.number, spec, due.at_ns)
