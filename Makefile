@@ -92,13 +92,14 @@ lint: $(READY) ## ruff, mypy, and a linter for each other kind of file
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/hadolint Dockerfile Dockerfile.vllm
-	@$(BIN)/yamllint --strict --config-file .ci/yamllint.yml docker-compose.yml prometheus $(wildcard grafana) .github .ci
+	@$(BIN)/yamllint --strict --config-file .ci/yamllint.yml docker-compose.yml prometheus $(wildcard grafana) .github .ci action.yml
 	@$(BIN)/shellcheck .ci/run .ci/*.sh
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.compose-spec docker-compose.yml
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-actions action.yml
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.dependabot .github/dependabot.yml
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-issue-forms $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*))
-	@$(BIN)/zizmor --offline --quiet .github/workflows
+	@$(BIN)/zizmor --offline --quiet .github/workflows action.yml
 	@$(BIN)/mypy grafana/generate.py prometheus/recording.py prometheus/watching.py
 
 audit: $(READY) ## known vulnerabilities of what requirements.lock pins, where the index has advisories
