@@ -14,17 +14,24 @@ from harness.diagnosis.rules.inputs import VerdictInputs
 from harness.diagnosis.slots import infer_max_num_seqs
 from harness.metrics.level_figures import GpuFigures, MaxNumSeqs, ServerFigures, Source
 from harness.metrics.result import Level
-from harness.records.folder_reader import Damage, Run
+from harness.records.folder_reader import Run
 from harness.records.record_table import concat_tables
+from harness.records.record_tables import Damage
 from harness.records.samples import GpuSample, ServerSample
 from harness.run.results import target_of_run
 from harness.units import SECOND
 from harness.wire.kv_cache import cache_config, cache_summary
 from harness.wire.vllm_metrics import server_sample
 
-# Of a real vLLM 0.32 with --data-parallel-size 2 and --max-num-seqs 16 on a CPU, with 40 users.
-PAGES = Path(__file__).parent / "data" / "metrics-pages"
-DATA_PARALLEL = gzip.decompress((PAGES / "vllm-0.32-dp2.txt.gz").read_bytes()).decode()
+# Of a real vLLM 0.32 on a CPU with --data-parallel-size 2 and --max-num-seqs 16, under 40 users: of
+# one API server, and of one for each engine, which is the default of `vllm serve`.
+PAGES = {
+    name: gzip.decompress((Path(__file__).parent / "data" / "metrics-pages" / name).read_bytes())
+    for name in ("vllm-0.32-dp2.txt.gz", "vllm-0.32-dp2-api2.txt.gz")
+}
+of_each_page = pytest.mark.parametrize(
+    "page", [text.decode() for text in PAGES.values()], ids=PAGES
+)
 TWO_GPUS = [{"index": 0}, {"index": 1}]
 TENSOR = {"tensor_parallel_size": 2, "pipeline_parallel_size": 1, "data_parallel_size": 1}
 BOTH = {"tensor_parallel_size": 2, "pipeline_parallel_size": 1, "data_parallel_size": 2}
@@ -90,35 +97,39 @@ def test_slots_of_two_engines_that_nobody_tells() -> None:
     assert found == MaxNumSeqs(8, Source.INFERRED, 2)
 
 
-def of_engine(name: str) -> list[float]:
+def of_engines(page: str, name: str) -> list[float]:
     """The lines of a series, one of each engine."""
-    found = [line for line in DATA_PARALLEL.splitlines() if line.startswith(name + "{")]
-    return [float(line.rpartition(" ")[2]) for line in found]
+    found = [line for line in page.splitlines() if line.startswith(name + "{")]
+    values = [float(line.rpartition(" ")[2]) for line in found]
+    assert len(values) == 2
+    return values
 
 
-def test_the_engines_of_a_real_server_are_one() -> None:
+@of_each_page
+def test_the_engines_of_a_real_server_are_one(page: str) -> None:
     """What they count adds up; of the KV cache it is the mean, and the fullest."""
-    sample = server_sample(DATA_PARALLEL, 0)
+    sample = server_sample(page, 0)
     assert sample is not None
     assert (sample.running, sample.waiting) == (32, 8)
-    kv_usage = of_engine("vllm:kv_cache_usage_perc")
-    assert len(kv_usage) == 2
+    kv_usage = of_engines(page, "vllm:kv_cache_usage_perc")
     assert sample.kv_usage == pytest.approx(sum(kv_usage) / 2)
     assert sample.kv_usage_fullest == max(kv_usage)
-    tokens = of_engine("vllm:generation_tokens_total")
+    tokens = of_engines(page, "vllm:generation_tokens_total")
     assert (sample.generation_tokens_total, min(tokens) > 0) == (sum(tokens), True)
-    first_tokens = of_engine("vllm:time_to_first_token_seconds_count")
+    first_tokens = of_engines(page, "vllm:time_to_first_token_seconds_count")
     assert sample.histograms["ttft"].count == sum(first_tokens)
-    assert sample.ttft_sum_s == sum(of_engine("vllm:time_to_first_token_seconds_sum"))
+    ttft_s = of_engines(page, "vllm:time_to_first_token_seconds_sum")
+    assert sample.ttft_sum_s == pytest.approx(sum(ttft_s))
 
 
-def test_the_kv_cache_of_a_real_server() -> None:
+@of_each_page
+def test_the_kv_cache_of_a_real_server(page: str) -> None:
     """The page has the blocks of both engines together, twice, and the tokens of one."""
-    cache = cache_summary(cache_config(DATA_PARALLEL))
+    cache = cache_summary(cache_config(page))
     assert (cache["engines"], cache["kv_blocks"]) == (2, 4096)
     assert cache["kv_tokens"] == 2 * 262_144 == 4096 * cache["block_size"]
     # layers that share blocks: fewer tokens than the blocks would have by themselves
-    shared = DATA_PARALLEL.replace('size_tokens="262144"', 'size_tokens="100000"')
+    shared = page.replace('size_tokens="262144"', 'size_tokens="100000"')
     assert cache_summary(cache_config(shared))["kv_tokens"] == 200_000
 
 

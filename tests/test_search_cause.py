@@ -39,9 +39,10 @@ BOTH = (TTFT, ITL)
 SCRAPED = ServerFigures(samples=4, running_mean=8)
 
 
-def curve(slo: Slo, *knee: int) -> KneeCurve:
-    """At half its limit, and at its own: the estimate and its interval."""
-    return KneeCurve(slo.name, slo.limit, ((slo.limit / 2, 1, 1, 1), (slo.limit, *knee)))
+def curve(slo: Slo, estimate: int, low: int, high: int) -> KneeCurve:
+    """At half its limit, and at its own."""
+    points = ((slo.limit / 2, 1, 1, 1), (slo.limit, estimate, low, high))
+    return KneeCurve(slo.name, slo.limit, points)
 
 
 def held(users: int, seconds: float, ttft: float, itl: float = 0.0, scrapes: int = 4) -> Level:
