@@ -29,7 +29,7 @@ SAID_FEW = (
 )
 SAID_OPEN = f"{TTFT} inconclusive at 34 concurrent requests: 460 ms"
 SAID_SPEED = f"{TPS} inconclusive at 34 concurrent requests: 31.2 tokens/s"
-GATE = Gate("holds at least 40", MISSED, "Fails by 38 users; asked for at least 40.")
+GATE = Gate("holds at least 40", MISSED, "Fails at 38 users; asked for at least 40.")
 ERRORS = SloResult("max_errors=1%", MISSED, users=8, n=100, n_over=9, allowed=0.01)
 SAID_ERRORS = "SLO missed: 9 of 100 requests failed at 8 concurrent requests (9.0%; 1.0% allowed)."
 

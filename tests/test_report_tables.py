@@ -111,7 +111,7 @@ def test_each_ending_has_its_sentence(status: str, tmp_path: Path) -> None:
 def test_a_found_knee_has_its_sentence(folder: Path) -> None:
     """The same of the knee that all here share."""
     text = (folder / names.REPORT_MD).read_text()
-    assert "Fails by 52; best estimate 51 (95% interval 50 to 51)." in text.partition("\n\n")[0]
+    assert "Fails at 52; best estimate 51 (95% interval 50 to 51)." in text.partition("\n\n")[0]
     assert "Try next: --processes higher." in text
 
 

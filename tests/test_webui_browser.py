@@ -155,7 +155,7 @@ def check_brackets(page: Page) -> None:
 def check_knee(page: Page, knee: dict[str, Any]) -> None:
     """The knee of result.json, on its cards and in the sentence."""
     cards = page.locator("#cards li")
-    assert f"fails by {knee['fails_by']}" in cards.filter(has_text="Holds").inner_text()
+    assert f"fails at {knee['fails_by']}" in cards.filter(has_text="Holds").inner_text()
     low, high = knee["ci95"]
     assert f"95% CI: {low} to {high}" in cards.filter(has_text="Best estimate").inner_text()
     sentence = page.locator("#sentence").inner_text()

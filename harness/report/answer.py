@@ -112,7 +112,7 @@ def _found(facts: ReportData) -> Answer:
             "additional request adds more latency than throughput."
         )
         return Answer("power knee found", "good", headline, explanation(facts))
-    headline = f"{_promise(facts)} Fails by {knee.fails_by:,}; best estimate {_estimate(knee)}."
+    headline = f"{_promise(facts)} Fails at {knee.fails_by:,}; best estimate {_estimate(knee)}."
     return Answer("knee found", "good", headline, [*explanation(facts), _cost(facts)])
 
 
@@ -274,7 +274,7 @@ def _interrupted(facts: ReportData) -> Answer:
     if facts.knee.holds and facts.slos:  # what was shown stands
         headline = f"Interrupted. {_promise(facts)}"
         if facts.knee.fails_by is not None:
-            headline += f" Fails by {facts.knee.fails_by:,}."
+            headline += f" Fails at {facts.knee.fails_by:,}."
         sentences.insert(0, f"{requests} and {levels} were measured.".capitalize())
     else:
         headline = f"Interrupted: {requests} and {levels} were measured{_bracket(facts)}."

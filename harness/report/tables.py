@@ -90,7 +90,7 @@ def _knee_tiles(facts: ReportData) -> list[dict[str, str]]:
     if knee.holds:
         note = "the highest level tried"
         if knee.fails_by:
-            note = f"fails by {knee.fails_by:,}"
+            note = f"fails at {knee.fails_by:,}"
         shown.append(_tile("Holds", facts.unit.short(knee.holds), note))
     if knee.estimate is not None:
         low, high = knee.ci95

@@ -598,7 +598,7 @@ def at_least_gate(knee: Knee, users: int) -> Gate:
     if (knee.holds or 0) >= users:
         return Gate(name, Verdict.met, f"Holds {knee.holds:,} {knee.unit}; {wanted}.")
     if knee.fails_by is not None and knee.fails_by <= users:
-        return Gate(name, Verdict.missed, f"Fails by {knee.fails_by:,} {knee.unit}; {wanted}.")
+        return Gate(name, Verdict.missed, f"Fails at {knee.fails_by:,} {knee.unit}; {wanted}.")
     best = "" if knee.estimate is None else f" (best estimate {knee.estimate:,})"
     return Gate(
         name,
