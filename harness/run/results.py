@@ -37,6 +37,7 @@ from harness.errors import (
     RunFolderError,
 )
 from harness.metrics.metrics import failed_requests
+from harness.metrics.numbers import percent_text
 from harness.metrics.result import Gate, Knee, KneeCurve, Level, Proof, Result, Target
 from harness.metrics.slo import Slo, check_slos
 from harness.records import names
@@ -572,7 +573,7 @@ def evaluate_gates(result: Result, folder: Path, config: Mapping[str, Any]) -> l
 def baseline_gate(baseline: Path, folder: Path, tolerance: float) -> Gate:
     """The result of `vllm-harness compare BASELINE FOLDER` as a gate."""
     name = f"no worse than {baseline}"
-    limit = f"by more than {tolerance:.1%}"
+    limit = f"by more than {percent_text(tolerance)}"
     comparison = compare_folders(baseline, folder, tolerance)
     # A difference beyond the tolerance decides; the first one is named.
     worse = [difference for difference in comparison.differences if difference.beyond]
@@ -610,7 +611,7 @@ def at_least_gate(knee: Knee, users: int) -> Gate:
 
 def precision_gate(knee: Knee) -> Gate:
     """Met if the search reached its --precision."""
-    name = f"--precision {knee.precision:.2%}"
+    name = f"--precision {percent_text(knee.precision)}"
     if knee.is_precise:
         return Gate(name, Verdict.met, f"The knee is known within {name}.")
     sentence = (

@@ -19,7 +19,8 @@ from harness.drill.controller import DrillController
 from harness.export.live_state import DRILLED, SERVER_LINES, LiveState, slo_facts, state_facts
 from harness.export.live_tables import LiveTables
 from harness.export.run_series import RunSeries
-from harness.metrics.metrics import FIRST_TOKENS, HEADLINES
+from harness.export.tiles import tiles
+from harness.metrics.metrics import HEADLINES
 from harness.metrics.numbers import as_sentence
 from harness.metrics.recent_latencies import RecentLatencies
 from harness.metrics.result import Target
@@ -36,7 +37,7 @@ from harness.search.level_words import (
     result_text,
 )
 from harness.server.address import LOOPBACK, Address
-from harness.units import MS, SECOND
+from harness.units import SECOND
 from harness.webpage import login
 from harness.webpage.live_page import LivePage
 from harness.webpage.metrics_port import MetricsPort
@@ -46,10 +47,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from harness.core.load import LoadUnit, Number
+    from harness.core.load import Number
     from harness.core.run_kinds import RunKind
     from harness.metrics.evidence import Window
-    from harness.metrics.result import Knee, Level, Result, SloResult
+    from harness.metrics.result import Level, Result
     from harness.records.request_record import RecordSink
     from harness.records.samples import ClientSample, ServerSample
     from harness.run.ended_level import EndedLevel
@@ -402,6 +403,10 @@ def ending(result: Result, answer: str) -> dict[str, Any]:
         facts |= {"badge": badge, "tone": tone, "expectations": to_json(result.gates)}
         # A table has what these lines say.
         lines = [line for line in lines if not line.startswith(("True", "False", "Inconclusive"))]
+    level = result.at_knee
+    if level is not None:  # the tiles have what this line says
+        at_knee = f"At {level.load:,}: p95"
+        lines = [line for line in lines if not line.startswith(at_knee)]
     knee = result.knee
     return facts | {
         "simulated": result.target.label,
@@ -409,60 +414,5 @@ def ending(result: Result, answer: str) -> dict[str, Any]:
         "answer": lines[1:],
         "knee": [knee.estimate, *knee.ci95] if knee else [None, None, None],
         "holds": knee.holds if knee else None,
-        "tiles": to_json(tiles(result)),
+        "tiles": [to_json(tile._asdict()) for tile in tiles(result)],
     }
-
-
-def _load_text(measured: Level | SloResult, unit: LoadUnit) -> str:
-    """At which load that was: `at 5 requests/s`, `at 8 users`."""
-    return f"at {measured.load:g} {unit.short_many}"
-
-
-def tiles(result: Result) -> list[dict[str, Any]]:
-    """The result in a few figures: [value, low, high] where there is an interval."""
-    knee = result.knee
-    if knee is None:
-        shown = [
-            _tile(slo.slo, slo.verdict, "", _load_text(slo, result.load_unit))
-            for slo in result.slos
-        ]
-    else:
-        shown = _knee_tiles(knee)
-    level = result.at_knee
-    if level is not None and (knee or len(result.used) == 1):
-        shown += _level_tiles(result, level)
-    return shown
-
-
-def _tile(name: str, value: Any, unit: str, note: str, limit: float = nan) -> dict[str, Any]:
-    return {"name": name, "value": value, "unit": unit, "note": note, "limit": limit}
-
-
-def _knee_tiles(knee: Knee) -> list[dict[str, Any]]:
-    shown = []
-    if knee.holds:
-        fails = f"fails at {knee.fails_by}" if knee.fails_by else "the highest level tried"
-        shown.append(_tile("Holds", str(knee.holds), knee.unit, fails))
-    if knee.estimate is not None:
-        low, high = knee.ci95
-        note = f"95% CI: {low} to {high}"
-        shown.append(_tile("Best estimate", str(knee.estimate), knee.unit, note))
-    return shown
-
-
-def _level_tiles(result: Result, level: Level) -> list[dict[str, Any]]:
-    """The latencies and the throughput at the knee, or of the only level."""
-    knee = result.knee
-    load = _load_text(level, result.load_unit)
-    slos = [Slo.parse(slo.slo) for slo in result.slos]
-    limits_ms = {slo.name: slo.limit_ns / MS for slo in slos}
-    shown = []
-    for key, name in HEADLINES.items():
-        p95_ms = level.latency(key).at("p95")
-        if knee and (level.tells_ttft or key not in FIRST_TOKENS):  # of all holds of that level
-            p95_ms = knee.p95_ms(key)
-        limit_ms = limits_ms.get(f"{key}_p95", nan)
-        shown.append(_tile(f"p95 {name}", p95_ms, "ms", load, limit_ms))
-    rate = (knee or level).output_tokens_per_s
-    shown.append(_tile("Output tokens/s", [rate, nan, nan], "", load))
-    return shown
