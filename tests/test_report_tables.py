@@ -83,7 +83,7 @@ STATUSES: dict[str, tuple[tuple[int, ...], str, str]] = {
     ),
     "holds": (
         (4, 64), " under 50 ms. No failing level nearby: the next one fails at 64; best estimate ",
-        "the precision it reached is 1500%, and 5.00% was asked for.",
+        "The knee's interval is 1,500% wide; 5% was asked for.",
     ),
     "interrupted": (
         (4, 64), "Interrupted. Holds 4 concurrent requests: p95 TTFT ",

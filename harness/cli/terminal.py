@@ -25,6 +25,7 @@ from harness.search.knee_estimate import bracket_users
 from harness.search.level_words import (
     PASSING_SO_FAR,
     bracket_text,
+    phase_text,
     purpose_text,
     result_text,
 )
@@ -217,14 +218,6 @@ def request_counts(ended: int, failed: int) -> str:
     if failed:
         text += f", {failed:,} failed"
     return text
-
-
-def phase_text(name: str, running_users: int, users: int) -> str:
-    """The phase in words, with the number of users that have started."""
-    if name not in ("ramping", "settling"):
-        return name
-    started = f", {running_users:,} of them started" if running_users < users else ""
-    return f"warming up{started}"
 
 
 def whole_seconds(ns: int) -> str:

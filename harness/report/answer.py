@@ -82,8 +82,8 @@ def build_answer(facts: ReportData) -> Answer:
     if not facts.kind.has_phases:  # whose gates are in sentences of their own
         sentences += [gate.sentence for gate in facts.result.gates]
     sentences += facts.asked_later
-    sentences += answer.sentences
     sentences += _beside_the_knee(facts)
+    sentences += answer.sentences
     sentences += at_once_sentences(facts)
     sentences += silent_sentences(facts)
     sentences += delivery_sentences(facts)
@@ -189,7 +189,7 @@ def _cost(facts: ReportData) -> str:
     took = f"The search took {load_s:,.0f} s of load and {count_of(requests, 'request')}"
     if knee.holds and not knee.is_precise:
         wanted = percent_text(knee.precision)
-        width = "has an open end" if isnan(knee.width) else f"is {knee.width:.0%} wide"
+        width = "has an open end" if isnan(knee.width) else f"is {knee.width:,.0%} wide"
         return f"{took}. The knee's interval {width}; {wanted} was asked for."
     return f"{took}."
 

@@ -102,7 +102,7 @@ def _change_text(difference: Difference, change: float) -> str:
         return UNKNOWN
     if difference.metric == ERROR_SHARE:
         return f"{100 * change:+.2f} points"
-    return f"{change:+.1%}"
+    return f"{change:+,.1%}"
 
 
 def _interval_text(difference: Difference) -> str:

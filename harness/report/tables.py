@@ -83,7 +83,8 @@ def aligned(rows: Sequence[Row], escape: Callable[[str], str] = escape_markdown)
 
 def tiles(facts: ReportData) -> list[dict[str, str]]:
     """The tiles below the headline, in words."""
-    return [_tile_in_words(tile) for tile in export_tiles.tiles(facts.result)]
+    in_words = map(_tile_in_words, export_tiles.tiles(facts.result))
+    return [tile for tile in in_words if not tile["value"].startswith(UNKNOWN)]
 
 
 def _tile_in_words(tile: Tile) -> dict[str, str]:

@@ -444,7 +444,7 @@ MAX_ERRORS: Final = Option(
     share("--max-errors"),
     "SHARE",
     "1%",
-    field=Field("Failures allowed", "a level with a larger share of failed requests fails"),
+    field=Field("Failures allowed", "the largest share of failed requests"),
 )
 OBJECTIVES: Final = SLO, MAX_ERRORS
 USER_RANGE: Final = (

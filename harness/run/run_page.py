@@ -32,6 +32,7 @@ from harness.search.level_words import (
     bracket_text,
     headline_so_far,
     outlook,
+    phase_text,
     purpose_text,
     reported_result_text,
     result_text,
@@ -171,7 +172,7 @@ class RunPage:
         else:
             self.live.set_level(n_levels + 1, now.phase, now.hold.purpose)
         point = self._point(controller, now_ns, running_users)
-        level = _level_in_progress(controller, now_ns, experiment.wanted)
+        level = _level_in_progress(controller, now_ns, running_users, experiment.wanted)
         self.state.add(point, **self._ended(), **level)
         if isinstance(controller, DrillController):
             self._drill(controller, experiment.samples)
@@ -187,13 +188,13 @@ class RunPage:
         """The page's headline while a search runs, and what comes next."""
         plan = controller.plan
         holds, fails_at = self._bracket
-        shown = bracket_text(holds, fails_at)
-        lines = [as_sentence(shown)] if shown else []
-        lines.append(outlook(plan, hold.purpose, hold.load, holds, fails_at))
+        next_step = outlook(plan, hold.purpose, hold.load, holds, fails_at)
+        if holds and fails_at:  # of one end alone, the headline says as much
+            next_step = f"{as_sentence(bracket_text(holds, fails_at))} {next_step}"
         sentence = headline_so_far(plan.unit, holds, fails_at)
         if not plan.slos:
             sentence = "Looking for the level at which throughput divided by latency peaks."
-        return {"sentence": sentence, "answer": lines}
+        return {"sentence": sentence, "answer": [next_step]}
 
     def _drill(self, controller: DrillController, samples: list[ServerSample]) -> None:
         """Show what has happened and which expectations have come true."""
@@ -299,7 +300,9 @@ def requests_at(sample: ServerSample | None) -> list[int | None]:
     return [None if isnan(requests) else int(requests) for requests in gauges]
 
 
-def _level_in_progress(controller: KneeController, now_ns: int, wanted: Wanted) -> dict[str, Any]:
+def _level_in_progress(
+    controller: KneeController, now_ns: int, running_users: int, wanted: Wanted
+) -> dict[str, Any]:
     """The page's facts of the level that is held now."""
     now = controller.now
     if now is None:
@@ -311,7 +314,7 @@ def _level_in_progress(controller: KneeController, now_ns: int, wanted: Wanted) 
         "step": len(controller.levels) + 1,
         "users": now.hold.load.number,
         "purpose": _purpose(controller, len(controller.levels), now.hold, wanted.kind.searches),
-        "phase": now.phase,
+        "phase": phase_text(now.phase, running_users, now.hold.load.users),
         "left_s": max(left_ns, 0) // SECOND,
     }
 

@@ -45,6 +45,14 @@ def purpose_text(
     return PURPOSES[purpose]
 
 
+def phase_text(name: str, running_users: int, users: int) -> str:
+    """The phase in words, with the number of users that have started."""
+    if name not in ("ramping", "settling"):
+        return name
+    started = f", {running_users:,} of them started" if running_users < users else ""
+    return f"warming up{started}"
+
+
 def result_text(level: HeldLevel) -> str:
     """What came of a level during the run."""
     if level.invalid:
@@ -102,8 +110,7 @@ def outlook(
         wanted = f"until they are {plan.precision:.0%} apart or the budget is spent"
         return f"Next: levels between {holds:,} and {fails_at:,}, {wanted}."
     if fails_at:
-        lowest = plan.unit.number(plan.min_users)
-        return f"Next: lower levels, down to {lowest:,}, until one passes."
+        return f"Next: levels below {fails_at:,}, until one passes."
     return "Next: levels nearby, until one passes and one fails."
 
 

@@ -136,7 +136,7 @@ function interval(told, key) {
 
 function showSteps(steps = []) {
   $("levels").hidden = !steps.length;
-  const head = [["Level"], [page.facts.unit ? "Requests/s" : "Users"], ["Why this level", "text"], ["Decision", "text"], ...headlines.map(({ name }) => [`p95 ${name}, ms`]), ["Measured"], ["Reason", "text"]];
+  const head = [["Level"], [page.facts.unit ? "Requests/s" : "Users"], ["Purpose", "text"], ["Result", "text"], ...headlines.map(({ name }) => [`p95 ${name}, ms`]), ["Measured"], ["Why", "text"]];
   const rows = steps.map((s, i) => [[`${i + 1}`], [`${s.users}`], [s.purpose, "text"], [s.result, `text ${KIND[s.decision] || s.decision}`],
     ...headlines.map(({ key }) => [interval(s[`${key}_p95_ms`], key)]), [`${clock(s.from_s)} to ${clock(s.to_s)}`], [s.why, "text why"]]);
   $("levels").querySelector(".wide").replaceChildren(table("Levels", head, rows));
