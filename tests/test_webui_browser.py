@@ -48,7 +48,7 @@ SOME = "/[1-9][0-9]* requests ended/.test(document.getElementById('progress').te
 # Notes the first card and the headline each time that the cards are drawn.
 WATCH = """() => {
   window.said = [];
-  const words = (id) => document.querySelector(id).textContent;
+  const words = (id) => document.querySelector(id)?.textContent;
   new MutationObserver(
     () => window.said.push([words("#cards b"), words("#sentence")]),
   ).observe(document.getElementById("cards"), { childList: true });

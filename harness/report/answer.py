@@ -553,8 +553,8 @@ def replica_sentences(facts: ReportData) -> list[str]:
     failures = as_mapping(facts.result.client.get("scrapes_failed"))
     for why, times in failures.items():
         sentences.append(
-            "The server's figures have gaps, because no sum may lack a replica: "
-            f"{int(times):,} times {why.rstrip('.')}."
+            f"The server's metrics were not read {int(times):,} times, so its figures have gaps: "
+            f"{why.rstrip('.')}."
         )
     return sentences
 

@@ -529,7 +529,9 @@ def drill_of(run: Run) -> Drill:
     named = run.info["config"].get("drill") or {}
     file = run.path / names.DRILL
     if not file.is_file():
-        raise RunFolderError(f"{file} is gone: expected what the drill is judged by; try a backup.")
+        raise RunFolderError(
+            f"{file} was not found: expected the file that judges the drill; try to restore it."
+        )
     return parse_drill(file.read_text(errors="replace"), str(file), named.get("knee"))
 
 
