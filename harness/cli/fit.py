@@ -140,10 +140,10 @@ def add(commands: Subparsers) -> None:
     )
     declare(parser, [Option("--config", "Hugging Face config.json, or its folder.", Path, "FILE")])
     for title, options in (
-        ("what is asked", WHAT_IS_ASKED),
+        ("question", WHAT_IS_ASKED),
         ("GPUs", GPU_OPTIONS),
-        ("how they share a model", DIVISION),
-        ("as vLLM is started", VLLM_OPTIONS),
+        ("parallelism", DIVISION),
+        ("vLLM flags", VLLM_OPTIONS),
     ):
         declare(parser.add_argument_group(title), options)
     declare(parser, (*CERTIFICATE, JSON))
