@@ -490,9 +490,9 @@ What the rules read:
 - From the GPU: utilization, clocks, and the share of its busy time in which memory is accessed,
   relative to the lowest level held, because the absolute value differs between GPUs.
 
-Without GPU metrics the engine process cannot be told apart from slow decoding. A GPU under full load sits
-at its power cap: it is called throttled only if its clock is lower than at a lower level with the
-GPU as busy, and if that explains how much longer the engine's steps are.
+Without GPU metrics the engine process cannot be told apart from slow decoding. A GPU under full
+load sits at its power cap: it is called throttled only if its clock is lower than at a lower level
+with the GPU as busy, and if that explains how much longer the engine's steps are.
 """
 VERDICT_TRUTH = """\
 ## How often it is right
