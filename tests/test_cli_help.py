@@ -154,7 +154,7 @@ def test_help_texts_are_sentences(command: str) -> None:
     wrong = {}
     for name, text in options(command).items():
         first = text[:1]
-        begins_well = first.isupper() or text.startswith("config.json")
+        begins_well = first.isupper()
         if not begins_well or not text.endswith("."):
             wrong[name] = text
     assert wrong == {}
