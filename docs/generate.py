@@ -39,8 +39,10 @@ from harness.wire.gpu_series import REASON_LABELS
 from harness.wire.vllm_series import NOT_READ, SERIES
 
 sys.path.extend(
-    str(Path(__file__).parents[1] / name) for name in (".", "grafana", "prometheus", "tests")
+    str(Path(__file__).parents[1] / name)
+    for name in (".", "docs", "grafana", "prometheus", "tests")
 )
+from command_page import commands
 from kept_observations import cases
 from panels import PANELS
 from planted_bottlenecks import RESOURCES
@@ -1046,6 +1048,7 @@ def llms_txt() -> str:
 
 PAGES = {
     "../llms.txt": llms_txt,
+    "commands.md": commands,
     "locust.md": locust,
     "metrics.md": metrics,
     "run-folder.md": run_folder,
