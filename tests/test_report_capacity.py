@@ -40,18 +40,18 @@ def facts(
     [
         # by the interval's lower end: 2,000 / 48 = 41.7
         (51, (48, 52), 2000, "found",
-         ["Each replica holds 48, so 2,000 users need R = ceil(2,000 / 48) = 42 replicas."]),
+         ["Each replica holds 48, so 2,000 users need 42 replicas (2,000 / 48, rounded up)."]),
         (51, (50, 52), 2000, "found",  # exactly 40
-         ["Each replica holds 50, so 2,000 users need R = ceil(2,000 / 50) = 40 replicas."]),
+         ["Each replica holds 50, so 2,000 users need 40 replicas (2,000 / 50, rounded up)."]),
         (51, (48, 52), 48, "found",
-         ["Each replica holds 48, so 48 users need R = ceil(48 / 48) = 1 replica."]),
+         ["Each replica holds 48, so 48 users need 1 replica (48 / 48, rounded up)."]),
         (51, (48, 52), None, "found",
-         ["Each replica holds 48, so U users need R = ceil(U / 48) replicas."]),
+         ["Each replica holds 48: U concurrent requests need U / 48 replicas, rounded up."]),
         (1, (0, 2), 2000, "found", []),  # an interval that reaches 0 promises nothing
         (None, (4, 64), 2000, "inconclusive", []),
         (None, (64, 64), 2000, "not_reached",  # a bound: the knee lies higher
-         [("Each replica holds at least 64, so 2,000 users need at most R = ceil(2,000 / 64) = "
-           "32 replicas.")]),
+         [("Each replica holds at least 64, so 2,000 users need at most 32 replicas "
+           "(2,000 / 64, rounded up).")]),
         (None, (64, 64), None, "not_reached", []),
     ],
 )  # fmt: skip
@@ -60,46 +60,43 @@ def test_replicas(users, ci95, planned, status, want):
     assert explanation(facts(users, ci95, planned, status)) == want
 
 
-TWO_GPUS = "Each server of 2 GPUs holds 48, so"
-TWO_SERVERS = "Each group of 2 servers holds 48, so"
-
-
 def test_a_power_knee_holds_nothing() -> None:
     """Without an SLO nothing was promised."""
     found = facts(51, (48, 52), None, "found")
     power = replace(found, result=replace(found.result, slos=()))
-    best_at = "Each replica is best at 48, so U users need R = ceil(U / 48) replicas."
+    best_at = "Each replica is best at 48: U concurrent requests need U / 48 replicas, rounded up."
     assert explanation(power) == [best_at]
 
 
 @pytest.mark.parametrize(
     ("target", "planned", "want"),
     [
-        (Target(gpus=1), None, "Each replica holds 48, so U users need R = ceil(U / 48) replicas."),
+        (Target(gpus=1), None, "replica holds 48: U concurrent requests need U / 48 replicas"),
         # tensor or data parallel
         (
             Target(gpus=2),
             None,
-            f"{TWO_GPUS} U users need R = ceil(U / 48) servers.",
+            "server of 2 GPUs holds 48: U concurrent requests need U / 48 servers",
         ),
         (
             Target(gpus=2),
             100,
-            f"{TWO_GPUS} 100 users need R = ceil(100 / 48) = 3 servers (6 GPUs).",
+            "server of 2 GPUs holds 48, so 100 users need 3 servers with 6 GPUs (100 / 48",
         ),
         # behind a balancer, measured as one
         (
             Target(servers=2, gpus=4),
             100,
-            f"{TWO_SERVERS} 100 users need R = ceil(100 / 48) = 3 groups (12 GPUs).",
+            "group of 2 servers holds 48, so 100 users need 3 groups with 12 GPUs (100 / 48",
         ),
         (
             Target(servers=2),
             None,
-            f"{TWO_SERVERS} U users need R = ceil(U / 48) groups.",
+            "group of 2 servers holds 48: U concurrent requests need U / 48 groups",
         ),
     ],
 )
 def test_what_a_replica_is(target: Target, planned: int | None, want: str) -> None:
     """What was measured, as a whole: all engines and GPUs of a server, all servers of a target."""
-    assert explanation(facts(51, (48, 52), planned, "found", target)) == [want]
+    (said,) = explanation(facts(51, (48, 52), planned, "found", target))
+    assert said.startswith(f"Each {want}, rounded up")
