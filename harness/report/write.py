@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from xml.etree import ElementTree as ET
 
+from harness.charts.embed import page_parts
 from harness.core.load import UNITS
 from harness.core.states import Verdict
 from harness.core.typed_json import to_json
@@ -28,7 +29,8 @@ from harness.report.positions import HOW_TO_READ, position_chart, position_note,
 from harness.report.report_data import ReportData, as_mapping
 from harness.report.small_print import configuration_rows, instrument_rows, limitations, target_text
 from harness.report.templates import render
-from harness.report.timeline import timeline_chart, waterfall_chart
+from harness.report.timeline import timeline_chart
+from harness.report.waterfall import waterfall_chart
 
 if TYPE_CHECKING:
     from harness.metrics.token_gaps import WindowGaps
@@ -160,6 +162,7 @@ def html(facts: ReportData, answer: Answer) -> str:
     page |= _positions(facts)
     page["turns"] = turn_rows(facts)
     page["turn_chart"] = turn_chart(facts)
+    page |= page_parts()
     page["confirmed"] = any(level.result == "measured" for level in facts.used)
     page["at_users"] = ""
     if facts.measured_at:

@@ -1,0 +1,52 @@
+"""Charts in a page of one file: a still picture of each, and what makes it answer."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from functools import cache
+from html import escape
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from harness.charts.definition import as_json
+from harness.charts.draw import PAGE, draw, scripts
+
+if TYPE_CHECKING:
+    from harness.charts.definition import Chart
+
+START: Final = "\nharnessCharts.mountAll();\n"
+
+
+def figure(chart: Chart) -> str:
+    """The still picture, for print and pages without JavaScript, and the chart as data."""
+    kind = "chart wide" if chart.wide else "chart"
+    # An end tag within the data would end the script.
+    data = orjson.dumps(as_json(chart)).decode().replace("<", "\\u003c")
+    still = f'<div class="still">{draw(chart, titled=True)}</div>'
+    name = escape(chart.name)
+    script = f'<script type="application/json">{data}</script>'
+    return f'<figure class="{kind}" id="chart-{name}">{still}{script}</figure>'
+
+
+@cache
+def page_parts() -> dict[str, str]:
+    """What a template with figures needs besides, by its names there."""
+    return {
+        "chart_style": (PAGE / "charts.css").read_text(),
+        "chart_script": f"<script>{_code()}</script>",  # at the page's end
+        "policy": policy(),
+    }
+
+
+@cache
+def policy() -> str:
+    """The page's Content-Security-Policy: it may run this script alone, and request nothing."""
+    digest = hashlib.sha256(_code().encode()).digest()
+    allowed = f"'sha256-{base64.b64encode(digest).decode()}'"
+    return f"default-src 'none'; style-src 'unsafe-inline'; script-src {allowed}; base-uri 'none'"
+
+
+def _code() -> str:
+    return scripts().replace("</script", "<\\/script") + START
