@@ -50,15 +50,22 @@ def draw(chart: Chart, *, titled: bool) -> str:
     return _as_element(chart, svg)
 
 
+# What says nothing: the page has the font, and empty or unstroked shapes are not seen.
+SILENT: Final = re.compile(
+    r"<style\s*>.*?</style>"
+    r'|<path d=""[^>]*></path>'
+    r'|font-family:[^;"]+;?'
+    r'| (?:pointer-events="visible"|xml:space="preserve"|class="zr\d+-cls-\d+"|ecmeta_\w+="[^"]*")'
+    r'| stroke="[^"]*" stroke-width="0"(?: stroke-opacity="[^"]*")?',
+    re.DOTALL,
+)
+
+
 def _as_element(chart: Chart, svg: str) -> str:
     """With a name, without what a page has already; the same bytes for the same chart."""
     head, body = svg.split(">", 1)
     box = re.search(r'viewBox="[^"]+"', head)
-    body = re.sub(r"font-family:[^;]+;", "", body)
-    body = re.sub(
-        r' (?:pointer-events="visible"|xml:space="preserve"|class="zr\d+-cls-\d+")', "", body
-    )
-    body = re.sub(r"<style\s*>.*?</style>", "", body, flags=re.DOTALL)
+    body = SILENT.sub("", body)
     body = re.sub(r"zr\d+-", f"{chart.name}-", body)  # ECharts counts its charts
     body = re.sub(r">\s+<", "><", body)
     words = escape(f"{chart.title}. {chart.note}".strip(), quote=False)

@@ -120,8 +120,8 @@ var harnessCharts = (() => {
     return {
       type: axis.scale === "log" ? "log" : "value", min, max,
       axisLabel: { ...axisText("ink"), customValues: ticks, formatter: labelOf(axis), showMinLabel: true, showMaxLabel: true, hideOverlap: false, margin: 6 },
-      axisTick: { show: false }, axisLine: { show: true, onZero: false, lineStyle: { color: color("muted"), width: 1 } },
-      splitLine: { show: false }, gridLines: ticks, // ECharts draws them at ticks of its own, so `gridLines` does
+      axisTick: { show: false, customValues: ticks }, axisLine: { show: true, onZero: false, lineStyle: { color: color("muted"), width: 1 } },
+      splitLine: { show: true, lineStyle: { color: color("rule"), width: 1 } },
       ...more,
     };
   }
@@ -148,7 +148,7 @@ var harnessCharts = (() => {
     const turn = ([x, y]) => (chart.sideways ? [y, x] : [x, y]);
     const common = { ...at, silent: true, animation: false, clip: true, emphasis: { disabled: true }, tooltip: { show: false } };
     const height = (value) => (value === "inf" ? ys[1] : real(value) && (panel.y.scale !== "log" || value > 0) ? value : null);
-    const made = [marks(chart, panel, xs, ys, common, look)];
+    const made = panel.limits.length || panel.bands.length ? [marks(chart, panel, xs, ys, common, look)] : [];
     for (const series of panel.series) {
       const own = { ...common, name: series.name, itemStyle: { color: color(series.color), opacity: 1 } };
       const stroke = { color: color(series.color), width: series.width, type: series.dash };
@@ -161,9 +161,9 @@ var harnessCharts = (() => {
       if (series.shape === "points") {
         const ends = points.filter((point) => real(point[2]));
         const bars = ends.flatMap(([x, y, low, high]) => [[x, low], [x, real(high) ? high : beyond(panel, y, ys)], [x, null]].map(turn));
-        made.push({ ...own, type: "line", data: bars, showSymbol: false, lineStyle: { ...stroke, type: "solid", width: 1, opacity: 0.75 } });
+        if (bars.length) made.push({ ...own, type: "line", data: bars, showSymbol: false, lineStyle: { ...stroke, type: "solid", width: 1, opacity: 0.75 } });
         const open = ends.filter((point) => !real(point[3]) && real(point[1])).map(([x, y]) => turn([x, beyond(panel, y, ys)]));
-        made.push({ ...own, type: "scatter", data: open, symbol: "triangle", symbolSize: 7, symbolRotate: chart.sideways ? -90 : 0 });
+        if (open.length) made.push({ ...own, type: "scatter", data: open, symbol: "triangle", symbolSize: 7, symbolRotate: chart.sideways ? -90 : 0 });
         const data = points.map((point) => marker(series, point, turn([point[0], height(point[1])])));
         made.push({ ...own, type: "scatter", data: data.filter((one) => one.value[0] !== null && one.value[1] !== null), symbolSize: series.symbol === "cross" ? 10 : 9 });
         continue;
@@ -220,13 +220,6 @@ var harnessCharts = (() => {
     return { ...common, type: "line", name: "", data: [], z: 1, markLine: { silent: true, symbol: "none", animation: false, data: lines }, markArea: { silent: true, animation: false, data: areas } };
   }
 
-  function gridLines(place, lines) {
-    const [[axis, ticks]] = Object.entries(lines);
-    const data = ticks.map((tick) => ({ [axis]: tick }));
-    const lineStyle = { color: color("rule"), width: 1, type: "solid" };
-    return { type: "line", name: "", data: [], xAxisIndex: place, yAxisIndex: place, silent: true, markLine: { silent: true, symbol: "none", animation: false, z: 0, label: { show: false }, lineStyle, data } };
-  }
-
   // look: {width, titled, legend, hidden, range}
   function option(chart, look) {
     const xs = rangeOfX(chart, look), places = look.layout.places, last = chart.panels.length - 1;
@@ -244,8 +237,8 @@ var harnessCharts = (() => {
       if (!below) flat.axisLabel.show = false;
       across.push(flat);
       const tall = axisOption(rise, rises, height, { ...name, name: "" });
+      (chart.sideways ? tall : flat).splitLine.show = false;
       if (chart.sideways) Object.assign(tall, { inverse: true, axisLabel: { ...tall.axisLabel, width: look.layout.left - 12, overflow: "truncate" } });
-      series.push(gridLines(place, chart.sideways ? { xAxis: flat.gridLines } : { yAxis: tall.gridLines }));
       up.push(tall);
       if (panel.title) titles.push({ text: panel.title, left: 8, top: title + 3, padding: 0, textStyle: { ...axisText("ink"), fontWeight: 600, fontSize: 12 } });
       series.push(...drawnSeries(chart, panel, place, xs, ys, look));
