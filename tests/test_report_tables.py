@@ -83,7 +83,7 @@ STATUSES: dict[str, tuple[tuple[int, ...], str, str]] = {
     ),
     "holds": (
         (4, 64), " under 50 ms. No failing level nearby: the next one fails at 64; best estimate ",
-        "the precision it reached is 1500%, and 5.00% was asked for.",
+        "The knee's interval is 1,500% wide; 5% was asked for.",
     ),
     "interrupted": (
         (4, 64), "Interrupted. Holds 4 concurrent requests: p95 TTFT ",
@@ -111,7 +111,7 @@ def test_each_ending_has_its_sentence(status: str, tmp_path: Path) -> None:
 def test_a_found_knee_has_its_sentence(folder: Path) -> None:
     """The same of the knee that all here share."""
     text = (folder / names.REPORT_MD).read_text()
-    assert "Fails by 52; best estimate 51 (95% interval 50 to 51)." in text.partition("\n\n")[0]
+    assert "Fails at 52; best estimate 51 (95% interval 50 to 51)." in text.partition("\n\n")[0]
     assert "Try next: --processes higher." in text
 
 

@@ -14,21 +14,23 @@ def add_serve(commands: Subparsers) -> None:
     parser = add_command(commands, "serve", "harness.cli.serve_work:serve")
     options = (
         *START,
-        Option("--preset", "default: vLLM's own settings", choices=tuple(PRESETS)),
-        number_option("--port", "0: any free port", 8000, min_value=0, example=8000),
-        Option("--log", "where vLLM's log goes", Path, "FILE", "vllm.log"),
+        Option("--preset", "Preset. Default: vLLM's own settings.", choices=tuple(PRESETS)),
+        number_option(
+            "--port", "Port to serve at; 0 takes any free port.", 8000, min_value=0, example=8000
+        ),
+        Option("--log", "File for vLLM's log.", Path, "FILE", "vllm.log"),
     )
     declare(parser, options)
 
 
 def add_coldstart(commands: Subparsers) -> None:
     parser = add_command(commands, "coldstart", "harness.cli.serve_work:coldstart")
-    drop_caches = "first empty the page cache; then start again with it warm"
+    drop_caches = "Empty the page cache first, and start again when it is warm."
     options = (
         *START,
         Option("--drop-caches", drop_caches, None),
-        number_option("--prompt-tokens", "", 512),
-        number_option("--output-tokens", "", 32),
+        number_option("--prompt-tokens", "Length of the prompts.", 512),
+        number_option("--output-tokens", "Length of the answers.", 32),
         OUTPUT[0],
     )
     declare(parser, options)
@@ -39,7 +41,7 @@ def add_kv_scaling(commands: Subparsers) -> None:
     lengths = level_list("--lengths")
     options = (
         *START,
-        Option("--lengths", "tokens", lengths, "N,N,...", "512,1024,2048,4096"),
+        Option("--lengths", "Values of --max-model-len.", lengths, "N,N,...", "512,1024,2048,4096"),
         OUTPUT[0],
     )
     declare(parser, options)

@@ -72,6 +72,7 @@ CHANGE_PX: Final = 26  # and of a change
 VERDICT_COLORS: Final = {Change.worse: Color.red, Change.better: Color.green}
 TICK_PX: Final = 7  # of a letter below the chart
 BADGE_TONES: Final = {EXIT_OK: "good", EXIT_INCONCLUSIVE: "unsure", EXIT_SLO_MISSED: "bad"}
+ALL_FIGURES: Final = "All figures"  # a table that opens when it is clicked
 
 
 def difference_row(difference: Difference) -> dict[str, str]:
@@ -114,7 +115,7 @@ def _change_text(difference: Difference, change: float) -> str:
         return UNKNOWN
     if difference.metric == ERROR_SHARE:
         return f"{100 * change:+.2f} points"
-    return f"{change:+.1%}"
+    return f"{change:+,.1%}"
 
 
 def _interval_text(difference: Difference) -> str:
@@ -218,7 +219,7 @@ def markdown(c: Comparison) -> str:
     lines += [f"**{escape_markdown(headline(c))}**", ""]
     lines += [*aligned(summary_rows(c)), ""]
     lines += [escape_markdown(summary(c)), ""]
-    lines += ["<details><summary>All figures</summary>", ""]
+    lines += [f"<details><summary>{ALL_FIGURES}</summary>", ""]
     lines += [*aligned(_difference_rows(c)), ""]
     lines += ["</details>", ""]
     return "\n".join(lines)
@@ -305,11 +306,10 @@ def settings_report(
         lines += [*aligned(rows, one_line), ""]
     lines += [*failures, *step_tables, ""]
 
-    badge = (BADGE_TONES.get(code, "unsure"), f"exit code {code}")
     sentences = ("", first, " ".join(failures))
     tables = {"Settings": setting_rows, **cost_tables, **step_tables}
     chart = settings_chart(settings)
-    return "\n".join(lines), page(badge, sentences, tables, chart)
+    return "\n".join(lines), page(badge_of(code, missed="SLO missed"), sentences, tables, chart)
 
 
 def _best_sentence(
@@ -443,10 +443,9 @@ def changes_chart(c: Comparison) -> Chart | None:
 
 
 def html(c: Comparison) -> str:
-    badge = (BADGE_TONES[c.exit_code], f"exit code {c.exit_code}")
     lines = (warning(c), headline(c), summary(c))
-    tables = {"Summary": summary_rows(c), "All figures": _difference_rows(c)}
-    return page(badge, lines, tables, changes_chart(c))
+    tables = {"Summary": summary_rows(c), ALL_FIGURES: _difference_rows(c)}
+    return page(badge_of(c.exit_code, missed="worse"), lines, tables, changes_chart(c))
 
 
 def page(
@@ -455,9 +454,18 @@ def page(
     tables: Mapping[str, Sequence[Mapping[str, str]]],
     chart: Chart | None = None,
 ) -> str:
-    """`lines`: a warning or "", the headline, the small print; the first table is shown open."""
+    """`lines`: a warning or "", the headline, the small print."""
     shown = {"badge": badge, "lines": lines, "tables": tables, "chart": chart}
-    return render("compare.html.j2", **shown, **page_parts())
+    return render("compare.html.j2", **shown, folded=(ALL_FIGURES,), **page_parts())
+
+
+def badge_of(code: int, missed: str) -> tuple[str, str]:
+    """The tone and the text of an exit code's badge; `missed`: what 99 means here."""
+    words = {EXIT_OK: "ok", EXIT_INCONCLUSIVE: "inconclusive", EXIT_SLO_MISSED: missed}
+    text = f"exit code {code}"
+    if code in words:
+        text = f"{words[code]} (exit code {code})"
+    return BADGE_TONES.get(code, "unsure"), text
 
 
 def _called(c: Comparison, verdict: Change) -> list[Difference]:
