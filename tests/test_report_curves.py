@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from math import inf, nan
 from pathlib import Path
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import pytest
 from measure_tables import record, table
@@ -124,7 +124,7 @@ def assert_is_drawn(chart: Chart | None) -> None:
     """To SVG in the page's colors, in which every number is one."""
     assert chart is not None
     svg = draw(chart, titled=True)
-    assert ElementTree.fromstring(svg).tag.endswith("svg")  # noqa: S314 - our own
+    assert ET.fromstring(svg).tag.endswith("svg")  # noqa: S314 - our own
     assert [word for word in ("NaN", "Infinity", "undefined") if word in svg] == []
     assert set(re.findall(r"var\(--(\w+)\)", svg)) <= {*Color, "card"}
     assert set(re.findall(r"#[0-9a-fA-F]{3,6}\b", svg)) <= {"#000"}  # of clip paths

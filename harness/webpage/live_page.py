@@ -33,8 +33,10 @@ if TYPE_CHECKING:
     from harness.export.live_tables import LiveTables
 
 PAGE: Final = files("harness.webpage") / "page"
-SCRIPTS: Final = ("live.js", "charts.js", "form.js", "link.js")
-PARTS: Final = {"live.css": "text/css"} | dict.fromkeys(SCRIPTS, "text/javascript")
+CHARTS: Final = files("harness.charts") / "page"
+# name -> the folder that it is in
+PARTS: Final = dict.fromkeys(("live.css", "live.js", "elements.js", "form.js", "link.js"), PAGE)
+PARTS.update(dict.fromkeys(("charts.css", "charts.js", "echarts.common.min.js"), CHARTS))
 # name -> what it is for; each only while it lies in the folder of the run that the page shows
 DOWNLOADS: Final = {
     names.REPORT_HTML: "the report",
@@ -158,7 +160,8 @@ class LivePage:
 
 
 def _part(name: str) -> Response:
-    return _own((PAGE / name).read_bytes(), PARTS[name])
+    kind = "text/css" if name.endswith(".css") else "text/javascript"
+    return _own((PARTS[name] / name).read_bytes(), kind)
 
 
 def _own(body: bytes, kind: str) -> Response:

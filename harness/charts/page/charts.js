@@ -282,7 +282,7 @@ var harnessCharts = (() => {
       }
     const least = Math.min(...found.map((one) => one.distance));
     const rows = found.filter((one) => one.series.shape === "line" || one.series.shape === "steps" || one.distance <= least + 1e-9);
-    return { x: rows.length ? rows.find((one) => one.distance === least)?.point[0] ?? x : x, rows: rows.map(row) };
+    return { x: rows.length ? rows.find((one) => one.distance === least)?.point[0] ?? x : x, rows: rows.map((one) => row({ ...one, shared: rows.some((other) => other !== one && other.series.name === one.series.name && other.panel !== one.panel) })) };
   }
 
   function nearest(series, x, scale) {
@@ -292,13 +292,14 @@ var harnessCharts = (() => {
     return best;
   }
 
-  function row({ panel, series, point: [, y, low, high, n, note] }) {
+  function row({ panel, series, point: [, y, low, high, n, note], shared }) {
     const unit = panel.y.unit ? ` ${panel.y.unit}` : "";
     let text = `${number(y)}${y === "inf" ? "" : unit}`;
     if (series.shape === "points" && real(low)) text += real(high) ? ` (95%: ${number(low)} to ${number(high)})` : ` (at least ${number(low)})`;
     if (n) text += `, n = ${number(n)}`;
     if (note) text += `, ${note}`;
-    return { name: series.name, color: series.color, text, panel: panel.title };
+    const name = shared ? `${panel.title.split(" ")[0]} ${series.name}` : series.name;
+    return { name, color: series.color, text };
   }
 
   function placeText(chart, x) {
@@ -465,11 +466,24 @@ var harnessCharts = (() => {
     }
   }
 
-  // the live page's history -> the points of every series with a column
-  function filled(chart, columns, points) {
+  // the live page's history -> the points of every series with a column; against levels, of the level held now alone
+  function filled(chart, columns, points, level) {
     const at = Object.fromEntries(columns.map((name, place) => [name, place]));
-    const fill = (series) => (series.column ? { ...series, points: points.map((point) => [point[at.t_s], point[at[series.column]]]) } : series);
-    return { ...chart, panels: chart.panels.map((panel) => ({ ...panel, series: panel.series.map(fill) })) };
+    const inTime = chart.x.scale === "time", last = points[points.length - 1];
+    const of = (series) => {
+      const place = at[series.column];
+      if (inTime) return points.map((point) => [point[at.t_s], point[place]]);
+      return last && level !== undefined && last[place] !== null ? [[level, last[place]]] : [];
+    };
+    const fill = (series) => {
+      if (series.column) return { ...series, points: of(series) };
+      const end = series.points[series.points.length - 1];
+      if (series.shape !== "steps" || !end || !last) return series;
+      return { ...series, points: [...series.points, [Math.max(last[at.t_s], end[0]), end[1]]] }; // it lasts
+    };
+    const known = (panel) => !panel.series.every((series) => series.column && series.points.every((point) => point[1] === null));
+    const panels = chart.panels.map((panel) => ({ ...panel, series: panel.series.map(fill) }));
+    return { ...chart, panels: inTime ? panels.filter(known) : panels };
   }
 
   const mount = (figure, chart) => new Live(figure, chart);
