@@ -68,6 +68,6 @@ def _as_element(chart: Chart, svg: str) -> str:
     body = SILENT.sub("", body)
     body = re.sub(r"zr\d+-", f"{chart.name}-", body)  # ECharts counts its charts
     body = re.sub(r">\s+<", "><", body)
-    words = escape(f"{chart.title}. {chart.note}".strip(), quote=False)
+    words = f"{chart.title}. {chart.note}" if chart.note else chart.title
     start = f'<svg xmlns="http://www.w3.org/2000/svg" role="img" {box[0] if box else ""}'
-    return f'{start} font-family="{FONT}"><title>{words}</title>{body}'.strip()
+    return f'{start} font-family="{FONT}"><title>{escape(words, quote=False)}</title>{body}'.strip()
