@@ -12,7 +12,17 @@ import numpy as np
 import pytest
 
 from harness.charts import draw
-from harness.charts.definition import Axis, Chart, Color, Limit, Panel, Point, Series, Shape, as_json
+from harness.charts.definition import (
+    Axis,
+    Chart,
+    Color,
+    Limit,
+    Panel,
+    Point,
+    Series,
+    Shape,
+    as_json,
+)
 
 ROOT = Path(__file__).parents[1]
 SHEETS = (
@@ -93,7 +103,9 @@ VISIONS = {"all cones": np.eye(3), "no red": NO_RED, "no green": NO_GREEN}
 
 def lab(light: np.ndarray) -> np.ndarray:
     """CIE L*a*b* of linear RGB, in which distances are about as people see them."""
-    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+    to_xyz = np.array(
+        [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+    )
     x, y, z = np.cbrt(np.clip(to_xyz @ light, 0, None) / [0.9505, 1, 1.089])
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
@@ -107,12 +119,19 @@ def test_the_palette(sheet: Path, scheme: str) -> None:
     colors = palettes(sheet)[scheme]
     card = colors["card"]
     faint = {name: contrast(colors[name], card) for name in ("ink", "muted", *HUES)}
-    assert {name: ratio for name, ratio in faint.items() if ratio < (4.5 if name in TEXTS else 3)} == {}
+    assert {
+        name: ratio for name, ratio in faint.items() if ratio < (4.5 if name in TEXTS else 3)
+    } == {}
     close = {
         (vision, a, b): distance
         for vision, seen in VISIONS.items()
         for a, b in itertools.combinations(HUES, 2)
-        if (distance := np.linalg.norm(lab(seen @ linear(colors[a])) - lab(seen @ linear(colors[b])))) < 10
+        if (
+            distance := np.linalg.norm(
+                lab(seen @ linear(colors[a])) - lab(seen @ linear(colors[b]))
+            )
+        )
+        < 10
     }
     assert close == {}
 

@@ -52,7 +52,7 @@ def test_the_report_has_a_bar_and_a_row_for_each_step(folder: Path) -> None:
     """Drawing and table in the page, the same table in Markdown."""
     page = (folder / names.REPORT_HTML).read_text()
     text = (folder / names.REPORT_MD).read_text()
-    assert page.count("<title>Mean TTFT of each level") == 1
+    assert page.count("<title>Mean TTFT by where it is spent, ms</title>") == 1
     labels = re.findall(r"#\d+: \d+", page)
     assert labels == [f"#{i + 1}: {users}" for i, users in enumerate(LEVELS)]
     rows = [line for line in text.splitlines() if re.match(r"\| \d+ \| \d+ \| \d+ \|", line)]

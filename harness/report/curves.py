@@ -1,6 +1,6 @@
 """Throughput, goodput and p95 latencies against users, with the knee, its interval and the SLOs.
 
-The latency that decides comes first, wide, with the knee in the middle. A point whose interval is
+One chart is wide: the latency that decides, with the knee in the middle. A point whose interval is
 wide or has no upper end is hollow, so every level has its p95 and shows how certain it is.
 """
 
@@ -60,11 +60,7 @@ def curve_charts(facts: ReportData) -> list[Chart]:
     """None of a single load, and panels without any figure are left out."""
     if len({level.load for level in facts.levels}) == 1:
         return []
-    charts = [chart for name in PANELS if (chart := curve_chart(facts, name)) is not None]
-    deciding = metric_at_knee(facts)
-    if deciding and (first := around_knee(facts, deciding)) is not None:
-        charts.insert(0, first)
-    return charts
+    return [chart for name in PANELS if (chart := curve_chart(facts, name)) is not None]
 
 
 def knee_marks(facts: ReportData) -> KneeMarks:
@@ -89,8 +85,11 @@ def metric_at_knee(facts: ReportData) -> str:
     return max(on_p95, key=highest_ratio).metric if on_p95 else "ttft"
 
 
-def around_knee(facts: ReportData, metric: str) -> Chart | None:
-    """The p95 of a latency, wide; None where few levels were held near the knee."""
+def around_knee(facts: ReportData) -> Chart | None:
+    """The p95 of the latency that decides, wide; None where few levels were held near the knee."""
+    metric = metric_at_knee(facts)
+    if not metric:
+        return None
     held = _held(facts, _p95_of(metric))
     marks = knee_marks(facts)
     if neighborhood(held, marks) is None:

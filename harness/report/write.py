@@ -24,7 +24,7 @@ from harness.records.json_files import flat
 from harness.report import sweep, tables
 from harness.report.answer import Answer, build_answer, slo_sentence
 from harness.report.bounds import bounds_chart, bounds_sentence
-from harness.report.curves import curve_charts, knee_charts
+from harness.report.curves import around_knee, curve_charts, knee_charts
 from harness.report.distributions import distribution_charts, turn_chart, turn_rows
 from harness.report.positions import HOW_TO_READ, position_chart, position_note, position_rows
 from harness.report.report_data import ReportData
@@ -190,6 +190,7 @@ def _charts(facts: ReportData) -> dict[str, Any]:
     if bounds := bounds_chart(facts):
         curves = [*curves, bounds]
     return {
+        "around_knee": around_knee(facts),
         "curves": curves,
         "by": _curve_variable(facts),
         "knees": knee_charts(facts),

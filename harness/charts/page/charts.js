@@ -42,8 +42,8 @@ var harnessCharts = (() => {
     return ticks;
   }
 
-  function logTicks(low, high) {
-    if (high < low * 8) return multiples(niceStep(high - low, 7), low, high).filter((tick) => tick > 0);
+  function logTicks(low, high, room) {
+    if (high < low * 8) return multiples(niceStep(high - low, Math.min(Math.max(room / 40, 3), 7)), low, high).filter((tick) => tick > 0);
     const ticks = [];
     for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power++)
       for (const times of high < low * 3000 ? [1, 2, 5] : [1]) {
@@ -56,7 +56,7 @@ var harnessCharts = (() => {
   function ticksOf(axis, low, high, room) {
     if (axis.scale === "names") return axis.names.map((_, place) => place);
     if (axis.ticks.length) return apart(axis, axis.ticks.filter((tick) => tick >= low && tick <= high), low, high, room);
-    if (axis.scale === "log") return logTicks(low, high);
+    if (axis.scale === "log") return logTicks(low, high, room);
     if (axis.scale === "time") {
       const step = PARTS_OF_MINUTES.find((seconds) => (high - low) / seconds <= Math.max(room / 90, 2)) || 86400;
       return multiples(step, low, high);
