@@ -385,9 +385,9 @@ def told_of_searches() -> duel.Published:
     )
 
 
-def front_page() -> str:
-    """README.md, with a paragraph on the duel between its two comments."""
-    before, rest = (HERE.parent / "README.md").read_text().split(DUEL_BEGINS)
+def how_good() -> str:
+    """docs/how-good.md, with a paragraph on the duel between its two comments."""
+    before, rest = (HERE / "how-good.md").read_text().split(DUEL_BEGINS)
     _, after = rest.split(DUEL_ENDS)
     told = fill(told_of_searches().headline, WIDTH, break_on_hyphens=False)
     return f"{before}{DUEL_BEGINS}\n\n{told}\n\n{DUEL_ENDS}{after}"
@@ -490,9 +490,9 @@ What the rules read:
 - From the GPU: utilization, clocks, and the share of its busy time in which memory is accessed,
   relative to the lowest level held, because the absolute value differs between GPUs.
 
-Without GPU metrics the engine process cannot be told from slow decoding. A GPU under full load sits
-at its power cap: it is called throttled only if its clock is lower than at a lower level with the
-GPU as busy, and if that explains how much longer the engine's steps are.
+Without GPU metrics the engine process cannot be told apart from slow decoding. A GPU under full
+load sits at its power cap: it is called throttled only if its clock is lower than at a lower level
+with the GPU as busy, and if that explains how much longer the engine's steps are.
 """
 VERDICT_TRUTH = """\
 ## How often it is right
@@ -1033,7 +1033,18 @@ LEVELS = {
     "ended_at": "its measured window ends",
 }
 
+def llms_txt() -> str:
+    """llms.txt: what docs/index.md lists, for readers that are programs (https://llmstxt.org)."""
+    title, first, *rest = (HERE / "index.md").read_text().split("\n\n")
+    told = [title, "> " + " ".join(first.split())]
+    for part in rest:
+        if part.startswith(("## ", "- [")):
+            told.append(re.sub(r"\]\(", "](docs/", part).replace("(docs/../", "("))
+    return "\n\n".join(told).rstrip() + "\n"
+
+
 PAGES = {
+    "../llms.txt": llms_txt,
     "locust.md": locust,
     "metrics.md": metrics,
     "run-folder.md": run_folder,
@@ -1047,7 +1058,7 @@ PAGES = {
     "../prometheus/rules/harness_recorded.yml": recorded,
     "dashboards.md": dashboards,
     "../lab/results/duel.md": searches,
-    "../README.md": front_page,
+    "how-good.md": how_good,
     "../prometheus/rules/harness_routing.yml": routing,
     "../prometheus/rules/harness_watched.yml": watched,
 }

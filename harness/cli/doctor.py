@@ -9,7 +9,7 @@ from harness.run.option import Option, declare, number_option
 
 def add(commands: Subparsers) -> None:
     parser = add_command(commands, "doctor", "harness.cli.doctor_work:execute")
-    itl = "Time between the tokens of each stream."
+    itl = "Send a token of each stream per TIME."
     options = (
         Option("--quick", "Skip the 20-second measurement.", None),
         number_option("--users", "Report whether N streams fit."),

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 LIMITS = (
     Option(
         "--knee",
-        "Knee that loads such as '2 x knee' refer to. Default: that of the file.",
+        "Take this as the knee of loads such as '2 x knee'. Default: that of the file.",
         positive_number("--knee"),
         "N",
     ),
-    number_option("--max-users", "Most users of any phase or burst.", 512),
+    number_option("--max-users", "Go no higher in any phase or burst.", 512),
     Option(
-        "--max-rate", "Highest rate of any phase or burst.", Rate.parser("--max-rate"), "R", "512/s"
+        "--max-rate", "Go no higher in any phase or burst.", Rate.parser("--max-rate"), "R", "512/s"
     ),
     Option(
         "--allow-host",
@@ -51,7 +51,7 @@ def add(commands: Subparsers) -> None:
             "vllm-harness drill staging.toml --allow-host staging.example --max-rate 20/s",
         ),
     )
-    parser.add_argument("file", metavar="FILE", help="Drill to run (docs/drills.md).")
+    parser.add_argument("file", metavar="FILE", help="Run this drill (docs/drills.md).")
     declare(parser.add_argument_group("limits"), LIMITS)
     declare(parser.add_argument_group("vLLM, in place of the file's simulated engines"), START)
     declare(parser.add_argument_group("output"), OUTPUT)

@@ -66,7 +66,9 @@ def _switch(flag: str, text: str) -> Option:
 
 WHAT_IS_ASKED = (
     _count(
-        "--context", "Tokens of each user's prompt and answer. Default: 4096.", metavar="TOKENS"
+        "--context",
+        "Give each user N tokens of prompt and answer. Default: 4096.",
+        metavar="TOKENS",
     ),
     _count("--users", "Report whether N users fit, and which context each can have."),
     Option(
@@ -82,37 +84,39 @@ WHAT_IS_ASKED = (
         _prompt_and_answer,
         "PROMPT:ANSWER",
     ),
-    _gb("--link", "Speed between replicas in GB/s, for --prefill-apart. Default: 50."),
+    _gb("--link", "Set the speed between replicas in GB/s, for --prefill-apart. Default: 50."),
 )
 GPU_OPTIONS = (
-    Option("--gpu", f"GPU: {', '.join(GPUS)}.", gpu_name, "NAME"),
-    _gb("--memory", "Memory of each GPU. Default: as its driver reports it."),
-    _gb("--bandwidth", "Memory bandwidth of each GPU in GB/s. Default: data sheet."),
+    Option("--gpu", f"Compute for this GPU: {', '.join(GPUS)}.", gpu_name, "NAME"),
+    _gb("--memory", "Set the memory of each GPU. Default: as its driver reports it."),
+    _gb("--bandwidth", "Set the memory bandwidth of each GPU in GB/s. Default: data sheet."),
     Option(
         "--quantization", "Quantize a 16-bit model, as vLLM's flag of this name does.", str, "NAME"
     ),
     Option(
         "--draft",
-        "config.json of a draft model, or mtp for the model's own extra layers.",
+        "Add a draft model's config.json, or mtp for the model's own extra layers.",
         Path,
         "FILE",
     ),
     _gb(
         "--weights",
-        "Size of the weights on all GPUs. Default: the files beside --config, or computed.",
+        "Set the size of the weights on all GPUs. Default: the files beside --config, or computed.",
     ),
     _gb(
         "--reserve",
-        "Memory of each GPU for neither weights nor KV cache. Default: as start logs show.",
+        "Reserve memory of each GPU for neither weights nor KV cache. Default: as start logs show.",
         zero=True,
     ),
-    _gb("--kv-memory", "Memory of each GPU for the KV cache. Default: what is left."),
+    _gb("--kv-memory", "Set the memory of each GPU for the KV cache. Default: what is left."),
 )
 DIVISION = (
-    _gpu_count("--tensor-parallel", "GPUs that share a replica's layers.", 1),
-    _gpu_count("--pipeline-parallel", "Stages of layers, each on its own GPUs.", 1),
-    _gpu_count("--decode-context-parallel", "GPUs of these that share a context's tokens.", 1),
-    _gpu_count("--data-parallel", "Engines that share experts, each with its own KV cache.", 1),
+    _gpu_count("--tensor-parallel", "Split a replica's layers over N GPUs.", 1),
+    _gpu_count("--pipeline-parallel", "Split the layers into N stages, each on its own GPUs.", 1),
+    _gpu_count("--decode-context-parallel", "Let N of these GPUs share a context's tokens.", 1),
+    _gpu_count(
+        "--data-parallel", "Run N engines that share experts, each with its own KV cache.", 1
+    ),
     _switch(
         "--enable-expert-parallel", "Keep each expert whole on one GPU instead of a part on each."
     ),
@@ -120,15 +124,22 @@ DIVISION = (
 VLLM_OPTIONS = (
     Option(
         "--gpu-memory-utilization",
-        "Share of the memory that vLLM takes. Default: 0.92.",
+        "Let vLLM take this share of the memory. Default: 0.92.",
         _utilization,
         "SHARE",
     ),
-    _count("--max-model-len", "Longest context. Default: the model's limit.", metavar="TOKENS"),
-    Option("--kv-cache-dtype", "Type of the KV cache.", str, None, AUTO, choices=KV_CACHE_DTYPES),
-    _count("--block-size", "Tokens per KV block.", 16),
-    _count("--max-num-batched-tokens", "Tokens of a step. Default: vLLM's for the GPU."),
-    _count("--max-num-seqs", "Requests that vLLM runs at once: its slots."),
+    _count("--max-model-len", "Limit the context. Default: the model's limit.", metavar="TOKENS"),
+    Option(
+        "--kv-cache-dtype",
+        "Set the type of the KV cache.",
+        str,
+        None,
+        AUTO,
+        choices=KV_CACHE_DTYPES,
+    ),
+    _count("--block-size", "Set the tokens per KV block.", 16),
+    _count("--max-num-batched-tokens", "Limit the tokens of a step. Default: vLLM's for the GPU."),
+    _count("--max-num-seqs", "Let vLLM run N requests at once: its slots."),
     _switch("--no-async-scheduling", "Keep one batch in flight, as on a CPU."),
 )
 
@@ -136,14 +147,21 @@ VLLM_OPTIONS = (
 def add(commands: Subparsers) -> None:
     parser = add_command(commands, "fit", "harness.cli.fit_work:fit")
     parser.add_argument(
-        "url", nargs="?", metavar="URL", help="Running server whose KV cache counts."
+        "url", nargs="?", metavar="URL", help="Read the KV cache of this running server."
     )
-    declare(parser, [Option("--config", "Hugging Face config.json, or its folder.", Path, "FILE")])
+    declare(
+        parser,
+        [
+            Option(
+                "--config", "Read this Hugging Face config.json, or that of a folder.", Path, "FILE"
+            )
+        ],
+    )
     for title, options in (
-        ("what is asked", WHAT_IS_ASKED),
+        ("question", WHAT_IS_ASKED),
         ("GPUs", GPU_OPTIONS),
-        ("how they share a model", DIVISION),
-        ("as vLLM is started", VLLM_OPTIONS),
+        ("parallelism", DIVISION),
+        ("vLLM flags", VLLM_OPTIONS),
     ):
         declare(parser.add_argument_group(title), options)
     declare(parser, (*CERTIFICATE, JSON))

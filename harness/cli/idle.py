@@ -10,16 +10,20 @@ from harness.run.option_table import CERTIFICATE, OUTPUT
 
 def add(commands: Subparsers) -> None:
     parser = add_command(commands, "idle-cost", "harness.cli.idle_work:idle_cost")
-    parser.add_argument("url", metavar="URL", help="Server: http://HOST:PORT.")
+    parser.add_argument("url", metavar="URL", help="Load this server: http://HOST:PORT.")
     options = (
-        number_option("--sessions", "Sessions that go idle.", 8),
-        number_option("--history-tokens", "Tokens of each session when it goes idle.", 2048),
-        number_option("--message-tokens", "Tokens of the next message.", 32),
-        number_option("--output-tokens", "Tokens of each answer.", 8),
+        number_option("--sessions", "Let N sessions go idle.", 8),
+        number_option("--history-tokens", "Give each session N tokens before it goes idle.", 2048),
+        number_option("--message-tokens", "Send N tokens in the next message.", 32),
+        number_option("--output-tokens", "Ask for N tokens in each answer.", 8),
         Option(
-            "--idle", "Pause before the first comes back.", duration("--idle", "10s"), "TIME", "10s"
+            "--idle",
+            "Wait this long before the first comes back.",
+            duration("--idle", "10s"),
+            "TIME",
+            "10s",
         ),
-        Option("--model", "Model name. Default: the server's only model.", str, "NAME"),
+        Option("--model", "Ask for this model. Default: the server's only model.", str, "NAME"),
         *CERTIFICATE,
         OUTPUT[0],
     )

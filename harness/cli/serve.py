@@ -14,11 +14,15 @@ def add_serve(commands: Subparsers) -> None:
     parser = add_command(commands, "serve", "harness.cli.serve_work:serve")
     options = (
         *START,
-        Option("--preset", "Preset. Default: vLLM's own settings.", choices=tuple(PRESETS)),
-        number_option(
-            "--port", "Port to serve at; 0 takes any free port.", 8000, min_value=0, example=8000
+        Option(
+            "--preset",
+            "Start with this preset. Default: vLLM's own settings.",
+            choices=tuple(PRESETS),
         ),
-        Option("--log", "File for vLLM's log.", Path, "FILE", "vllm.log"),
+        number_option(
+            "--port", "Serve on this port; 0 takes any free port.", 8000, min_value=0, example=8000
+        ),
+        Option("--log", "Write vLLM's log to this file.", Path, "FILE", "vllm.log"),
     )
     declare(parser, options)
 
@@ -29,8 +33,8 @@ def add_coldstart(commands: Subparsers) -> None:
     options = (
         *START,
         Option("--drop-caches", drop_caches, None),
-        number_option("--prompt-tokens", "Length of the prompts.", 512),
-        number_option("--output-tokens", "Length of the answers.", 32),
+        number_option("--prompt-tokens", "Send prompts of N tokens.", 512),
+        number_option("--output-tokens", "Ask for N tokens.", 32),
         OUTPUT[0],
     )
     declare(parser, options)
@@ -41,7 +45,13 @@ def add_kv_scaling(commands: Subparsers) -> None:
     lengths = level_list("--lengths")
     options = (
         *START,
-        Option("--lengths", "Values of --max-model-len.", lengths, "N,N,...", "512,1024,2048,4096"),
+        Option(
+            "--lengths",
+            "Start with each of these --max-model-len.",
+            lengths,
+            "N,N,...",
+            "512,1024,2048,4096",
+        ),
         OUTPUT[0],
     )
     declare(parser, options)

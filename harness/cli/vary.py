@@ -39,12 +39,12 @@ def add(commands: Subparsers) -> None:
         "variables",
         nargs="+",
         metavar="NAME=VALUE,VALUE",
-        help="What to vary: server.FLAG of vLLM, or an option of the command after --. A switch "
-        "takes true and false; default leaves the option out. Several are combined in all ways.",
+        help="Vary server.FLAG of vLLM, or an option of the command after --. A switch takes "
+        " true and false; default leaves the option out. Several are combined in all ways.",
     )
     declare(parser.add_argument_group("server"), START)
     tolerance = Option(
-        "--tolerance", "How much worse a setting may be.", share("--tolerance"), "SHARE", "5%"
+        "--tolerance", "Let a setting be this much worse.", share("--tolerance"), "SHARE", "5%"
     )
     once = Option(
         "--once", "Measure each setting once, in half the time, without repetition.", None

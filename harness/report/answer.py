@@ -88,9 +88,7 @@ def build_answer(facts: ReportData) -> Answer:
     sentences += silent_sentences(facts)
     sentences += delivery_sentences(facts)
     sentences += replica_sentences(facts)
-    if facts.unit.by_schedule:
-        how = loop_text(facts.config).removeprefix("open: ")
-        sentences.append(as_sentence(f"this is an open loop: {how}"))
+    sentences += _loop_sentences(facts)
     if idle_gpu := idle_gpu_sentence(facts):
         sentences.append(idle_gpu)
     label = facts.result.target.label
@@ -107,10 +105,20 @@ def build_answer(facts: ReportData) -> Answer:
     )
 
 
+def _loop_sentences(facts: ReportData) -> list[str]:
+    """What an open loop is; [] of a closed one."""
+    if not facts.unit.by_schedule:
+        return []
+    how = loop_text(facts.config).removeprefix("open: ")
+    return [as_sentence(f"this is an open loop: {how}")]
+
+
 def _on_page_elsewhere(facts: ReportData) -> list[str]:
     """What the tiles, the section on the bottleneck and the tables of a page say."""
-    sentences = _bottleneck_sentences(facts.result.bottleneck)
-    if sentences:  # a section, which goes further than this
+    sentences = _loop_sentences(facts)
+    about_bottleneck = _bottleneck_sentences(facts.result.bottleneck)
+    sentences += about_bottleneck
+    if about_bottleneck:  # a section, which goes further than this
         sentences += triage_sentences(facts)
     if facts.kind.has_phases:
         sentences += expectation_sentences(facts.result.gates)
@@ -384,7 +392,7 @@ def _unusual_slos(facts: ReportData) -> list[Slo]:
 
 
 def slo_sentence(result: SloResult, commonest_error: str = "", unit: LoadUnit = CONCURRENT) -> str:
-    """`ttft_p95=20ms missed at 4 concurrent requests: 4 of 19 over ttft_p95=20ms (21.0%; ...).`.
+    """`ttft_p95=20ms missed at 4 concurrent requests: 4 of 19 over 20 ms (21.0%; ...).`.
 
     Of failures: `SLO missed: 8 of 12 requests failed at 4 ... (67.0%; 1% allowed), mostly: ...`.
     """
@@ -409,10 +417,11 @@ def _judged_at(result: SloResult, unit: LoadUnit) -> str:
 
 
 def _slo_evidence(result: SloResult) -> str:
-    """`4 of 19 over ttft_p95=20ms (21.0%; 5% allowed)`; of a search the quantile itself."""
+    """`4 of 19 over 20 ms (21.0%; 5% allowed)`; of a search the quantile itself."""
     if result.n:
-        beyond = Slo.parse(result.slo).beyond
-        return f"{result.n_over:,.0f} of {result.n:,} {beyond} {result.slo} {_shares(result)}"
+        slo = Slo.parse(result.slo)
+        beyond = f"{slo.beyond} {slo_limit(slo)}"
+        return f"{result.n_over:,.0f} of {result.n:,} {beyond} {_shares(result)}"
     if _is_of_search(result):
         slo = Slo.parse(result.slo)
         return str(Quantity(result.observed, unit=slo.unit, limit=slo.limit))
@@ -572,7 +581,7 @@ def at_once_sentences(facts: ReportData) -> list[str]:
     level = untold[-1]
     sentence = (
         f"At {facts.unit.text(level.load)}, {level.came_at_once:.0%} of the answers came all at "
-        "once, in one event or one read, so TTFT and ITL cannot be told from e2e: expected a "
+        "once, in one event or one read, so TTFT and ITL are not known apart from e2e: expected a "
         "stream of tokens; try without a proxy that buffers, or a lower --stream-interval."
     )
     return [sentence]

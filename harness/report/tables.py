@@ -82,7 +82,9 @@ def aligned(rows: Sequence[Row], escape: Callable[[str], str] = escape_markdown)
 
 
 def tiles(facts: ReportData) -> list[dict[str, str]]:
-    """The tiles below the headline, in words."""
+    """The tiles below the headline, in words; of several given levels the table has it all."""
+    if not facts.searched and len(facts.used) != 1:
+        return []
     in_words = map(_tile_in_words, export_tiles.tiles(facts.result))
     return [tile for tile in in_words if not tile["value"].startswith(UNKNOWN)]
 

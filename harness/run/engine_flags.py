@@ -29,15 +29,22 @@ def _number(flag: str, text: str) -> Row:
 FLAGS: Final[dict[str, Row]] = {
     "model": (
         "--shape",
-        {"choices": MODELS, "metavar": "NAME", "help": f"Model: {', '.join(MODELS)}."},
+        {
+            "choices": MODELS,
+            "metavar": "NAME",
+            "help": f"Simulate this model: {', '.join(MODELS)}.",
+        },
     ),
-    "gpu": ("--gpu", {"choices": GPUS, "metavar": "NAME", "help": f"GPU: {', '.join(GPUS)}."}),
-    "max_num_seqs": _number("--max-num-seqs", "Most sequences in a batch."),
-    "max_num_batched_tokens": _number("--max-num-batched-tokens", "Most tokens in a step."),
-    "max_model_len": _number("--max-model-len", "Most tokens of a request."),
-    "block_size": _number("--block-size", "Tokens per KV block."),
+    "gpu": (
+        "--gpu",
+        {"choices": GPUS, "metavar": "NAME", "help": f"Simulate this GPU: {', '.join(GPUS)}."},
+    ),
+    "max_num_seqs": _number("--max-num-seqs", "Limit the sequences in a batch."),
+    "max_num_batched_tokens": _number("--max-num-batched-tokens", "Limit the tokens in a step."),
+    "max_model_len": _number("--max-model-len", "Limit the tokens of a request."),
+    "block_size": _number("--block-size", "Set the tokens per KV block."),
     "num_gpu_blocks": _number(
-        "--num-gpu-blocks-override", "KV blocks. Default: as many as fit the GPU."
+        "--num-gpu-blocks-override", "Set the KV blocks. Default: as many as fit the GPU."
     ),
     "enable_chunked_prefill": (
         "--enable-chunked-prefill",
@@ -47,14 +54,14 @@ FLAGS: Final[dict[str, Row]] = {
         "--enable-prefix-caching",
         SWITCH | {"help": "Reuse the KV cache of prefixes."},
     ),
-    "stream_interval": _number("--stream-interval", "Tokens per event."),
+    "stream_interval": _number("--stream-interval", "Send N tokens per event."),
     "front_end_ns": _row(
         "--front-end-delay",
         lambda flag: duration(flag, "3ms"),
         "TIME",
-        "Delay before the scheduler sees a request. Default: none.",
+        "Delay requests before the scheduler sees them. Default: none.",
     ),
-    "jitter": _row("--jitter", share, "SHARE", "Variation of the steps' times. Default: 2%%."),
+    "jitter": _row("--jitter", share, "SHARE", "Vary the steps' times. Default: 2%%."),
 }
 COMPUTED: Final = ("num_gpu_blocks", "front_end_ns", "jitter")  # their help says the default
 

@@ -125,7 +125,7 @@ SERVER: Final = SERVER_FLAG, GPU_METRICS  # what the server may not report
 START: Final = (  # fields of lifecycle.vllm_start.StartOptions
     Option(
         "--vllm",
-        "Path of the `vllm` command. Default: HARNESS_VLLM_COMMAND, or the one on PATH.",
+        "Run this `vllm` command. Default: HARNESS_VLLM_COMMAND, or the one on PATH.",
         str,
         "PATH",
         "",
@@ -139,7 +139,7 @@ START: Final = (  # fields of lifecycle.vllm_start.StartOptions
     ),
     Option(
         "--model-dir",
-        "Folder of the model. Without weight files it gets random weights.",
+        "Serve the model in this folder; without weight files it gets random weights.",
         Path,
         "DIR",
     ),
@@ -159,25 +159,25 @@ PROVE: Final = (
 TIMEOUTS: Final = (  # fields of core.timeouts.Timeouts; their defaults are there
     Option(
         "--connect-timeout",
-        "Longest wait for TCP and TLS. Default: 10s.",
+        "Wait this long for TCP and TLS. Default: 10s.",
         duration("--connect-timeout", "10s"),
         "TIME",
     ),
     Option(
         "--first-token-timeout",
-        "Longest wait from sending to the first token. Default: 120s.",
+        "Wait this long for the first token. Default: 120s.",
         duration("--first-token-timeout", "120s"),
         "TIME",
     ),
     Option(
         "--idle-timeout",
-        "Longest silence within a stream; keep-alive comments do not count. Default: 60s.",
+        "Allow this much silence in a stream; keep-alive comments do not count. Default: 60s.",
         duration("--idle-timeout", "60s"),
         "TIME",
     ),
     Option(
         "--request-timeout",
-        "Longest time from sending to the end of the answer. Default: 600s.",
+        "Give up a request after this time. Default: 600s.",
         duration("--request-timeout", "600s"),
         "TIME",
     ),
@@ -189,8 +189,8 @@ EMBEDDED: Final = Option(
 )
 MODEL: Final = Option(
     "--model",
-    "Model name. Repeat it, or give weights, to mix models or LoRA adapters. Default: the server's "
-    "only model.",
+    "Ask for this model. Repeat it, or give weights, to mix models or LoRA adapters. Default: the "
+    "server's only model.",
     partial(parse_weights, "--model"),
     "NAME[=WEIGHT],...",
     action="extend",
@@ -231,7 +231,7 @@ def _length_field(label: str) -> Field:
 LENGTHS: Final = (
     Option(
         "--workload",
-        "What is sent: one workload, or several with weights, as chat=9,summarize=1.",
+        "Send this workload, or several with weights: chat=9,summarize=1.",
         workload,
         "NAME[=WEIGHT],...",
         "chat",
@@ -244,14 +244,14 @@ LENGTHS: Final = (
     ),
     number_option(
         "--prompt-tokens",
-        "Mean prompt length. Default: the workload's.",
+        "Set the mean prompt length. Default: the workload's.",
         example=128,
         field=_length_field("Prompt tokens"),
         in_locust=InLocust("0", "Prompt tokens, mean (0: the workload's)", type=int),
     ),
     number_option(
         "--output-tokens",
-        "Mean output length. Default: the workload's.",
+        "Set the mean output length. Default: the workload's.",
         example=128,
         field=_length_field("Output tokens"),
         in_locust=InLocust("0", "Output tokens, mean (0: the workload's)", type=int),
@@ -264,14 +264,18 @@ def _spread(kind: str) -> tuple[Option, Option, Option]:
     return (
         Option(
             f"--{kind}-cv",
-            f"Standard deviation of the {kind} lengths divided by their mean (log-normal). 0 makes "
-            "all equal. Default: the workload's.",
+            f"Set the standard deviation of the {kind} lengths, divided by their mean "
+            "(log-normal); 0 makes all equal. Default: the workload's.",
             deviation(f"--{kind}-cv"),
             "CV",
         ),
-        number_option(f"--{kind}-min", f"Shortest {kind} in tokens. Default: mean/8.", example=16),
         number_option(
-            f"--{kind}-max", f"Longest {kind} in tokens. Default: 4 times the mean.", example=4096
+            f"--{kind}-min", f"Set the shortest {kind} in tokens. Default: mean/8.", example=16
+        ),
+        number_option(
+            f"--{kind}-max",
+            f"Set the longest {kind} in tokens. Default: 4 times the mean.",
+            example=4096,
         ),
     )
 
@@ -286,7 +290,7 @@ DATA: Final = (
     ),
     Option(
         "--data-end",
-        "What to do after the last row of --data. Default: repeat.",
+        "Repeat or stop after the last row of --data. Default: repeat.",
         choices=("repeat", "stop"),
     ),
     Option(
@@ -306,7 +310,7 @@ DATA: Final = (
 )
 THINK_TIME: Final = Option(
     "--think-time",
-    "Pause of a user between an answer and the next request: a mean, or SHAPE:MEAN:CV such as "
+    "Pause between an answer and the user's next request: a mean, or SHAPE:MEAN:CV such as "
     "lognormal:2s:0.5. Default: the workload's.",
     distribution("--think-time", _think_ms, "lognormal:2s:0.5"),
     "TIME",
@@ -314,25 +318,25 @@ THINK_TIME: Final = Option(
 SESSIONS: Final = (  # fields of load.conversations.Conversation, of a workload with sessions
     Option(
         "--turns",
-        "Turns of a session: a mean, or SHAPE:MEAN:CV. Default: the workload's.",
+        "Set the turns of a session: a mean, or SHAPE:MEAN:CV. Default: the workload's.",
         distribution("--turns", whole_number("--turns"), "lognormal:8:0.5"),
         "N",
     ),
     Option(
         "--history",
-        "What a prompt keeps of its session: full, last:K turns, or budget:TOKENS of the prompt. "
-        "Default: full.",
+        "Keep this of a session in its prompts: full, last:K turns, or budget:TOKENS of the "
+        "prompt. Default: full.",
         parse_history,
         "POLICY",
     ),
     Option(
         "--replies",
-        "The assistant's part of the history: planned text of exact length, or the server's real "
-        "answers. Default: planned.",
+        "Fill the assistant's part of the history with planned text of exact length, or with the "
+        "server's real answers. Default: planned.",
         choices=REPLIES,
     ),
     number_option(
-        "--tools", "Functions that every session offers. Default: 0.", min_value=0, example=4
+        "--tools", "Offer N functions in every session. Default: 0.", min_value=0, example=4
     ),
     number_option(
         "--session-budget",
@@ -356,7 +360,7 @@ BODY: Final = Option(
 )
 SEED: Final = number_option(
     "--seed",
-    "Seed of the prompts, lengths and stagger.",
+    "Seed the prompts, lengths and stagger.",
     1,
     min_value=0,
     in_locust=InLocust(type=int),
@@ -368,14 +372,14 @@ LOAD: Final = (
     *SESSIONS,
     *DATA,
     BODY,
-    Option("--api", "API to call. Default: the workload's.", choices=tuple(API_PATHS)),
+    Option("--api", "Call this API. Default: the workload's.", choices=tuple(API_PATHS)),
     SEED,
-    number_option("--processes", "Worker processes that send the load.", 1),
+    number_option("--processes", "Send the load from N worker processes.", 1),
 )
 OPEN_LOOP: Final = (
     Option(
         "--arrivals",
-        f"How requests of a rate arrive: {', '.join(ARRIVALS)}.",
+        f"Let the requests of a rate arrive so: {', '.join(ARRIVALS)}.",
         parse_arrivals,
         "KIND",
         POISSON,
@@ -426,7 +430,7 @@ REPEATS: Final = number_option(
 )
 SLO: Final = Option(
     "--slo",
-    "Latency to stay under, for example ttft_p95=500ms, itl_p99.9=80ms, tpot_p99=40ms or "
+    "Require this latency, for example ttft_p95=500ms, itl_p99.9=80ms, tpot_p99=40ms or "
     f"e2e_p90=10s; or published ones, {PREFIX}{'|'.join(SLO_PRESETS)}. Repeatable.",
     _slo,
     "METRIC_pQQ=TIME",
@@ -440,7 +444,7 @@ SLO: Final = Option(
 )
 MAX_ERRORS: Final = Option(
     "--max-errors",
-    "Largest share of failed requests that a level may have.",
+    "Let at most this share of a level's requests fail.",
     share("--max-errors"),
     "SHARE",
     "1%",
@@ -450,13 +454,13 @@ OBJECTIVES: Final = SLO, MAX_ERRORS
 USER_RANGE: Final = (
     number_option(
         "--min-users",
-        "Lowest level of the search.",
+        "Start at this level.",
         1,
         field=Field("Lowest level", "users at the start"),
     ),
     number_option(
         "--max-users",
-        "Highest level of the search.",
+        "Go no higher than this level.",
         512,
         field=Field(
             "Highest level",
@@ -474,14 +478,14 @@ RATE_RANGE: Final = (
     ),
     Option(
         "--min-rate",
-        "With --load rate: lowest rate, in requests per second.",
+        "With --load rate: start at this rate, in requests per second.",
         Rate.parser("--min-rate"),
         "R",
         "1/s",
     ),
     Option(
         "--max-rate",
-        "With --load rate: highest rate, in requests per second.",
+        "With --load rate: go no higher than this rate.",
         Rate.parser("--max-rate"),
         "R",
         "512/s",
@@ -489,17 +493,17 @@ RATE_RANGE: Final = (
 )
 TOLERANCE: Final = Option(
     "--tolerance",
-    "How much worse than the baseline this run may be. Default: 5%%.",
+    "Let this run be this much worse than the baseline. Default: 5%%.",
     share("--tolerance"),
     "SHARE",
 )
 BUDGET: Final = Option(
     "--budget",
-    "Longest time that load is sent.",
+    "Send load for at most this time.",
     partial(budget_ns, what="--budget"),
     "TIME",
     "10m",
-    field=Field("Budget", "longest time that load is sent"),
+    field=Field("Budget", "send load for at most this time"),
 )
 PRECISION: Final = Option(
     "--precision",
@@ -569,7 +573,7 @@ SCENARIO: Final = Option(
     "FILE",
 )
 OUTPUT: Final = (
-    Option("--out", "New run folder. Default: one under reports/.", _folder, "DIR"),
+    Option("--out", "Write to this new run folder. Default: one under reports/.", _folder, "DIR"),
     Option(
         "--junit",
         "Write a JUnit report with a test case for each SLO.",
@@ -578,7 +582,9 @@ OUTPUT: Final = (
     ),
     JSON,
     Option("--ui", "Serve the live page and Locust's web UI during the run.", None),
-    number_option("--ui-port", "Port of both. Default: 8089.", example=8089, metavar="PORT"),
+    number_option(
+        "--ui-port", "Serve them on this port. Default: 8089.", example=8089, metavar="PORT"
+    ),
     number_option(
         "--metrics-port",
         "Serve live metrics for Prometheus during the run; 0 takes any free port.",
@@ -586,7 +592,7 @@ OUTPUT: Final = (
         example=9401,
         metavar="PORT",
     ),
-    Option("--metrics-host", "Address to serve them at. Default: 127.0.0.1.", str, "ADDRESS"),
+    Option("--metrics-host", "Serve them at this address. Default: 127.0.0.1.", str, "ADDRESS"),
     OTHER_TOOLS,
     Option("--quiet", "Show no live view.", None),
     Option("--dry-run", "Print the plan without contacting a server.", None),
@@ -595,13 +601,13 @@ ASKED_IN_FORM: Final = (SLO, MODEL, *LENGTHS, *USER_RANGE, BUDGET, PRECISION, MA
 # of the `locust` command alone
 API_KEY_ENV: Final = Option(
     "--api-key-env",
-    "Environment variable that holds the API key, which goes to the --host given here only.",
+    "Read the API key from this environment variable; it goes to the --host given here only.",
     metavar="NAME",
     default=KEY_VARIABLES[0],
 )
 RUN_FOLDER: Final = Option(
-    "--run-folder", "New run folder. Default: one under reports/.", metavar="DIR"
+    "--run-folder", "Write to this new run folder. Default: one under reports/.", metavar="DIR"
 )
 RUNS: Final = Option(
-    "--runs", "Folder in which each search makes its run folder.", metavar="DIR", default="reports"
+    "--runs", "Make the run folder of each search in this folder.", metavar="DIR", default="reports"
 )
