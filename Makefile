@@ -94,6 +94,8 @@ lint: $(READY) ## ruff, mypy, and a linter for each other kind of file
 	@$(BIN)/shellcheck .ci/run .ci/*.sh
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.compose-spec docker-compose.yml
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.dependabot .github/dependabot.yml
+	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-issue-forms $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*))
 	@$(BIN)/zizmor --offline --quiet .github/workflows
 	@$(BIN)/mypy grafana/generate.py prometheus/recording.py prometheus/watching.py
 
@@ -112,6 +114,7 @@ docs: $(READY) ## write the generated pages of docs/ and Grafana's dashboards ag
 # Each link leads somewhere, and each page has a place.
 site: $(READY) ## build the pages as a site with a search: build/site/index.html
 	@$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet --conf-dir docs --jobs auto . build/site
+	@echo "the site is build/site/index.html"
 
 bench: $(READY) ## accuracy and cost beside others, the whole matrix; the live page (22 minutes)
 	@$(BIN)/python bench/matrix.py

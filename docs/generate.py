@@ -1033,14 +1033,14 @@ LEVELS = {
     "ended_at": "its measured window ends",
 }
 
+
 def llms_txt() -> str:
     """llms.txt: what docs/index.md lists, for readers that are programs (https://llmstxt.org)."""
     title, first, *rest = (HERE / "index.md").read_text().split("\n\n")
-    told = [title, "> " + " ".join(first.split())]
-    for part in rest:
-        if part.startswith(("## ", "- [")):
-            told.append(re.sub(r"\]\(", "](docs/", part).replace("(docs/../", "("))
-    return "\n\n".join(told).rstrip() + "\n"
+    quoted = "> " + " ".join(first.split())
+    groups = [part for part in rest if part.startswith(("## ", "- ["))]
+    from_here = "\n\n".join(groups).replace("](", "](docs/").replace("(docs/../", "(")
+    return f"{title}\n\n{quoted}\n\n{from_here.rstrip()}\n"
 
 
 PAGES = {
