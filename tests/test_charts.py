@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.charts import draw
+from harness.charts import draw, embed
 from harness.charts.definition import (
     Axis,
     Chart,
@@ -108,6 +108,15 @@ def lab(light: np.ndarray) -> np.ndarray:
     )
     x, y, z = np.cbrt(np.clip(to_xyz @ light, 0, None) / [0.9505, 1, 1.089])
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("sheet", SHEETS, ids=lambda sheet: sheet.stem)
+def test_all_pages_and_pictures_have_one_palette(sheet: Path) -> None:
+    """Of the live page, the reports and the files for Markdown."""
+    pictures = {"light": embed.LIGHT, "dark": embed.DARK}
+    for scheme, colors in palettes(sheet).items():
+        want = dict(re.findall(r"--(\w+):(#\w+)", pictures[scheme]))
+        assert {name: colors[name] for name in want} == want
 
 
 CASES = [(sheet, scheme) for sheet in SHEETS for scheme in ("light", "dark")]

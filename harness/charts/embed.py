@@ -16,6 +16,16 @@ from harness.charts.draw import PAGE, draw, scripts
 if TYPE_CHECKING:
     from harness.charts.definition import Chart
 
+# The colors of the reports' style sheet.
+LIGHT: Final = (
+    "--card:#f6f7f9;--ink:#16181d;--muted:#5c6370;--rule:#d9dce1;--blue:#0067a8;--red:#b84a00;"
+    "--green:#00795a;--gold:#b58200;"
+)
+DARK: Final = (
+    "--card:#1d2026;--ink:#eceef2;--muted:#a3a9b5;--rule:#3a3f49;--blue:#62b4f0;--red:#ff9a5c;"
+    "--green:#4fd0a5;--gold:#e0a92e;"
+)
+DARK_QUERY: Final = "@media (prefers-color-scheme:dark){"
 START: Final = "\nharnessCharts.mountAll();\n"
 
 
@@ -50,3 +60,14 @@ def policy() -> str:
 
 def _code() -> str:
     return scripts().replace("</script", "<\\/script") + START
+
+
+def picture(chart: Chart) -> str:
+    """An SVG file for Markdown: the reports' colors, which follow the reader's light or dark."""
+    svg = draw(chart, titled=True)
+    head, body = svg.split(">", 1)
+    colors = "".join(
+        f"{query}svg{{{palette}background:var(--card)}}{end}"
+        for query, palette, end in (("", LIGHT, ""), (DARK_QUERY, DARK, "}"))
+    )
+    return f"{head}><style>{colors}</style>{body}\n"
