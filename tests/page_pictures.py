@@ -59,7 +59,7 @@ SHOTS = (
 
 def knee_chart() -> Chart:
     """Of the sample's result: that chart needs none of its records."""
-    result = read_result(json.loads((SAMPLE / "result.json").read_text()))
+    result = read_result(SAMPLE)
     run = Run(SAMPLE, {}, concat_tables([]), [], [], [], [], [], Damage())
     chart = around_knee(ReportData(run, result))
     assert chart is not None

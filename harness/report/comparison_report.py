@@ -68,6 +68,7 @@ NO_FIGURE: Final = (math.nan, math.nan, math.nan)  # value, and both ends of its
 FEWEST_COMPARED: Final = 2
 MAX_LABELS_PX: Final = 720  # of all labels below the chart of the settings
 SETTING_PX: Final = 110  # the height of a figure of all settings,
+MARGIN: Final = 0.4  # of the span of all figures: what is left below them
 CHANGE_PX: Final = 26  # and of a change
 VERDICT_COLORS: Final = {Change.worse: Color.red, Change.better: Color.green}
 TICK_PX: Final = 7  # of a letter below the chart
@@ -234,7 +235,7 @@ def setting_row(setting: Setting) -> dict[str, str]:
         if metric == KNEE and metric in setting.figures:
             unit = unit_named(setting.unit)
             ends = f"{knee_text(low, unit)} to {knee_text(high, unit)}"
-            row[name] = f"{knee_text(value, unit)} ({ends}), {unit.short_many}"
+            row[name] = f"{knee_text(value, unit)} {unit.short_many} ({ends})"
     row["Start, s"] = ", ".join(f"{seconds:.1f}" for seconds in setting.starts_s)
     row["Exit codes"] = ", ".join(map(str, setting.runs.values()))
     return row
@@ -415,7 +416,18 @@ def _setting_panel(metric: str, settings: Sequence[Setting]) -> Panel:
     name = METRIC_NAMES.get(metric) or title.partition(",")[0]
     through = line("", Color.muted, [(point.x, point.y) for point in points], width_px=1)
     series = [through, Series(name, Color.blue, points, Shape.points)]
-    return Panel(series, Axis(unit=unit, low=0), title, height_px=SETTING_PX)
+    y = Axis(unit=unit, low=_lowest(points))
+    return Panel(series, y, title, height_px=SETTING_PX)
+
+
+def _lowest(points: Sequence[Point]) -> float:
+    """Where the axis begins: the points differ by less than their distance from zero."""
+    ends = [end for point in points for end in (point.y, point.low, point.high)]
+    known = [end for end in ends if math.isfinite(end)]
+    if not known:
+        return 0
+    margin = MARGIN * (max(known) - min(known)) or 1
+    return max(min(known) - margin, 0)
 
 
 def changes_chart(c: Comparison) -> Chart | None:

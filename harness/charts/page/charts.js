@@ -53,7 +53,7 @@ var harnessCharts = (() => {
     return ticks;
   }
 
-  function ticksOf(axis, low, high, room) {
+  function ticksOf(axis, low, high, room, across) {
     if (axis.scale === "names") return axis.names.map((_, place) => place);
     if (axis.ticks.length) return apart(axis, axis.ticks.filter((tick) => tick >= low && tick <= high), low, high, room);
     if (axis.scale === "log") return logTicks(low, high, room);
@@ -61,7 +61,7 @@ var harnessCharts = (() => {
       const step = PARTS_OF_MINUTES.find((seconds) => (high - low) / seconds <= Math.max(room / 90, 2)) || 86400;
       return multiples(step, low, high);
     }
-    return multiples(niceStep(high - low, Math.max(room / 55, 2)), low, high);
+    return multiples(niceStep(high - low, Math.min(Math.max(room / (across ? 70 : 35), 3), across ? 12 : 6)), low, high);
   }
 
   // without those whose labels would overlap the one before
@@ -115,8 +115,8 @@ var harnessCharts = (() => {
 
   const axisText = (name) => ({ color: color(name), fontFamily: FONT, fontSize: 11 });
 
-  function axisOption(axis, [min, max], room, more) {
-    const ticks = ticksOf(axis, min, max, room);
+  function axisOption(axis, [min, max], room, across, more) {
+    const ticks = ticksOf(axis, min, max, room, across);
     return {
       type: axis.scale === "log" ? "log" : "value", min, max,
       axisLabel: { ...axisText("ink"), customValues: ticks, formatter: labelOf(axis), showMinLabel: true, showMaxLabel: true, hideOverlap: false, margin: 6 },
@@ -233,10 +233,10 @@ var harnessCharts = (() => {
       const [right, rise] = chart.sideways ? [panel.y, chart.x] : [chart.x, panel.y];
       const [rights, rises] = chart.sideways ? [ys, xs] : [xs, ys];
       grids.push({ left: look.layout.left, right: RIGHT, top, height, containLabel: false, outerBoundsMode: "none" });
-      const flat = axisOption(right, rights, room, { ...name, name: below ? right.title : "", nameGap: TICKS });
+      const flat = axisOption(right, rights, room, true, { ...name, name: below ? right.title : "", nameGap: TICKS });
       if (!below) flat.axisLabel.show = false;
       across.push(flat);
-      const tall = axisOption(rise, rises, height, { ...name, name: "" });
+      const tall = axisOption(rise, rises, height, false, { ...name, name: "" });
       (chart.sideways ? tall : flat).splitLine.show = false;
       if (chart.sideways) Object.assign(tall, { inverse: true, axisLabel: { ...tall.axisLabel, width: look.layout.left - 12, overflow: "truncate" } });
       up.push(tall);
