@@ -123,7 +123,7 @@ def test_what_a_dead_worker_did_not_send_is_counted() -> None:
     assert wire.inbox.missing() == {1: 97}
     said = say_missing(wire.inbox.missing())
     assert said.startswith("The records of 97 requests never arrived (97 of worker 1)")
-    assert "either a load process died, which is said above, or one was too busy" in said
+    assert "Either a load process died, as reported above, or one was too busy" in said
     assert say_missing({}) == ""
 
 
