@@ -51,10 +51,14 @@ class Shot(NamedTuple):
 
 
 SHOTS = (
-    Shot("webui-light", 1280, 1750),
-    Shot("webui-dark", 1280, 1750, "dark", form=True),
+    Shot("webui-light", 1400, 1900),
+    Shot("webui-dark", 1400, 1900, "dark", form=True),
     Shot("webui-narrow", 390, 2100),
 )
+
+
+# picture of the sample report -> width and height
+REPORTS = {SAMPLE / "report.png": (1400, 1900), PICTURES / "report-narrow.png": (390, 2100)}
 
 
 def knee_chart() -> Chart:
@@ -103,9 +107,10 @@ def main() -> None:
         sys.stderr.write(f"No pictures of pages: {why}\n")
         return
     with browser() as opened:
-        size = {"width": 1280, "height": 900}
-        page = Visit(opened, (SAMPLE / "report.html").as_uri(), viewport=size).open("")
-        save(page, SAMPLE / "report.png", 1584)
+        for path, (width, height) in REPORTS.items():
+            size = {"width": width, "height": 900}
+            page = Visit(opened, (SAMPLE / "report.html").as_uri(), viewport=size).open("")
+            save(page, path, height)
         take_live_page(opened)
 
 

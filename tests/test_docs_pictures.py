@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from page_pictures import HEADINGS, PICTURES, SAMPLE, SHOTS, knee_chart
+from page_pictures import HEADINGS, PICTURES, REPORTS, SAMPLE, SHOTS, knee_chart
 from PIL import Image
 
 from harness.charts.embed import picture
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 TEMPLATES = ROOT / "harness/report/templates"
 # picture -> where its headings are written
 PAGES = {
-    SAMPLE / "report.png": TEMPLATES / "report.html.j2",
+    **dict.fromkeys(REPORTS, TEMPLATES / "report.html.j2"),
     **{PICTURES / f"{shot.name}.png": ROOT / "harness/webpage/page/live.html" for shot in SHOTS},
 }
 

@@ -136,6 +136,7 @@ def test_a_search_from_the_form_to_the_report(day: Day, figure) -> None:
     check_brackets(page)
     check_knee(page, knee)
     assert page.locator("#levels tbody tr").count() == len(result["levels"])
+    assert page.locator("#by-level .stage svg").count() == 2  # TTFT and ITL
     assert page.locator("#whole .wide >> nth=0").locator("tbody tr").count() == len(LATENCIES)
     assert not page.locator("#slos").is_visible()  # each level was judged by itself
     check_links(page, result)

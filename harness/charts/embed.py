@@ -31,7 +31,7 @@ START: Final = "\nharnessCharts.mountAll();\n"
 
 def figure(chart: Chart) -> str:
     """The still picture, for print and pages without JavaScript, and the chart as data."""
-    kind = "chart wide" if chart.wide else "chart"
+    kind = "chart broad" if chart.wide else "chart"
     # An end tag within the data would end the script.
     data = orjson.dumps(as_json(chart)).decode().replace("<", "\\u003c")
     still = f'<div class="still">{draw(chart, titled=True)}</div>'

@@ -44,8 +44,11 @@ LOOKS: Final[dict[str, Look]] = {
     Decision.failed: Look("failed", Color.red, Symbol.cross),
     Verdict.missed: Look("SLO missed", Color.red, Symbol.cross),
     "measured": Look("measured", Color.ink, Symbol.circle),
+    CONFIRMED: Look(CONFIRMED, Color.ink, Symbol.circle),
     Decision.invalid: Look("invalid", Color.muted, Symbol.cross),
 }
+CONFIRMED: Final = "confirmed"  # held again after the search, by --confirm
+GROWING: Final = ("ttft", "e2e")  # latencies that grow by orders of magnitude
 NEIGHBORHOOD: Final = 0.3  # of the knee: what is shown first
 WIDE_HEIGHT_PX: Final = 300
 MIN_NEIGHBORS: Final = 3  # holds that make a neighborhood
@@ -82,14 +85,12 @@ class KneeMarks:
         """The level that holds and the one that fails, or else the best estimate."""
         lines = []
         if self.holds:
-            lines.append(Limit(self.holds, f"holds {self.holds:g}", Color.green, upright=True,
-                               dash=Dash.solid, before=True))  # fmt: skip
+            lines.append(_promise(self.holds, f"holds {self.holds:g}"))
         elif self.estimate:
-            lines.append(Limit(self.estimate, f"estimate {self.estimate:g}", Color.green,
-                               upright=True, dash=Dash.solid, before=True))  # fmt: skip
+            lines.append(_promise(self.estimate, f"estimate {self.estimate:g}"))
         if self.fails_at:
-            lines.append(Limit(self.fails_at, f"fails at {self.fails_at:g}", Color.red,
-                               upright=True))  # fmt: skip
+            name = f"fails at {self.fails_at:g}"
+            lines.append(Limit(self.fails_at, name, Color.red, upright=True))
         return lines
 
     def bands(self) -> list[Band]:
@@ -99,9 +100,20 @@ class KneeMarks:
         return [Band(self.low, self.high)]
 
 
+def _promise(at: float, name: str) -> Limit:
+    return Limit(at, name, Color.green, upright=True, dash=Dash.solid, before=True)
+
+
 def loads_axis(loads: Iterable[float], many: str, one: str, *, scale: Scale = Scale.log) -> Axis:
     """Levels are labeled one by one, as far as there is room."""
     return Axis(title=many, one=one, scale=scale, ticks=sorted(set(loads)))
+
+
+def latency_axis(key: str) -> Axis:
+    """In ms."""
+    if key in GROWING:
+        return Axis(unit="ms", scale=Scale.log)
+    return Axis(unit="ms", low=0)
 
 
 def neighborhood(held: Sequence[Held], knee: KneeMarks) -> tuple[float, float] | None:

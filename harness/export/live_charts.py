@@ -25,6 +25,7 @@ from harness.charts.levels import (
     UNDECIDED,
     Held,
     KneeMarks,
+    latency_axis,
     level_chart,
     loads_axis,
 )
@@ -41,7 +42,7 @@ SERVER_LINES: Final = tuple(row.key for row in SERIES if row.live)
 KV_COLUMN: Final = "kv_pct"
 LIVE: Final = {key: row for key, row in LATENCIES.items() if row.live}
 HEADLINES: Final = tuple(key for key, row in LIVE.items() if row.headline)
-LOG_LATENCIES: Final = ("ttft", "e2e")
+SHADED: Final = "Shaded: the measured windows of the levels."
 LATENCY_PX: Final = 130  # the height of a panel
 SMALL_PX: Final = 90
 SERVER_COLORS: Final = (Color.blue, Color.red, Color.gold, Color.green)
@@ -61,26 +62,37 @@ def live_charts(facts: Facts) -> dict[str, list[dict[str, Any]]]:
 def over_time(facts: Facts) -> Chart:
     """Latencies, users with the promise as it narrows, throughput, and the server below."""
     limited = {slo["key"] for slo in facts.get("slos") or ()}
-    panels = [_latency_panel(key, facts) for key in LIVE if key in HEADLINES or key in limited]
+    shown = [key for key in LIVE if key in HEADLINES or key in limited]
+    panels = [_latency_panel(key, facts) for key in shown]
     panels.append(_users_panel(facts))
     if facts.get("unit") and facts.get("searches"):
-        y = Axis(unit=facts["unit"], low=0)
-        panels.append(Panel(_search(facts), y, f"Levels, {facts['unit']}", height_px=SMALL_PX))
-    tokens = Series("output tokens/s", Color.green, column="tokens_per_s")
-    panels.append(Panel([tokens], Axis(low=0), "Output tokens/s", height_px=SMALL_PX))
-    server = [
-        Series(f"{key.replace('_', ' ')} (server)", color, column=key)
-        for key, color in zip(SERVER_LINES, SERVER_COLORS, strict=False)
-    ]
-    panels.append(Panel(server, Axis(low=0), "Requests on the server", height_px=SMALL_PX))
-    kv = Series("KV cache", Color.blue, column=KV_COLUMN)
-    panels.append(Panel([kv], Axis(unit="%", low=0), "KV cache in use, %", height_px=SMALL_PX))
+        unit = facts["unit"]
+        panels.append(_small_panel(f"Levels, {unit}", _search(facts), unit))
+    panels += _load_panels()
     bands = [Band(step["from_s"], step["to_s"], Color.rule) for step in _steps(facts)]
     events = _event_lines(facts)
     marked = [_with_marks(panel, bands, events) for panel in panels]
     x = Axis("time, min:s", scale=Scale.time, low=0)
-    note = "Shaded: the measured windows of the levels."
-    return Chart("over-time", "The run over time", marked, x, wide=True, note=note)
+    return Chart("over-time", "The run over time", marked, x, wide=True, note=SHADED)
+
+
+def _load_panels() -> list[Panel]:
+    """What arrives, and what the server has in hand."""
+    tokens = Series("output tokens/s", Color.green, column="tokens_per_s")
+    kv = Series("KV cache", Color.blue, column=KV_COLUMN)
+    requests = []
+    for key, color in zip(SERVER_LINES, SERVER_COLORS, strict=False):
+        name = f"{key.replace('_', ' ')} (server)"
+        requests.append(Series(name, color, column=key))
+    return [
+        _small_panel("Output tokens/s", [tokens]),
+        _small_panel("Requests on the server", requests),
+        _small_panel("KV cache in use, %", [kv], "%"),
+    ]
+
+
+def _small_panel(title: str, series: Sequence[Series], unit: str = "") -> Panel:
+    return Panel(series, Axis(unit=unit, low=0), title, height_px=SMALL_PX)
 
 
 def _with_marks(panel: Panel, bands: Sequence[Band], events: Sequence[Limit]) -> Panel:
@@ -96,14 +108,7 @@ def _latency_panel(key: str, facts: Facts) -> Panel:
     ]
     title = f"{name} of the last 10 s, ms"
     height_px = LATENCY_PX if key in HEADLINES else SMALL_PX
-    return Panel(series, _latency_axis(key), title, _slo_lines(facts, key), height_px=height_px)
-
-
-def _latency_axis(key: str) -> Axis:
-    """TTFT and e2e grow by orders of magnitude."""
-    if key in LOG_LATENCIES:
-        return Axis(unit="ms", scale=Scale.log)
-    return Axis(unit="ms", low=0)
+    return Panel(series, latency_axis(key), title, _slo_lines(facts, key), height_px=height_px)
 
 
 def _users_panel(facts: Facts) -> Panel:
@@ -146,7 +151,7 @@ def by_level(facts: Facts) -> list[Chart]:
         many = facts.get("unit") or CONCURRENT.many
         one = "" if facts.get("unit") else CONCURRENT.one
         x = loads_axis((each.load for each in held), many, one)
-        y = _latency_axis(key)
+        y = latency_axis(key)
         of = (f"{key}-by-level", f"p95 {LIVE[key].name} by {many}, ms")
         chart = level_chart(of, held, (x, y), knee, _slo_lines(facts, key))
         charts.append(_with_the_level_held(chart, key, facts))

@@ -441,11 +441,10 @@ def changes_chart(c: Comparison) -> Chart | None:
         note = _verdict_text(difference)
         point = Point(place, 100 * difference.change, low, high, note=note)
         points.setdefault(difference.verdict, []).append(point)
-    series = [
-        Series(verdict.replace("_", " "), VERDICT_COLORS.get(verdict, Color.muted), some,
-               Shape.points)
-        for verdict, some in points.items()
-    ]  # fmt: skip
+    series = []
+    for verdict, some in points.items():
+        color = VERDICT_COLORS.get(verdict, Color.muted)
+        series.append(Series(verdict.replace("_", " "), color, some, Shape.points))
     x = Axis(scale=Scale.names, names=[_figure_name(difference) for difference in shown])
     y = Axis("change from A to B, %", unit="%")
     none = Limit(0, "", Color.ink, dash=Dash.solid)

@@ -24,10 +24,12 @@ from harness.charts.definition import (
     line,
 )
 from harness.charts.levels import (
+    CONFIRMED,
     NEIGHBORHOOD,
     Held,
     KneeMarks,
     by_level,
+    latency_axis,
     level_chart,
     level_panel,
     loads_axis,
@@ -52,7 +54,6 @@ FIGURES: Final = {
 }
 PANELS: Final = ("throughput", "goodput", "ttft", "itl", "e2e", "gpu")
 LATENCY_PANELS: Final = tuple(name for name in PANELS if name in LATENCIES)
-LOG_PANELS: Final = ("ttft", "e2e")  # they grow by orders of magnitude
 FEWEST_POINTS: Final = 2  # of a line
 
 
@@ -96,7 +97,7 @@ def around_knee(facts: ReportData) -> Chart | None:
         return None
     unit = facts.unit
     x = _loads(facts, held)
-    y = Axis(unit="ms", scale=_scale(metric))
+    y = latency_axis(metric)
     title = f"p95 {LATENCIES[metric].name} by {unit.many}, ms"
     of = (f"{metric}-knee", title)
     return level_chart(of, held, (x, y), marks, _slo_lines(facts, metric))
@@ -120,16 +121,12 @@ def _latency_chart(facts: ReportData, metric: str) -> Chart | None:
     medians = _held(facts, lambda level: Quantity.of(level.latency(metric), "p50"))
     if not held and not medians:
         return None
-    y = Axis(unit="ms", scale=_scale(metric))
+    y = latency_axis(metric)
     panel = level_panel(held, knee_marks(facts), y, _slo_lines(facts, metric))
     median = line("median", Color.muted, means(medians), dash=Dash.dotted, dots=True)
     panel = replace(panel, series=[median, *by_level(held)])
     title = f"{LATENCIES[metric].name}, ms: p95 and median"
     return Chart(f"curve-{metric}", title, [panel], _loads(facts, held or medians))
-
-
-def _scale(metric: str) -> Scale:
-    return Scale.log if metric in LOG_PANELS else Scale.linear
 
 
 def _loads(facts: ReportData, held: Sequence[Held]) -> Axis:
@@ -157,8 +154,15 @@ def _held(facts: ReportData, figure_of: Callable[[Level], Quantity]) -> list[Hel
         figure = figure_of(level)
         if figure.known:
             note = f"level {level.index + 1}"
-            held.append(Held(level.load, figure, level.result, level.ttft_ms.n, note))
+            held.append(Held(level.load, figure, _result(facts, level), level.ttft_ms.n, note))
     return held
+
+
+def _result(facts: ReportData, level: Level) -> str:
+    """What a search only measures, it confirms."""
+    if facts.searched and level.result == "measured":
+        return CONFIRMED
+    return level.result
 
 
 def _slo_lines(facts: ReportData, metric: str) -> list[Limit]:

@@ -54,7 +54,7 @@ function drawInto(node, charts, columns) {
     const filled = harnessCharts.filled(chart, columns, page.points, page.now.users);
     if (drawn[chart.name]) drawn[chart.name].update(filled);
     else {
-      const figure = el("figure", { class: chart.wide ? "chart wide" : "chart", "data-name": chart.name });
+      const figure = el("figure", { class: chart.wide ? "chart broad" : "chart", "data-name": chart.name });
       node.append(figure);
       drawn[chart.name] = harnessCharts.mount(figure, filled);
     }
