@@ -37,6 +37,7 @@ class Look(NamedTuple):
     symbol: Symbol
 
 
+CONFIRMED: Final = "confirmed"  # held again after the search, by --confirm
 UNDECIDED: Final = Look("inconclusive", Color.muted, Symbol.circle)
 LOOKS: Final[dict[str, Look]] = {
     Decision.passed: Look("passed", Color.blue, Symbol.circle),
@@ -47,7 +48,6 @@ LOOKS: Final[dict[str, Look]] = {
     CONFIRMED: Look(CONFIRMED, Color.ink, Symbol.circle),
     Decision.invalid: Look("invalid", Color.muted, Symbol.cross),
 }
-CONFIRMED: Final = "confirmed"  # held again after the search, by --confirm
 GROWING: Final = ("ttft", "e2e")  # latencies that grow by orders of magnitude
 NEIGHBORHOOD: Final = 0.3  # of the knee: what is shown first
 WIDE_HEIGHT_PX: Final = 300
