@@ -6,6 +6,15 @@ from collections.abc import Mapping, Sequence
 from math import inf, nan
 from typing import Any, Final
 
+from harness.charts.by_level import (
+    LOOKS,
+    UNDECIDED,
+    Held,
+    KneeMarks,
+    latency_axis,
+    level_chart,
+    loads_axis,
+)
 from harness.charts.definition import (
     Axis,
     Band,
@@ -19,15 +28,6 @@ from harness.charts.definition import (
     Series,
     Shape,
     as_json,
-)
-from harness.charts.levels import (
-    LOOKS,
-    UNDECIDED,
-    Held,
-    KneeMarks,
-    latency_axis,
-    level_chart,
-    loads_axis,
 )
 from harness.core.load import CONCURRENT
 from harness.metrics.metrics import LATENCIES

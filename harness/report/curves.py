@@ -10,6 +10,19 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from harness.charts.by_level import (
+    CONFIRMED,
+    NEIGHBORHOOD,
+    Held,
+    KneeMarks,
+    by_level,
+    latency_axis,
+    level_chart,
+    level_panel,
+    loads_axis,
+    means,
+    neighborhood,
+)
 from harness.charts.definition import (
     Axis,
     Chart,
@@ -22,19 +35,6 @@ from harness.charts.definition import (
     Series,
     Shape,
     line,
-)
-from harness.charts.levels import (
-    CONFIRMED,
-    NEIGHBORHOOD,
-    Held,
-    KneeMarks,
-    by_level,
-    latency_axis,
-    level_chart,
-    level_panel,
-    loads_axis,
-    means,
-    neighborhood,
 )
 from harness.metrics.metrics import LATENCIES
 from harness.metrics.numbers import Quantity, slo_limit, statistic_name
