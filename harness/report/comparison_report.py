@@ -351,8 +351,8 @@ def _cost_tables(
     unit = unit_named(settings[0].unit)
     rows = []
     for cost in costs:
-        interval = Quantity(cost.value, *cost.ci95).cell
-        rows.append({"Figure": cost.name, "95% interval": interval, "Meaning": cost.meaning})
+        value = Quantity(cost.value, *cost.ci95).cell
+        rows.append({"Figure": cost.name, "Value": value, "Meaning": cost.meaning})
     return {f"By length, at {load:g} {unit.short_noun(load)}": rows}
 
 
@@ -362,7 +362,14 @@ def _step_tables(
     """What each setting gains over the one measured before it -> their differences."""
     in_turn = set(pairwise(measured))
     steps = [c for c in pairs if (c.a, c.b) in in_turn and c.differences]
-    return {gain(step): _difference_rows(step) for step in steps}
+    return {gain(step): _named_rows(step) for step in steps}
+
+
+def _named_rows(step: Comparison) -> list[dict[str, str]]:
+    """With the names of the settings at the heads of their columns."""
+    heads = {"A": step.a, "B": step.b}
+    rows = _difference_rows(step)
+    return [{heads.get(name, name): cell for name, cell in row.items()} for row in rows]
 
 
 def settings_chart(settings: Sequence[Setting]) -> Chart | None:
