@@ -63,6 +63,15 @@ def test_the_same_chart_is_the_same_bytes() -> None:
     assert "<title>A &lt; B</title>" in first
 
 
+def test_without_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page draws its charts by itself; only the pictures are not there."""
+    monkeypatch.setattr(embed, "can_draw", lambda: False)
+    text = embed.figure(chart(POINT))
+    assert "<svg" not in text
+    assert "needs JavaScript" in text
+    assert '"name":"one"' in text
+
+
 def test_the_library_is_the_registry_s() -> None:
     """Its version is the one that the docs name, and its licence lies beside it."""
     page = ROOT / "harness/charts/page"

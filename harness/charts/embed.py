@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from harness.charts.definition import as_json
-from harness.charts.draw import PAGE, draw, scripts
+from harness.charts.draw import PAGE, can_draw, draw, scripts
 
 if TYPE_CHECKING:
     from harness.charts.definition import Chart
@@ -34,10 +34,17 @@ def figure(chart: Chart) -> str:
     kind = "chart broad" if chart.wide else "chart"
     # An end tag within the data would end the script.
     data = orjson.dumps(as_json(chart)).decode().replace("<", "\\u003c")
-    still = f'<div class="still">{draw(chart, titled=True)}</div>'
+    still = f'<div class="still">{_still(chart)}</div>'
     name = escape(chart.name)
     script = f'<script type="application/json">{data}</script>'
     return f'<figure class="{kind}" id="chart-{name}">{still}{script}</figure>'
+
+
+def _still(chart: Chart) -> str:
+    if can_draw():
+        return draw(chart, titled=True)
+    title = escape(chart.title, quote=False)
+    return f"<p><b>{title}</b>: this chart needs JavaScript, as it was written without dukpy.</p>"
 
 
 @cache
