@@ -436,14 +436,16 @@ var harnessCharts = (() => {
     }
 
     listen() {
-      this.stage.addEventListener("pointermove", (event) => {
+      const pointed = (event) => {
         const box = this.stage.getBoundingClientRect();
         const axis = this.chart.sideways ? { yAxisIndex: 0 } : { xAxisIndex: 0 };
         const x = this.plot.convertFromPixel(axis, this.chart.sideways ? event.clientY - box.top : event.clientX - box.left);
         const all = this.xs();
         if (!real(x) || !all.length) return;
         this.read(all.reduce((best, one) => (Math.abs(one - x) < Math.abs(best - x) ? one : best)));
-      });
+      };
+      this.stage.addEventListener("pointermove", pointed);
+      this.stage.addEventListener("pointerdown", pointed); // a finger
       this.stage.addEventListener("pointerleave", () => this.read(null));
       this.stage.addEventListener("blur", () => this.read(null));
       this.stage.addEventListener("keydown", (event) => this.press(event));
