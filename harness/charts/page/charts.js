@@ -56,7 +56,10 @@ var harnessCharts = (() => {
   function ticksOf(axis, low, high, room, across) {
     if (axis.scale === "names") return axis.names.map((_, place) => place);
     if (axis.ticks.length) return apart(axis, axis.ticks.filter((tick) => tick >= low && tick <= high), low, high, room);
-    if (axis.scale === "log") return logTicks(low, high, room);
+    if (axis.scale === "log") {
+      const ticks = logTicks(low, high, room);
+      return across ? apart(axis, ticks, low, high, room) : ticks;
+    }
     if (axis.scale === "time") {
       const step = PARTS_OF_MINUTES.find((seconds) => (high - low) / seconds <= Math.max(room / 90, 2)) || 86400;
       return multiples(step, low, high);
