@@ -1056,6 +1056,32 @@ LEVELS = {
 }
 
 
+def decisions() -> str:
+    """docs/decisions/index.md: the title of each note."""
+    titles = {
+        path.name: path.read_text().partition("\n")[0].removeprefix("# ")
+        for path in sorted((HERE / "decisions").glob("0*.md"))
+    }
+    links = "\n".join(f"- [{title}]({name})" for name, title in titles.items())
+    return DECISIONS_HOW.format(links=links)
+
+
+DECISIONS_HOW = """\
+# Decisions
+
+Why a choice between two good ways was made, as it was seen on that day. `make docs` writes this list.
+
+{links}
+
+```{{toctree}}
+:hidden:
+:glob:
+
+0*
+```
+"""
+
+
 def llms_txt() -> str:
     """llms.txt: what docs/index.md lists, for readers that are programs (https://llmstxt.org)."""
     title, first, *rest = (HERE / "index.md").read_text().split("\n\n")
@@ -1068,6 +1094,7 @@ def llms_txt() -> str:
 PAGES = {
     "../llms.txt": llms_txt,
     "commands.md": commands,
+    "decisions/index.md": decisions,
     "locust.md": locust,
     "metrics.md": metrics,
     "run-folder.md": run_folder,
