@@ -1069,7 +1069,8 @@ def decisions() -> str:
 DECISIONS_HOW = """\
 # Decisions
 
-Why a choice between two good ways was made, as it was seen on that day. `make docs` writes this list.
+Why a choice between two good ways was made, as it was seen on that day. `make docs` writes this
+list.
 
 {links}
 
