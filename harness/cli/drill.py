@@ -48,7 +48,7 @@ def add(commands: Subparsers) -> None:
         "what it started and on what the file names.",
         epilog=examples(
             "vllm-harness drill overload --knee 8 --model-dir DIR",
-            "vllm-harness drill replica-death --print > staging.toml",
+            "vllm-harness drill replica-death --print",
             "vllm-harness drill staging.toml --allow-host staging.example --max-rate 20/s",
         ),
     )
