@@ -887,10 +887,11 @@ FILES = {
     names.GPU: "readings of the GPUs, if there are any",
     names.ENDED: "how the run ended, and the client's figures about itself",
     names.PROOF: "with `--prove`: what turning knobs did to the knee ([vary.md](vary.md))",
-    names.PARQUET: "one row per request, for pandas, DuckDB, Polars: `run.requests`",
+    names.PARQUET: "one row per request, for pandas, DuckDB, Polars: `run.requests`; where pyarrow "
+    "is installed",
     names.RESULT: "the result: `run.result`; its levels with all figures are `run.levels`",
     names.LEVELS_PARQUET: "the same levels as a table, intervals as two columns `..._lo` and "
-    "`..._hi`",
+    "`..._hi`; where pyarrow is installed",
     names.LEVELS_CSV: "the columns of it that a spreadsheet is opened for",
     names.REPORT_HTML: "the report, one file without scripts",
     names.SWEEP_CSV: "of a `sweep`: a row for each number of users, means over its measurements",
