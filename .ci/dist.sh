@@ -21,7 +21,7 @@ SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
 export SOURCE_DATE_EPOCH
 
 python3 -m venv "$WORK/tools"
-"$WORK/tools/bin/pip" install -qq --disable-pip-version-check --require-hashes -r .ci/dist.lock
+"$WORK/tools/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r .ci/dist.lock
 PATH=$WORK/tools/bin:$PATH
 say "the tools"
 
