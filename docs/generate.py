@@ -653,7 +653,8 @@ def run_folder() -> str:
     empty, levels = TableBuilder().piece(), Levels(HERE / "no such folder")
     rows = ["# The run folder", "", RUN_FOLDER_HOW, "## Files", "", "| File | What |", "|---|---|"]
     rows += [f"| `{name}` | {what} |" for name, what in FILES.items()]
-    rows += ["", "## With pandas", "", *(f"    {line}".rstrip() for line in SETUP)]
+    extra = "`pip install 'vllm-harness[pandas]'` has what this takes ([install.md](install.md))."
+    rows += ["", "## With pandas", "", extra, "", *(f"    {line}".rstrip() for line in SETUP)]
     for what, code in ONE_LINERS.items():
         rows += ["", f"{what}:", "", f"    {code}"]
     rows += ["", RULES_OF_FRAMES]

@@ -124,11 +124,16 @@ def plan_text(drill: Drill) -> str:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Run it; 99 if an expectation is false, 6 if one is inconclusive."""
+    """Run it, or only print the file."""
     text = text_of(args.file)
     if args.print:
         sys.stdout.write(text)
         return EXIT_OK
+    return rehearse(args, text)
+
+
+def rehearse(args: argparse.Namespace, text: str) -> int:
+    """99 if an expectation is false, 6 if one is inconclusive."""
     drill = planned(args, text)
     wanted = wanted_drill(args, drill, text)
     start = plain.start_options(args)
