@@ -1,7 +1,7 @@
 # make knee is the first command on a fresh clone, make test the second; both set up .venv.
 
 .DEFAULT_GOAL := help
-.PHONY: help knee test test-all statistics drill truth versions up targets down setup lint audit format lock dist docs bench bench-quick soak clean
+.PHONY: help knee test test-all statistics drill truth versions up targets down setup lint audit format lock dist docs site bench bench-quick soak clean
 
 # The first interpreter that is new enough; say `make PYTHON=/path/to/python3.12 setup` for another.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -94,6 +94,8 @@ lint: $(READY) ## ruff, mypy, and a linter for each other kind of file
 	@$(BIN)/shellcheck .ci/run .ci/*.sh docker/*.sh
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.compose-spec docker-compose.yml
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.dependabot .github/dependabot.yml
+	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-issue-forms $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*))
 	@$(BIN)/zizmor --offline --quiet .github/workflows
 	@PATH=$(BIN):$$PATH actionlint .github/workflows/*.yml
 	@$(BIN)/mypy grafana/generate.py prometheus/recording.py prometheus/watching.py
@@ -105,9 +107,15 @@ format: $(READY) ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix-only .
 	@$(BIN)/ruff format .
 
-docs: $(READY) ## write the generated pages of docs/ and Grafana's dashboards again
+docs: $(READY) ## write the generated pages of docs/ and Grafana's dashboards again, and build the site
 	@$(BIN)/python docs/generate.py
 	@$(BIN)/python -W ignore::DeprecationWarning grafana/generate.py
+	@$(MAKE) --no-print-directory site
+
+# Each link leads somewhere, and each page has a place.
+site: $(READY) ## build the pages as a site with a search: build/site/index.html
+	@$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet --conf-dir docs --jobs auto . build/site
+	@echo "the site is build/site/index.html"
 
 bench: $(READY) ## accuracy and cost beside others, the whole matrix; the live page (22 minutes)
 	@$(BIN)/python bench/matrix.py

@@ -385,9 +385,9 @@ def told_of_searches() -> duel.Published:
     )
 
 
-def front_page() -> str:
-    """README.md, with a paragraph on the duel between its two comments."""
-    before, rest = (HERE.parent / "README.md").read_text().split(DUEL_BEGINS)
+def how_good() -> str:
+    """docs/how-good.md, with a paragraph on the duel between its two comments."""
+    before, rest = (HERE / "how-good.md").read_text().split(DUEL_BEGINS)
     _, after = rest.split(DUEL_ENDS)
     told = fill(told_of_searches().headline, WIDTH, break_on_hyphens=False)
     return f"{before}{DUEL_BEGINS}\n\n{told}\n\n{DUEL_ENDS}{after}"
@@ -1034,7 +1034,18 @@ LEVELS = {
     "ended_at": "its measured window ends",
 }
 
+
+def llms_txt() -> str:
+    """llms.txt: what docs/index.md lists, for readers that are programs (https://llmstxt.org)."""
+    title, first, *rest = (HERE / "index.md").read_text().split("\n\n")
+    quoted = "> " + " ".join(first.split())
+    groups = [part for part in rest if part.startswith(("## ", "- ["))]
+    from_here = "\n\n".join(groups).replace("](", "](docs/").replace("(docs/../", "(")
+    return f"{title}\n\n{quoted}\n\n{from_here.rstrip()}\n"
+
+
 PAGES = {
+    "../llms.txt": llms_txt,
     "locust.md": locust,
     "metrics.md": metrics,
     "run-folder.md": run_folder,
@@ -1048,7 +1059,7 @@ PAGES = {
     "../prometheus/rules/harness_recorded.yml": recorded,
     "dashboards.md": dashboards,
     "../lab/results/duel.md": searches,
-    "../README.md": front_page,
+    "how-good.md": how_good,
     "../prometheus/rules/harness_routing.yml": routing,
     "../prometheus/rules/harness_watched.yml": watched,
 }

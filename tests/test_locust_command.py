@@ -359,10 +359,8 @@ def test_a_dead_decoder_ends_the_run(url: str, processes: int, tmp_path: Path) -
     )
     wait_for(lambda: any(path.stat().st_size for path in folder.glob("records.*")))
     found = descendants(process.pid)
-    os.kill(
-        next(p for p, what in found.items() if "harness.reader.decoder_process" in what),
-        signal.SIGKILL,
-    )
+    decoders = [pid for pid, what in found.items() if "harness.reader.decoder_process" in what]
+    os.kill(decoders[0], signal.SIGKILL)
     out = ended(process, 5)
     assert "ended in the middle of the run by signal 9" in out
     wait_for(lambda: alive(found) == [])
@@ -401,7 +399,7 @@ def test_a_killed_worker_is_named(url: str, tmp_path: Path) -> None:
         8,
         *bind,
     )
-    wait_for(lambda: sum(path.stat().st_size > 0 for path in folder.glob("records.*")) == 2)
+    wait_for(lambda: n_record_files(folder) == 2)
     found = descendants(process.pid)
     # the master has two children; each has a decoder
     worker = next(pid for pid, what in found.items() if "killed.py" in what)
@@ -535,6 +533,11 @@ def test_the_live_page_of_a_second_test(url: str) -> None:
     assert 0 < after["now"]["ended"] <= total["num_requests"]
 
 
+def n_record_files(folder: Path) -> int:
+    """Those that hold a record already."""
+    return sum(path.stat().st_size > 0 for path in folder.glob("records.*"))
+
+
 def page_at(
     web: int, points: int, after: dict[str, Any] | None = None, *, ended: int = 1
 ) -> dict[str, Any]:
@@ -546,8 +549,9 @@ def page_at(
     until = time.monotonic() + 45
     while time.monotonic() < until:
         told: dict[str, Any] = json.loads(get(web, "/harness/live.json"))
-        another = told["cursor"].split("-")[0] != before
-        if another and len(told["points"]) >= points and (told["now"].get("ended") or 0) >= ended:
+        is_another = told["cursor"].split("-")[0] != before
+        n_ended = told["now"].get("ended") or 0
+        if is_another and len(told["points"]) >= points and n_ended >= ended:
             return told
         time.sleep(0.2)
     raise AssertionError("no test runs")

@@ -32,6 +32,8 @@ TOP = {
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
+    "CODE_OF_CONDUCT.md",
+    "llms.txt",
     "requirements.lock",
     ".pre-commit-config.yaml",
     ".github",

@@ -70,6 +70,7 @@ def _to_event(table: RecordTable, index: Ints) -> Observations:
     have = index >= 0
     if not len(table.at_ns):
         return _per_request(table, table.done_ns, table.done_ns, have & False)
+    # Index 0 stands in where there is no event: `have` discards what is read there.
     flat = np.where(have, table.offsets[:-1] + index, 0)
     return _per_request(table, table.at_ns[flat], table.not_before_ns[flat], have)
 
@@ -107,6 +108,7 @@ def tpot(table: RecordTable) -> Observations:
     first, last = _end_events(table, rows)
     tokens_until = totals_before(table.tokens)
     tokens_after_first = tokens_until[last + 1] - tokens_until[first + 1]
+    # 1 where a failed request has none: what it is divided by does not matter, as it is infinite.
     later_tokens = np.maximum(tokens_after_first, 1)
     first_at_ns = table.at_ns[first]
     last_at_ns = table.at_ns[last]

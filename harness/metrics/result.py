@@ -345,6 +345,8 @@ class Knee(Spread):
         if not self.holds or self.fails_by is None:
             return False
         finest = unit_named(self.unit).load.finest
+        # One step below `fails_by` is the highest load that may still hold. Rates are multiples of
+        # a hundredth only up to rounding.
         between = round(self.fails_by - finest - self.holds, 6)
         return between <= max(finest, self.precision * self.holds)
 

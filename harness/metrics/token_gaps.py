@@ -120,6 +120,7 @@ def pool_gaps(parts: Sequence[GapCounter]) -> GapCounter:
         return parts[0]
     no_blocks = np.zeros(0, np.int64)
     lost = [part.lost for part in parts]
+    # np.concatenate refuses an empty list.
     pooled = GapCounter(np.concatenate([no_blocks, *lost]))
     pooled.sum_ns = sum(part.sum_ns for part in parts)
     pooled.finite = sum(part.finite for part in parts)

@@ -203,6 +203,7 @@ class Stream:
         status = self.response.status
         if self.outcome is None and status != OK_STATUS:
             return Outcome.status, f"HTTP {status}"
+        # A body that was cut off may end in an error object all the same, which says more.
         if self.outcome is not None and self.outcome is not Outcome.truncated:
             return self.outcome, self.error
         latest = b"".join(self.latest)
@@ -225,6 +226,7 @@ class Stream:
             return Outcome.status, broken_off(end.finish_reason)
         if end.stranger:
             return Outcome.protocol, ENDED_BY_STRANGER
+        # Only of a body that was kept from its beginning can it be said that no token came.
         all_kept = len(self.latest) < KEPT
         if end.done and all_kept and not (end.carries_token or end.silent):
             return Outcome.protocol, EMPTY

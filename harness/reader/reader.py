@@ -343,6 +343,7 @@ class Reader:
             stream.end(Outcome.protocol, TOO_MUCH, now_ns)
 
     def _end_overdue(self, now_ns: int) -> None:
+        # One that waits for room or for a connection has not been sent: its time has not begun.
         due = [s for s in self._open.values() if s.in_time_ns <= now_ns and s.sent_ns]
         for stream in due:
             sentence = stream.overdue(now_ns, self.timeouts)
@@ -357,6 +358,7 @@ class Reader:
         """
         known_ns = self.poller.known_ns()
         for stream in self._open.values():
+            # A stale stream is over too, but not done: it is sent again.
             if stream.over.is_set() and stream.done_ns:
                 known_ns = min(known_ns, stream.done_ns - 1)
         return known_ns

@@ -125,6 +125,7 @@ def read_requests(
         errors += piece.errors
         finishes += map(sys.intern, piece.reasons)  # a few words, repeated for every request
     table = concat_tables(thin_tables)
+    # The last key is the first that np.lexsort sorts by.
     order = np.lexsort((table.number, table.worker))
     ordered_errors = [errors[row] for row in order]
     ordered_finishes = [finishes[row] for row in order]

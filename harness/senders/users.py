@@ -225,6 +225,7 @@ class StreamingUser(User):
         if sent.outcome is not Outcome.ok:
             why = f"{sent.outcome.value}: {sent.error}".rstrip(": ")
             failure = RequestFailed(why)
+        # A copy: what a subclass returns may be its own dict, the same one each time.
         context = {**self.context()}
         if sent.ttft_ms is not None:
             context["ttft_ms"] = sent.ttft_ms
@@ -294,6 +295,8 @@ class Pacer(StreamingUser):
                 if wait_s > 0:
                     driver.has_new_schedule.wait(min(wait_s, WAIT_S))
                     continue  # another schedule may have come first
+                # Only now: while this waited for the instant, another schedule could still replace
+                # it.
                 driver.stripe.take()
                 if len(in_flight) < most_in_flight:
                     in_flight.spawn(self._insist, due.number, spec, due.at_ns)
