@@ -995,6 +995,7 @@ REQUESTS = {
     "session": "its user's session, from 0; null without sessions",
     "turn": "its turn in the session, from 0; null without sessions",
     "mix_row": "the number of its workload in a mix, from 0; null without a mix",
+    "name": "the `name=` that a locustfile gave it; null without one",
     **PLACE,
     "scheduled_at": "when it was scheduled; null in a closed loop",
     "sent_at": "first byte sent on an open connection; if it was never sent, when that failed",

@@ -18,11 +18,11 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "harness"
 LAYERS = {
     "errors": 0,
-    "units": 1, "memory": 1,  # units refuse with errors
+    "units": 1, "entry_points": 1, "memory": 1,  # units refuse with errors
     "core": 2, "load": 2,
     "records": 3,
     "wire": 4, "metrics": 4, "engine": 4,
-    "diagnosis": 5, "compat": 5,
+    "diagnosis": 5, "compat": 5, "extend": 5,
     "search": 6, "server": 6,
     "compare": 7, "export": 7, "reader": 7,
     "lifecycle": 8, "senders": 8, "webpage": 8,
@@ -36,7 +36,18 @@ LAYERS = {
 LARGEST_ROOM = 0.15  # of all lines
 FILES = sorted(PACKAGE.rglob("*.py"))
 LAB = sorted((ROOT / "lab").rglob("*.py"))
-PURE = {"errors", "units", "core", "memory", "load", "metrics", "diagnosis", "compat"}
+PURE = {
+    "errors",
+    "units",
+    "entry_points",
+    "extend",
+    "core",
+    "memory",
+    "load",
+    "metrics",
+    "diagnosis",
+    "compat",
+}
 # Third-party imports that a folder must do without.
 FORBIDDEN = {
     "locust": set(LAYERS) - {"senders", "webpage", "locust"},

@@ -167,7 +167,7 @@ class DecoderLink:
 
     # what the reader says
 
-    def open(self, stream: int, request: tuple[int, ...]) -> None:
+    def open(self, stream: int, request: tuple[int | str, ...]) -> None:
         """A request is about to be sent; called again when it has to be sent again.
 
         `request`: the fields of a SentRequest.

@@ -256,7 +256,7 @@ class Driver:
             self._stagger.note_service_time(sent.e2e_ns / SECOND)
         return sent
 
-    def _recorded_plan(self, spec: RequestSpec) -> tuple[int, ...]:
+    def _recorded_plan(self, spec: RequestSpec) -> tuple[int | str, ...]:
         """What the record says of the plan, in the order that the reader expects."""
         prompt_tokens = spec.prompt_tokens if self._data is None else -1  # of own data, an estimate
         return (
@@ -266,6 +266,7 @@ class Driver:
             spec.new_tokens,
             spec.mix_row,
             prompt_tokens,
+            spec.name,
         )
 
     def _begin(self) -> int:

@@ -50,6 +50,7 @@ class SentRequest(NamedTuple):
     new_tokens: int = -1
     mix_row: int = -1
     planned_prompt: int = -1
+    name: str = ""
 
 
 class StreamDecoder:
