@@ -31,8 +31,8 @@ def open_run(path: Path | str) -> RunFrames:
 
     Raises RunFolderError, and ConfigError where pandas is not installed.
     """
-    frames = _frames("harness.open_run")
-    return frames.open_run(path)  # type: ignore[no-any-return] - the module is imported by its name
+    run: RunFrames = _frames("harness.open_run").open_run(path)
+    return run
 
 
 def _frames(asked: str) -> Any:
