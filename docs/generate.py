@@ -675,7 +675,8 @@ def run_folder() -> str:
     empty, levels = TableBuilder().piece(), Levels(HERE / "no such folder")
     rows = ["# The run folder", "", RUN_FOLDER_HOW, "## Files", "", "| File | What |", "|---|---|"]
     rows += [f"| `{name}` | {what} |" for name, what in FILES.items()]
-    rows += ["", "## With pandas", "", *(f"    {line}".rstrip() for line in SETUP)]
+    extra = "`pip install 'vllm-harness[pandas]'` has what this takes ([install.md](install.md))."
+    rows += ["", "## With pandas", "", extra, "", *(f"    {line}".rstrip() for line in SETUP)]
     for what, code in ONE_LINERS.items():
         rows += ["", f"{what}:", "", f"    {code}"]
     rows += ["", RULES_OF_FRAMES]
@@ -909,10 +910,11 @@ FILES = {
     names.GPU: "readings of the GPUs, if there are any",
     names.ENDED: "how the run ended, and the client's figures about itself",
     names.PROOF: "with `--prove`: what turning knobs did to the knee ([vary.md](vary.md))",
-    names.PARQUET: "one row per request, for pandas, DuckDB, Polars: `run.requests`",
+    names.PARQUET: "one row per request, for pandas, DuckDB, Polars: `run.requests`; where pyarrow "
+    "is installed",
     names.RESULT: "the result: `run.result`; its levels with all figures are `run.levels`",
     names.LEVELS_PARQUET: "the same levels as a table, intervals as two columns `..._lo` and "
-    "`..._hi`",
+    "`..._hi`; where pyarrow is installed",
     names.LEVELS_CSV: "the columns of it that a spreadsheet is opened for",
     names.REPORT_HTML: "the report, one file without scripts",
     names.SWEEP_CSV: "of a `sweep`: a row for each number of users, means over its measurements",

@@ -27,15 +27,26 @@ __version__ = "0.1.0"
 
 
 def open_run(path: Path | str) -> RunFrames:
-    """A run folder as pandas frames (docs/run-folder.md). Raises RunFolderError."""
-    from harness.run import run_frames as frames  # noqa: PLC0415 - `import harness` stays instant
+    """A run folder as pandas frames (docs/run-folder.md).
 
-    return frames.open_run(path)
+    Raises RunFolderError, and ConfigError where pandas is not installed.
+    """
+    run: RunFrames = _frames("harness.open_run").open_run(path)
+    return run
+
+
+def _frames(asked: str) -> Any:
+    """The module that takes pandas; `import harness` stays instant."""
+    from harness.core.extras import need_extra  # noqa: PLC0415 - as above
+
+    need_extra("pandas", asked)
+    return import_module("harness.run.run_frames")
 
 
 def __getattr__(name: str) -> Any:
     """Import it when it is asked for, as above."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = "harness.run.run_frames" if name == "RunFrames" else "harness.errors"
-    return getattr(import_module(module), name)
+    if name == "RunFrames":
+        return _frames("harness.RunFrames").RunFrames
+    return getattr(import_module("harness.errors"), name)

@@ -15,7 +15,7 @@ from little_servers import http, little_server
 from recorded_nvml import Recorded
 
 from harness.diagnosis.gpu_window import gpu_figures
-from harness.errors import ConfigError, ServerUnreachable
+from harness.errors import ConfigError, RunFolderError, ServerUnreachable
 from harness.metrics.level_figures import GpuFigures
 from harness.records.samples import GpuSample
 from harness.run import checks
@@ -326,6 +326,18 @@ def test_memory_that_is_not_supported(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found == (replace(H200, memory_mib=0.0),)
     monkeypatch.setattr(checks, "local_gpus", lambda: GpuReadings("local", found, source))
     assert checks.gpu().what == "NVIDIA H200, memory unknown, driver 580.159.04"
+
+
+def test_nvml_is_closed_where_a_run_is_refused() -> None:
+    """A run that begins closes it at its end."""
+    nvml = Recorded()
+    readings = GpuReadings("local", source=NvmlGpus.open(nvml))
+    with readings.closed_if_refused():
+        pass
+    assert nvml.inits == 1
+    with pytest.raises(RunFolderError), readings.closed_if_refused():
+        raise RunFolderError("the folder is not empty")
+    assert nvml.inits == 0
 
 
 @pytest.mark.parametrize("path", ["", "/metrics", "/metrics/"])

@@ -6,7 +6,6 @@ import re
 from functools import cache
 from html import escape
 from importlib.resources import files
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from harness.charts.definition import as_json
@@ -31,12 +30,6 @@ NARROW_PX: Final = 420
 def scripts() -> str:
     """All JavaScript of the charts, for a page of one file."""
     return "\n".join((PAGE / name).read_text() for name in SCRIPTS)
-
-
-@cache
-def can_draw() -> bool:
-    """Whether the engine is installed: without it, charts are drawn by pages alone."""
-    return find_spec("dukpy") is not None
 
 
 @cache

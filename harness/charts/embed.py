@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from harness.charts.definition import as_json
-from harness.charts.draw import PAGE, can_draw, draw, scripts
+from harness.charts.draw import PAGE, draw, scripts
+from harness.core.extras import has_extra
 
 if TYPE_CHECKING:
     from harness.charts.definition import Chart
@@ -41,7 +42,7 @@ def figure(chart: Chart) -> str:
 
 
 def _still(chart: Chart) -> str:
-    if can_draw():
+    if has_extra("charts"):
         return draw(chart, titled=True)
     title = escape(chart.title, quote=False)
     return f"<p><b>{title}</b>: this chart needs JavaScript, as it was written without dukpy.</p>"

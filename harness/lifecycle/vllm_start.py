@@ -114,8 +114,8 @@ def started(
                 if process is not None:
                     _end(process, port)
                 memory.wait_until_back()
-                memory.close()
         finally:  # also where something of the server is left
+            memory.close()
             if is_sigterm_ours:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from xml.etree import ElementTree as ET
 
 from harness.charts.embed import page_parts
+from harness.core.extras import has_extra
 from harness.core.load import UNITS
 from harness.core.states import Verdict
 from harness.core.typed_json import to_json
@@ -234,15 +235,13 @@ def _curve_variable(facts: ReportData) -> str:
 
 def write_reports(run: Run, result: Result, gaps: WindowGaps) -> Answer:
     """Write every format into the run's folder; the answer."""
-    from harness.run.run_frames import write_levels  # noqa: PLC0415 - 0.2 s, and only here
-
     facts = ReportData(run, result, gaps)
     answer = build_answer(facts)
     folder = RunFolder(run.path)
     folder.write(names.REPORT_MD, markdown(facts, answer))
     rows = [level_row(level) for level in facts.levels]
     folder.write(names.LEVELS_CSV, levels_csv(rows))
-    write_levels(folder, rows)
+    _levels_parquet(folder, rows)
     folder.write(names.REPORT_HTML, html(facts, answer))
     if by_load := sweep.concurrency_rows(facts):
         flat_rows = [flat(row) for row in to_json(by_load)]
@@ -251,6 +250,13 @@ def write_reports(run: Run, result: Result, gaps: WindowGaps) -> Answer:
         folder.write_json(names.BATCHING, batches)
         folder.write(names.BATCHING_MD, sweep.batching_benchmark(facts))
     return answer
+
+
+def _levels_parquet(folder: RunFolder, rows: Sequence[Mapping[str, object]]) -> None:
+    if has_extra("parquet"):
+        from harness.run.run_frames import write_levels  # noqa: PLC0415 - 0.2 s, and an extra
+
+        write_levels(folder, rows)
 
 
 FAILURE_ELEMENTS: Final = {Verdict.missed: "failure", Verdict.inconclusive: "error"}
