@@ -131,7 +131,7 @@ def compat() -> str:
         "disagreement between two tools can be explained:",
         "",
         "    vllm-harness run http://127.0.0.1:8000 --users 2 --requests 60 --compat vllm-bench",
-        "    vllm-harness report reports/run-20261121-101500 --compat guidellm,aiperf,genai-bench",
+        "    vllm-harness report reports/run-20261121-101500 --compat guidellm,inference-perf,xk6-llm",
         "",
         "Both columns use the requests sent in the level's measured window (for gaps and",
         "throughput, those that ended in it). The number of earlier requests, which the tool would",
@@ -139,11 +139,12 @@ def compat() -> str:
         "requests are infinitely slow, and a quantile is an observed value. Every tool here leaves",
         "failed requests out and computes any percentile of any number of values. Both columns use",
         "our timestamps, so the delay of a tool's own event loop is not included. `result.json`",
-        "has the rows under `compat`.",
+        "has the rows under `compat`, and under `figures` the tool's with further percentiles.",
         "",
         "A tool divides its throughput by the duration of its whole run, whose first requests",
         "start and whose last ones end on a server that is not full: with C users and N requests",
         "its figure is lower by up to about C / N. Here both divide by the measured window.",
+        *FILES_FOR_OTHERS,
     ]
     for tool in COMPAT.values():
         rows += ["", f"## {tool.title} {tool.version}", "", f"`--compat {tool.name}`. {tool.note}"]
@@ -162,6 +163,35 @@ def compat() -> str:
     return "\n".join(rows) + "\n"
 
 
+FILES_FOR_OTHERS = (
+    "",
+    "## Files that other tools read",
+    "",
+    "`vllm-harness report DIR --format NAME` also writes each level into the run folder as",
+    "another tool's file. The option may be repeated.",
+    "",
+    "| `--format` | File | Whose figures | Read by |",
+    "|---|---|---|---|",
+    "| `vllm-bench` | `vllm-bench-16-users.json`: the result of `vllm bench serve` 0.32 | those of "
+    "`--compat vllm-bench` | vLLM's own scripts, llm-d-benchmark |",
+    "| `llm-d` | `benchmark_report_v0.2,_vllm-harness-16-users.yaml`: llm-d's Benchmark Report 0.2 "
+    "| those of `--compat inference-perf` | llm-d-benchmark 0.8 |",
+    "",
+    "The latencies and rates in a file are those in the column *theirs*, never ours under another",
+    "name. Ours, with their intervals, and the knee are in a field of their own, `vllm_harness`",
+    "(for llm-d below *observability*, the only place where its schema allows other keys).",
+    "Counts are of the requests sent in the measured window and rates of those that ended in it, so",
+    "a rate is not exactly count / duration. A figure that nothing is known about is null, where",
+    "`vllm bench serve` writes 0.",
+    "",
+    "`vllm-bench` lacks `max_output_tokens_per_s`, `max_concurrent_requests` and `rtfx`, and the",
+    "lists of `--save-detailed`. llm-d's report describes the server as a *generic* component: its",
+    "*inference engine* needs numbers of GPUs that a client does not always know.",
+    "",
+    "GuideLLM's report is not written. It must have each request with the times of GuideLLM's",
+    "scheduler, and its schema is young: GuideLLM 0.6 writes version 1, 0.7 version 2, and 0.8 adds",
+    "fields to that.",
+)
 STEPS = "the smallest value up to which this share of the weight lies, never between two"
 
 

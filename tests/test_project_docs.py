@@ -85,9 +85,7 @@ def test_readme_names_every_command() -> None:
     """The table of commands is whole."""
     readme = (ROOT / "README.md").read_text()
     rows = re.findall(r"^\| (`vllm-harness [^|]+) \|", readme, re.MULTILINE)
-    named = [
-        command for row in rows for command in re.findall(r"`(?:vllm-harness )?([\w-]+)", row)
-    ]
+    named = [command for row in rows for command in re.findall(r"`(?:vllm-harness )?([\w-]+)", row)]
     assert set(named) == set(COMMANDS)
 
 

@@ -9,6 +9,7 @@ from harness.cli.parsing import Subparsers, add_command
 from harness.core.load import Rate
 from harness.core.value_parsers import duration, share
 from harness.core.value_parsers import positive_number as positive
+from harness.export import FORMAT_NAMES
 from harness.run.option import Option, declare, number_option, writable
 from harness.run.option_table import DATA, JSON, OTHER_TOOLS, SLO
 
@@ -20,6 +21,13 @@ def add_report(commands: Subparsers) -> None:
     parser.add_argument("folder", metavar="DIR", type=Path, help="a run folder")
     merge = "what a worker on another host kept of this run, its reports/workers; may be repeated"
     Option("--merge", merge, Path, "DIR", action="append").declare(parser)
+    parser.add_argument(
+        "--format",
+        action="append",
+        default=[],
+        choices=FORMAT_NAMES,
+        help="also write each level as other tools read it: %(choices)s; may be repeated",
+    )
     slo = "answer another SLO from the same records, as far as its levels reach; nothing is written"
     declare(parser, [JSON, OTHER_TOOLS, SLO._replace(help=slo)])
 
