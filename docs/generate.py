@@ -583,8 +583,9 @@ def dashboards() -> str:
     """docs/dashboards.md, from PANELS."""
     rows = ["# Dashboards", "", DASHBOARDS_HOW]
     for name, page in PANELS.items():
-        picture = f"![{page.title} over that run](pictures/dashboard-{name}.png)"
-        rows += [f"## {page.title}", "", page.says, "", picture, ""]
+        rows += [f"## {page.title}", "", page.says, ""]
+        if name in DRAWN:
+            rows += [f"![{page.title} over that run](pictures/dashboard-{name}.png)", ""]
         rows += ["| Panel | Shows | Reading it | What to do |", "|---|---|---|---|"]
         for panel in (panel for row in page.rows for panel in row.panels):
             cells = (panel.title, panel.shows, panel.read, panel.do)
@@ -606,36 +607,53 @@ the JSON with Grafana's own typed builders.
 
 To provision the dashboards, mount `grafana/provisioning` at `/etc/grafana/provisioning` and
 `grafana/dashboards` at `/var/lib/grafana/dashboards`, both read-only. To use them in an existing
-Grafana, import the JSON files and choose your Prometheus under **Data source**.
+Grafana, import the JSON files: Grafana asks for the data source, and no UID is fixed. *Knee* needs
+Grafana 13, because its XY charts have other options in 10.4; the others are for 10.4 and newer.
+
+vLLM ships dashboards of its own (`examples/observability/dashboards/grafana` in its repository),
+tested in Grafana 10 to 13. These do not replace them: what is here is the knee, client against server, the
+exporter's view, and one page for who is on call. Where vLLM's have the tag `vllm`, a menu at the
+top right of ours lists them, and takes the variables along.
 
 They need what [exporter.md](exporter.md) describes: vLLM's own `/metrics`, the exporter on the
 server's machine, and a run with `--metrics-port`, each scraped by Prometheus. Without a run,
-*Server*, *GPU* and the server's side of *Latency* still show a production server.
+*Overview*, *Server*, *GPU* and the server's side of *Latency* still show a production server.
+*Overview* and *Server* need nothing but vLLM's own `/metrics`, and *GPU* takes NVIDIA's
+dcgm-exporter where ours is not there.
 
 The variables above each dashboard:
 
-- **Data source**: a Prometheus; the provisioned one by default.
+- **Data source**: a Prometheus; provisioned, the first there is.
+- **Namespace** and **Pod**: labels that a cluster's Prometheus adds. Where there are none, leave
+  them at All, which also matches series without the label.
 - **Model**: vLLM's `model_name`.
 - **Target**: Prometheus' `instance`. The exporter's `target` is the HOST:PORT of its command line,
-  so start it with the name that Prometheus scrapes, or leave Target at All.
+  so start it with the name that Prometheus scrapes, or leave Target at All. A click on a replica
+  in the table of *Overview* or *Server* chooses it.
+- **Engine**: vLLM's `engine`, several with data parallelism.
 - **Run**: the name of a run folder.
-- **Window**: the range of rates and quantiles, 1 minute by default, which suits a scrape interval
-  of 15 s. Choose 5 s or 10 s if Prometheus scrapes every second or two, as the Docker stack does:
-  the levels of a search last only seconds. Set `timeInterval` of the data source to the scrape
-  interval.
+- **Price of a replica-hour** (*Overview*): for the cost per million tokens, in any currency.
+
+Rates and quantiles look back over `$__rate_interval`, at least four scrapes. Grafana takes the
+scrape interval from the data source: set its `timeInterval`, as the provisioned one does (2 s).
+With Grafana's default of 15 s a rate is one of a minute, and the levels of a search last only
+seconds. Where a quantile or a share is of nothing, a figure says *No traffic*.
 
 Prometheus interpolates quantiles within a bucket, so they are off by at most a third; the report's
 come from the records.
 
-The dashboards were tested without a Grafana server: every query of every panel and annotation by
+No Grafana was run: the dashboards were tested without a Grafana server. Every query of every panel and annotation by
 `promtool test rules`, over samples and answers written by hand, with a second run, model and server
-beside them; that each query has data in a real Prometheus after a real run of the embedded engine
-and of vLLM on a CPU (the GPU panels over recorded readings of an H200 during a burn-in, not vLLM);
-and the JSON against the types of `@grafana/schema`. The pictures are not screenshots:
+beside them, with a cluster's labels and without; each query has data in a real Prometheus after a real
+run of the embedded engine, with those labels and without, and of vLLM on a CPU (the GPU panels over
+recorded readings of an H200 during a burn-in, not vLLM; DCGM's names only over samples by hand);
+and the JSON fits the types of `@grafana/schema` 10.4 and 13.2. Clicks and menus were not tried. The
+pictures are not screenshots:
 `tests/dashboard_pictures.py` draws what that Prometheus answered, placed as Grafana would place the
 panels, for an embedded engine with `max_num_seqs` 8 and 112 KV blocks, over 80 seconds, with a
-window of 5 s.
+rate interval of 5 s.
 """
+DRAWN = ("knee", "latency", "server", "gpu", "client")  # by tests/dashboard_pictures.py
 
 
 class Options:
@@ -1061,6 +1079,7 @@ LEVELS = {
     "settled_at": "its measured window begins",
     "ended_at": "its measured window ends",
 }
+
 
 def llms_txt() -> str:
     """llms.txt: what docs/index.md lists, for readers that are programs (https://llmstxt.org)."""

@@ -253,6 +253,7 @@ def rows(panel: Panel) -> table.Panel:
     made = (
         table.Panel()
         .show_header(True)
+        .cell_options(values.TableAutoCellOptions())
         .with_transformation(DataTransformerConfig("merge", options={}))
         .with_transformation(DataTransformerConfig("organize", options=columns))
         .mappings([NO_TRAFFIC])

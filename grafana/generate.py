@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from fields import SOURCE, VISUALS
 from grafana_foundation_sdk.builders import dashboard as build
@@ -35,10 +35,21 @@ INPUT: Final = {  # asked for when somebody imports the file
     "pluginId": "prometheus",
     "pluginName": "Prometheus",
 }
-REQUIRED: Final = (
-    {"type": "grafana", "id": "grafana", "name": "Grafana", "version": "10.4.0"},
-    {"type": "datasource", "id": "prometheus", "name": "Prometheus", "version": "1.0.0"},
-)
+# Defaults that the SDK writes out and that 10.4 does not know, or 13 no longer.
+NOT_IN_ALL: Final = {
+    "allowCustomValue",
+    "footer",
+    "perPage",
+    "selectionMode",
+}
+SOURCE_PLUGIN: Final = {
+    "type": "datasource",
+    "id": "prometheus",
+    "name": "Prometheus",
+    "version": "1.0.0",
+}
+OLDEST: Final = "10.4.0"  # Grafana that a dashboard is checked for
+OLDEST_WITH_XY: Final = "13.0.0"  # XY charts have other options in 10.4
 
 
 def places(row: Row, top: int) -> Iterator[tuple[Panel, GridPos]]:
@@ -150,15 +161,24 @@ def annotation(of: Note) -> build.AnnotationQuery:
     )
 
 
+def _for_every_version(part: dict[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in part.items() if key not in NOT_IN_ALL}
+    if kept.get("placement") == "inControlsMenu":  # of links: 10.4 has them at the top, as before
+        del kept["placement"]
+    return kept
+
+
 def text(name: str) -> str:
     """The file's content: a dashboard as Grafana exports it for others, without a UID."""
     built = json.dumps(dashboard(PANELS[name]).build(), cls=JSONEncoder)
-    made = json.loads(built)
+    made = json.loads(built, object_hook=_for_every_version)
     plugins = {panel["type"] for panel in made["panels"]} - {"row"}
     panels = [
         {"type": "panel", "id": plugin, "name": "", "version": ""} for plugin in sorted(plugins)
     ]
-    whole = {**made, "__inputs": [INPUT], "__requires": [*REQUIRED, *panels]}
+    oldest = OLDEST_WITH_XY if "xychart" in plugins else OLDEST
+    grafana = {"type": "grafana", "id": "grafana", "name": "Grafana", "version": oldest}
+    whole = {**made, "__inputs": [INPUT], "__requires": [grafana, SOURCE_PLUGIN, *panels]}
     return json.dumps(whole, indent=1, sort_keys=True) + "\n"
 
 

@@ -113,13 +113,20 @@ def staged(
     *command: str,
     gpu_s: float = 2.0,
     flags: Mapping[str, Any] | None = None,
+    pod: Mapping[str, str] | None = None,
 ) -> Iterator[Staged]:
-    """Run `command` against a server and wait until Prometheus has all of it."""
+    """Run `command` against a server and wait until Prometheus has all of it.
+
+    `pod`: labels with which the server is scraped a second time, as in a cluster.
+    """
     folder = place / "knee-of-the-stage"
     run, server = f"127.0.0.1:{port}", Address.parse(url).authority
     with exporter(url, gpu_s, flags or {}) as beside:
         jobs = {"run": run, "server": server, "beside": beside}
-        with prometheus(place / "prometheus", jobs, every="500ms") as prom:
+        if pod:
+            jobs["pod"] = server
+        labels = {"pod": pod or {}}
+        with prometheus(place / "prometheus", jobs, "500ms", labels) as prom:
             wait_for(lambda: prom.up(server) and prom.up(beside))
             process = started(
                 command[0],
