@@ -20,6 +20,7 @@ include_patterns = [
     "lab/**.md",
     "reports/samples/**.md",
     "README.md",
+    "AGENTS.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "CODE_OF_CONDUCT.md",

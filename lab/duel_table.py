@@ -252,7 +252,7 @@ def _whole(values: Sequence[float]) -> str:
 
 
 def headline(table: Mapping[str, Summary], engines: Engines, ours: str, nearest: str) -> str:
-    """The paragraph of docs/how-good.md: only what the figures are, so that it is right whatever they are."""
+    """The paragraph of docs/how-good.md: figures only, so that it is right whatever they are."""
     mine, other = (promises(engines.rows[name], engines.truths) for name in (ours, nearest))
     cheapest = cheapest_right(table, ours)
     if cheapest:

@@ -355,22 +355,26 @@ def test_an_exporter_that_is_none(url: str, error: type[Exception], words: tuple
     assert "vLLM server" not in str(caught.value)
 
 
+def reading(at_s: int, gpu: int) -> GpuSample:
+    """The second GPU is busier, hotter and, from 1 s on, held down."""
+    is_throttled = gpu == 1 and at_s > 0
+    return GpuSample(
+        at_s * 10**9,
+        gpu,
+        util_pct=50.0 + 50 * gpu,
+        memory_used_mib=1000.0 * (gpu + at_s),
+        energy_j=100.0 * at_s * (gpu + 1),
+        sm_clock_mhz=1000.0 - gpu - at_s,
+        temperature_c=50.0 + gpu,
+        throttled=("power cap",) if is_throttled else (),
+    )
+
+
 def test_two_gpus_in_one_window() -> None:
     """Power and memory add up, utilisation is the mean, clocks and heat the worst."""
-    samples = [
-        GpuSample(
-            at * 10**9,
-            gpu,
-            util_pct=50.0 + 50 * gpu,
-            memory_used_mib=1000.0 * (gpu + at),
-            energy_j=100.0 * at * (gpu + 1),
-            sm_clock_mhz=1000.0 - gpu - at,
-            temperature_c=50.0 + gpu,
-            throttled=("power cap",) if gpu and at else (),
-        )
-        for at in (0, 1, 2)
-        for gpu in (0, 1)
-    ]
+    samples = []
+    for at_s in (0, 1, 2):
+        samples += [reading(at_s, 0), reading(at_s, 1)]
     got = gpu_figures(samples, 150.0)
     assert got.gpus == 2
     assert got.samples == 6

@@ -74,8 +74,12 @@ def _check_most(args: argparse.Namespace, drill: Drill) -> None:
 def wanted_drill(args: argparse.Namespace, drill: Drill, text: str) -> Wanted:
     """The experiment; its URL comes with the balancer. Raises ConfigError."""
     run = args.top._subparsers._group_actions[0].choices["run"]  # noqa: SLF001 - their only place
-    most = drill.unit.load.exactly(drill.most)
-    load = f"--{most.option}={most.number:g}"
+    # A drill holds any rate, `run` takes steps: the next one up is what the limits are for.
+    kind = drill.unit.load
+    most = kind.of_number(drill.most)
+    if most.number < drill.most:
+        most = kind.of_count(most.count + 1)
+    load = f"--{most.option}={most.number}"
     where = f"{args.file}, [load]"
     words = ["http://127.0.0.1:1", load, *option_words(drill.options, run, where)]
     not_for_load = NOT_FOR_LOAD & {name.replace("_", "-") for name in drill.options}

@@ -37,6 +37,7 @@ from harness.errors import (
     RunFolderError,
 )
 from harness.metrics.metrics import failed_requests
+from harness.metrics.numbers import percent_text
 from harness.metrics.result import Gate, Knee, KneeCurve, Level, Proof, Result, Target
 from harness.metrics.slo import Slo, check_slos
 from harness.records import names
@@ -399,7 +400,7 @@ def _with_gates(result: Result, recorded: _Recorded, drill: Drill | None) -> Res
     else:
         gates = [*result.gates, *evaluate_gates(result, recorded.run.path, recorded.config)]
     # Gates decide the exit code only if the search has an answer.
-    code = exit_code(result.status, gates, EXIT_OF[result.status])
+    code = exit_code(result, gates)
     result = replace(result, exit_code=code, gates=tuple(gates))
     if code == MeasurementInvalid.exit_code and not result.invalid_reason:
         result = replace(result, invalid_reason=why_unusable(result))
@@ -516,6 +517,8 @@ ANSWERED: Final = (
     Status.inconclusive,
     Status.slo_failed_at_min,
 )
+# As ANSWERED, of levels that were given.
+JUDGED: Final = (Status.met, Status.missed, Status.measured, Status.inconclusive)
 CODES: Final = {
     Verdict.met: EXIT_OK,
     Verdict.inconclusive: EXIT_INCONCLUSIVE,
@@ -528,7 +531,9 @@ def drill_of(run: Run) -> Drill:
     named = run.info["config"].get("drill") or {}
     file = run.path / names.DRILL
     if not file.is_file():
-        raise RunFolderError(f"{file} is gone: expected what the drill is judged by; try a backup.")
+        raise RunFolderError(
+            f"{file} was not found: expected the file that judges the drill; try to restore it."
+        )
     return parse_drill(file.read_text(errors="replace"), str(file), named.get("knee"))
 
 
@@ -554,14 +559,19 @@ def expectations(
 
 def evaluate_gates(result: Result, folder: Path, config: Mapping[str, Any]) -> list[Gate]:
     """Evaluate the gates in run.json. Raises RunFolderError, ConfigError."""
-    if result.knee is None or result.status not in ANSWERED:
-        return []
     gates: list[Gate] = []
-    at_least = config.get("at_least")
-    if at_least:
-        gates.append(at_least_gate(result.knee, at_least))
-    if config.get("strict") and result.status in (Status.found, Status.holds):
-        gates.append(precision_gate(result.knee))
+    knee = result.knee
+    if knee is None:
+        if result.status not in JUDGED:
+            return []
+    else:
+        if result.status not in ANSWERED:
+            return []
+        at_least = config.get("at_least")
+        if at_least:
+            gates.append(at_least_gate(knee, at_least))
+        if config.get("strict") and result.status in (Status.found, Status.holds):
+            gates.append(precision_gate(knee))
     baseline = config.get("baseline")
     if baseline:
         tolerance = float(config.get("tolerance") or 0)
@@ -572,8 +582,11 @@ def evaluate_gates(result: Result, folder: Path, config: Mapping[str, Any]) -> l
 def baseline_gate(baseline: Path, folder: Path, tolerance: float) -> Gate:
     """The result of `vllm-harness compare BASELINE FOLDER` as a gate."""
     name = f"no worse than {baseline}"
-    limit = f"by more than {tolerance:.1%}"
-    comparison = compare_folders(baseline, folder, tolerance)
+    limit = f"by more than {percent_text(tolerance)}"
+    try:
+        comparison = compare_folders(baseline, folder, tolerance)
+    except ConfigError as error:  # the levels of one, or of this run, are invalid
+        return Gate(name, Verdict.inconclusive, str(error))
     # A difference beyond the tolerance decides; the first one is named.
     worse = [difference for difference in comparison.differences if difference.beyond]
     if worse:
@@ -598,7 +611,7 @@ def at_least_gate(knee: Knee, users: int) -> Gate:
     if (knee.holds or 0) >= users:
         return Gate(name, Verdict.met, f"Holds {knee.holds:,} {knee.unit}; {wanted}.")
     if knee.fails_by is not None and knee.fails_by <= users:
-        return Gate(name, Verdict.missed, f"Fails by {knee.fails_by:,} {knee.unit}; {wanted}.")
+        return Gate(name, Verdict.missed, f"Fails at {knee.fails_by:,} {knee.unit}; {wanted}.")
     best = "" if knee.estimate is None else f" (best estimate {knee.estimate:,})"
     return Gate(
         name,
@@ -610,7 +623,7 @@ def at_least_gate(knee: Knee, users: int) -> Gate:
 
 def precision_gate(knee: Knee) -> Gate:
     """Met if the search reached its --precision."""
-    name = f"--precision {knee.precision:.2%}"
+    name = f"--precision {percent_text(knee.precision)}"
     if knee.is_precise:
         return Gate(name, Verdict.met, f"The knee is known within {name}.")
     sentence = (
@@ -619,8 +632,15 @@ def precision_gate(knee: Knee) -> Gate:
     return Gate(name, Verdict.inconclusive, sentence)
 
 
-def exit_code(status: Status, gates: Sequence[Gate], otherwise: int) -> int:
-    """The exit code of the worst gate; `otherwise` without gates or without a knee."""
-    if not gates or status not in (*ANSWERED, Status.measured):
-        return otherwise
-    return max(CODES[gate.verdict] for gate in gates)
+def exit_code(result: Result, gates: Sequence[Gate]) -> int:
+    """That of the worst gate; without gates that of the status.
+
+    Of levels that were given the status counts as a gate: it says whether the SLOs are met.
+    """
+    code = EXIT_OF[result.status]
+    codes = [CODES[gate.verdict] for gate in gates]
+    if result.knee is None and result.status in JUDGED:
+        return max([code, *codes])
+    if result.status in ANSWERED:
+        return max(codes, default=code)
+    return code
