@@ -173,8 +173,9 @@ file. The option may be repeated.
 
 | `--format` | File | Whose figures | Read by |
 |---|---|---|---|
-| `vllm-bench` | `vllm-bench-16-users.json`: {bench} | `--compat vllm-bench` | llm-d-benchmark 0.8 |
-| `llm-d` | `benchmark_report_v0.2,_vllm-harness-16-users.yaml`: {llmd} | \
+| `vllm-bench` | the result of `vllm bench serve` 0.32: `vllm-bench-*.json` | \
+`--compat vllm-bench` | llm-d-benchmark 0.8 |
+| `llm-d` | llm-d's Benchmark Report 0.2: `benchmark_report_v0.2,_*.yaml` | \
 `--compat inference-perf` | llm-d-benchmark 0.8 |
 
 The latencies and rates in a file are those in the column *theirs*, never ours under another name.
@@ -189,7 +190,7 @@ engine* needs numbers of GPUs that a client does not always know.
 
 GuideLLM's report is not written. It must have each request with the times of GuideLLM's scheduler,
 and its schema is young: GuideLLM 0.6 writes version 1, 0.7 version 2, and 0.8 adds fields to that.
-""".format(bench="the result of `vllm bench serve` 0.32", llmd="llm-d's Benchmark Report 0.2")
+"""
 STEPS = "the smallest value up to which this share of the weight lies, never between two"
 
 
@@ -652,7 +653,7 @@ that Prometheus answered, placed as Grafana would place the
 panels, for an embedded engine with `max_num_seqs` 8 and 112 KV blocks, over 80 seconds, with a
 rate interval of 5 s.
 """
-DRAWN = ("knee", "latency", "server", "gpu", "client")  # by tests/dashboard_pictures.py
+DRAWN = ("overview", "knee", "latency", "server", "gpu", "client")  # by tests/dashboard_pictures.py
 
 
 class Options:

@@ -169,8 +169,10 @@ def stat(_stage: Staged, panel: Panel, axes: Axes, series: Series) -> None:
 
 def number(value: float, panel: Panel) -> str:
     """With its unit."""
+    if not isfinite(value):
+        return "No traffic"
     digits = panel.decimals if panel.decimals is not None else 0 if value == round(value) else 2
-    return f"{value:.{digits}f} {UNITS.get(panel.unit, '')}" if isfinite(value) else "-"
+    return f"{value:.{digits}f} {UNITS.get(panel.unit, '')}"
 
 
 def against(_stage: Staged, panel: Panel, axes: Axes, series: Series) -> None:

@@ -26,7 +26,7 @@ def add_report(commands: Subparsers) -> None:
         action="append",
         default=[],
         choices=FORMAT_NAMES,
-        help="Also write each level as other tools read it: %(choices)s. Repeatable.",
+        help=f"Also write each level as others read it: {' or '.join(FORMAT_NAMES)}. Repeatable.",
     )
     slo = "Judge this SLO by the same records, as far as the levels reach. Nothing is written."
     declare(parser, [JSON, OTHER_TOOLS, SLO._replace(help=slo)])

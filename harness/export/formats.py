@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from harness import __version__
+from harness.core.load import recorded_load
 from harness.core.typed_json import to_json
 from harness.export.llmd_report import llmd_report
 from harness.export.vllm_bench import vllm_bench_result
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from harness.core.load import Load
     from harness.metrics.result import Level, Result
 
     Json = dict[str, Any]
@@ -49,19 +51,17 @@ def write_formats(folder: Path, names: Sequence[str], result: Result, run_info: 
     for name in names:
         form = FORMATS[name]
         for place, level in enumerate(_compared_levels(result, form.tool)):
-            load = _load_text(result, level["users"])
-            own = own_figures(result, level["users"])
-            document = form.build(result, run_info, place, own)
-            path = folder / form.file_name.format(load=load)
+            load = recorded_load(level["users"], level["rate_per_s"])
+            document = form.build(result, run_info, place, own_figures(result, load))
+            path = folder / form.file_name.format(load=_load_text(load))
             path.write_bytes(dumps(document, indent=True) + b"\n")  # JSON is YAML, too
             written.append(path)
     return written
 
 
-def own_figures(result: Result, count: int) -> Json:
+def own_figures(result: Result, load: Load) -> Json:
     """Our figures of the levels at one load, with their intervals, and the knee if any."""
-    number = result.load_unit.number(count)
-    held = [level for level in result.levels if level.load == number]
+    held = [level for level in result.levels if level.load == load.number]
     usable = [level for level in held if level.usable]
     return {
         "version": __version__,
@@ -69,7 +69,7 @@ def own_figures(result: Result, count: int) -> Json:
         "status": result.status,
         "invalid_reason": result.invalid_reason,
         "unit": result.unit,
-        "load": number,
+        "load": load.number,
         "levels": [_own_level(level) for level in usable or held],
         "knee": to_json(result.knee),
     }
@@ -93,7 +93,6 @@ def _compared_levels(result: Result, tool: str) -> list[Json]:
     return levels
 
 
-def _load_text(result: Result, count: int) -> str:
+def _load_text(load: Load) -> str:
     """`4-users`, `2.5-per-s`: part of a file's name."""
-    load = result.load_unit.of_count(count)
     return f"{load.number:g}-per-s" if load.by_schedule else f"{load.number}-users"

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from harness import __version__
+from harness.core.load import recorded_load
 from harness.load.lengths import FROM_DATA
 from harness.units import SECOND
 
@@ -100,7 +101,7 @@ def _load(result: Result, run_info: Json, place: int) -> Json:
     level = (result.compat or {})[TOOL]["levels"][place]
     drive = run_info["config"]["drive"]
     workload = drive["workload"]
-    load = result.load_unit.of_count(level["users"])
+    load = recorded_load(level["users"], level["rate_per_s"])
     from_data = workload["prompt"]["shape"] == FROM_DATA
     standardized: Json = {
         "tool": "vllm-harness",

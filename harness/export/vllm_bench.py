@@ -10,6 +10,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from harness.core.load import recorded_load
 from harness.load.arrivals import POISSON
 from harness.units import SECOND
 
@@ -29,7 +30,7 @@ def vllm_bench_result(result: Result, run_info: Json, place: int, own: Json) -> 
     drive = run_info["config"]["drive"]
     api = drive["workload"].get("api") or "chat"
     backend = BACKENDS.get(api, api)
-    load = result.load_unit.of_count(level["users"])
+    load = recorded_load(level["users"], level["rate_per_s"])
     totals = level["totals"]
     head = {
         "date": _date(own),
