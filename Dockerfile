@@ -34,8 +34,7 @@ RUN groupadd --gid 10001 harness \
 COPY --from=build /opt/harness /opt/harness
 WORKDIR /srv/harness
 COPY locustfiles locustfiles
-ENV PATH=/opt/harness/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
-    MPLCONFIGDIR=/tmp/matplotlib
+ENV PATH=/opt/harness/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 USER 10001:10001
 VOLUME /srv/harness/reports
 # The API key comes as a file, so that `docker inspect` does not show it.

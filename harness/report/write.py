@@ -10,6 +10,7 @@ from math import isinf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from xml.etree import ElementTree as ET
 
+from harness.charts.embed import page_parts
 from harness.core.load import UNITS
 from harness.core.states import Verdict
 from harness.core.typed_json import to_json
@@ -23,7 +24,7 @@ from harness.records.json_files import flat
 from harness.report import sweep, tables
 from harness.report.answer import Answer, build_answer, slo_sentence
 from harness.report.bounds import bounds_chart, bounds_sentence
-from harness.report.curves import curve_charts, knee_charts
+from harness.report.curves import around_knee, curve_charts, knee_charts
 from harness.report.distributions import distribution_charts, turn_chart, turn_rows
 from harness.report.positions import HOW_TO_READ, position_chart, position_note, position_rows
 from harness.report.report_data import ReportData
@@ -35,7 +36,8 @@ from harness.report.small_print import (
     target_text,
 )
 from harness.report.templates import render
-from harness.report.timeline import timeline_chart, waterfall_chart
+from harness.report.timeline import timeline_chart
+from harness.report.waterfall import waterfall_chart
 
 if TYPE_CHECKING:
     from harness.metrics.token_gaps import WindowGaps
@@ -169,6 +171,7 @@ def html(facts: ReportData, answer: Answer) -> str:
     page |= _positions(facts)
     page["turns"] = turn_rows(facts)
     page["turn_chart"] = turn_chart(facts)
+    page |= page_parts()
     page["confirmed"] = any(level.result == "measured" for level in facts.used)
     page["infinite"] = any(
         isinf(level.latency(key).p95) for level in facts.used for key in HEADLINES
@@ -189,6 +192,7 @@ def _charts(facts: ReportData) -> dict[str, Any]:
     if bounds := bounds_chart(facts):
         curves = [*curves, bounds]
     return {
+        "around_knee": around_knee(facts),
         "curves": curves,
         "by": _curve_variable(facts),
         "knees": knee_charts(facts),
