@@ -133,7 +133,7 @@ def compat() -> str:
         "disagreement between two tools can be explained:",
         "",
         "    vllm-harness run http://127.0.0.1:8000 --users 2 --requests 60 --compat vllm-bench",
-        "    vllm-harness report reports/run-20261121-101500 --compat guidellm,aiperf,genai-bench",
+        "    vllm-harness report reports/run-20261121-101500 --compat guidellm,xk6-llm",
         "",
         "Both columns use the requests sent in the level's measured window (for gaps and",
         "throughput, those that ended in it). The number of earlier requests, which the tool would",
@@ -141,11 +141,12 @@ def compat() -> str:
         "requests are infinitely slow, and a quantile is an observed value. Every tool here leaves",
         "failed requests out and computes any percentile of any number of values. Both columns use",
         "our timestamps, so the delay of a tool's own event loop is not included. `result.json`",
-        "has the rows under `compat`.",
+        "has the rows under `compat`, and under `figures` the tool's with further percentiles.",
         "",
         "A tool divides its throughput by the duration of its whole run, whose first requests",
         "start and whose last ones end on a server that is not full: with C users and N requests",
         "its figure is lower by up to about C / N. Here both divide by the measured window.",
+        FILES_FOR_OTHERS.rstrip(),
     ]
     for tool in COMPAT.values():
         rows += ["", f"## {tool.title} {tool.version}", "", f"`--compat {tool.name}`. {tool.note}"]
@@ -164,6 +165,32 @@ def compat() -> str:
     return "\n".join(rows) + "\n"
 
 
+FILES_FOR_OTHERS = """
+## Files that other tools read
+
+`vllm-harness report DIR --format NAME` also writes each level into the run folder as another tool's
+file. The option may be repeated.
+
+| `--format` | File | Whose figures | Read by |
+|---|---|---|---|
+| `vllm-bench` | the result of `vllm bench serve` 0.32: `vllm-bench-*.json` | \
+`--compat vllm-bench` | llm-d-benchmark 0.8 |
+| `llm-d` | llm-d's Benchmark Report 0.2: `benchmark_report_v0.2,_*.yaml` | \
+`--compat inference-perf` | llm-d-benchmark 0.8 |
+
+The latencies and rates in a file are those in the column *theirs*, never ours under another name.
+Ours, with their intervals, and the knee are in a field of their own, `vllm_harness` (for llm-d
+below *observability*, the only place where its schema allows other keys). Counts are of the
+requests sent in the measured window and rates of those that ended in it, so a rate is not exactly
+count / duration. A figure that nothing is known about is null, where `vllm bench serve` writes 0.
+
+`vllm-bench` lacks `max_output_tokens_per_s`, `max_concurrent_requests` and `rtfx`, and the lists of
+`--save-detailed`. llm-d's report describes the server as a *generic* component: its *inference
+engine* needs numbers of GPUs that a client does not always know.
+
+GuideLLM's report is not written. It must have each request with the times of GuideLLM's scheduler,
+and its schema is young: GuideLLM 0.6 writes version 1, 0.7 version 2, and 0.8 adds fields to that.
+"""
 STEPS = "the smallest value up to which this share of the weight lies, never between two"
 
 
@@ -575,8 +602,9 @@ def dashboards() -> str:
     """docs/dashboards.md, from PANELS."""
     rows = ["# Dashboards", "", DASHBOARDS_HOW]
     for name, page in PANELS.items():
-        picture = f"![{page.title} over that run](pictures/dashboard-{name}.png)"
-        rows += [f"## {page.title}", "", page.says, "", picture, ""]
+        rows += [f"## {page.title}", "", page.says, ""]
+        if name in DRAWN:
+            rows += [f"![{page.title} over that run](pictures/dashboard-{name}.png)", ""]
         rows += ["| Panel | Shows | Reading it | What to do |", "|---|---|---|---|"]
         for panel in (panel for row in page.rows for panel in row.panels):
             cells = (panel.title, panel.shows, panel.read, panel.do)
@@ -598,36 +626,53 @@ the JSON with Grafana's own typed builders.
 
 To provision the dashboards, mount `grafana/provisioning` at `/etc/grafana/provisioning` and
 `grafana/dashboards` at `/var/lib/grafana/dashboards`, both read-only. To use them in an existing
-Grafana, import the JSON files and choose your Prometheus under **Data source**.
+Grafana, import the JSON files: Grafana asks for the data source, and no UID is fixed. *Knee* needs
+Grafana 13, because its XY charts have other options in 10.4; the others are for 10.4 and newer.
+
+vLLM ships dashboards of its own (`examples/observability/dashboards/grafana` in its repository),
+tested in Grafana 10 to 13. These do not replace them: what is here is the knee, client against
+server, the exporter's view, and one page for who is on call. Where vLLM's have the tag `vllm`, a
+menu at the top right of ours lists them, and takes the variables along.
 
 They need what [exporter.md](exporter.md) describes: vLLM's own `/metrics`, the exporter on the
 server's machine, and a run with `--metrics-port`, each scraped by Prometheus. Without a run,
-*Server*, *GPU* and the server's side of *Latency* still show a production server.
+*Overview*, *Server*, *GPU* and the server's side of *Latency* still show a production server.
+*Overview* and *Server* need nothing but vLLM's own `/metrics`, and *GPU* takes NVIDIA's
+dcgm-exporter where ours is not there.
 
 The variables above each dashboard:
 
-- **Data source**: a Prometheus; the provisioned one by default.
+- **Data source**: a Prometheus; provisioned, the first there is.
+- **Namespace** and **Pod**: labels that a cluster's Prometheus adds. Where there are none, leave
+  them at All, which also matches series without the label.
 - **Model**: vLLM's `model_name`.
 - **Target**: Prometheus' `instance`. The exporter's `target` is the HOST:PORT of its command line,
-  so start it with the name that Prometheus scrapes, or leave Target at All.
+  so start it with the name that Prometheus scrapes, or leave Target at All. A click on a replica
+  in the table of *Overview* or *Server* chooses it.
+- **Engine**: vLLM's `engine`, several with data parallelism.
 - **Run**: the name of a run folder.
-- **Window**: the range of rates and quantiles, 1 minute by default, which suits a scrape interval
-  of 15 s. Choose 5 s or 10 s if Prometheus scrapes every second or two, as the Docker stack does:
-  the levels of a search last only seconds. Set `timeInterval` of the data source to the scrape
-  interval.
+- **Price of a replica-hour** (*Overview*): for the cost per million tokens, in any currency.
+
+Rates and quantiles look back over `$__rate_interval`, at least four scrapes. Grafana takes the
+scrape interval from the data source: set its `timeInterval`, as the provisioned one does (2 s).
+With Grafana's default of 15 s a rate is one of a minute, and the levels of a search last only
+seconds. Where a quantile or a share is of nothing, a figure says *No traffic*.
 
 Prometheus interpolates quantiles within a bucket, so they are off by at most a third; the report's
 come from the records.
 
-The dashboards were tested without a Grafana server: every query of every panel and annotation by
-`promtool test rules`, over samples and answers written by hand, with a second run, model and server
-beside them; that each query has data in a real Prometheus after a real run of the embedded engine
-and of vLLM on a CPU (the GPU panels over recorded readings of an H200 during a burn-in, not vLLM);
-and the JSON against the types of `@grafana/schema`. The pictures are not screenshots:
-`tests/dashboard_pictures.py` draws what that Prometheus answered, placed as Grafana would place the
+No Grafana was run: the dashboards were tested without a Grafana server. Every query of every panel
+and annotation is checked by `promtool test rules`, over samples and answers written by hand, with a
+second run, model and server beside them, with a cluster's labels and without. Each query has data
+in a real Prometheus after a real run of the embedded engine, with those labels and without, and of
+vLLM on a CPU (the GPU panels over recorded readings of an H200 during a burn-in, not vLLM; DCGM's
+names only over samples by hand). The JSON fits the types of `@grafana/schema` 10.4 and 13.2. Clicks
+and menus were not tried. The pictures are not screenshots: `tests/dashboard_pictures.py` draws what
+that Prometheus answered, placed as Grafana would place the
 panels, for an embedded engine with `max_num_seqs` 8 and 112 KV blocks, over 80 seconds, with a
-window of 5 s.
+rate interval of 5 s.
 """
+DRAWN = ("overview", "knee", "latency", "server", "gpu", "client")  # by tests/dashboard_pictures.py
 
 
 class Options:

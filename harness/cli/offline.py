@@ -9,6 +9,7 @@ from harness.cli.parsing import Subparsers, add_command
 from harness.core.load import Rate
 from harness.core.value_parsers import duration, share
 from harness.core.value_parsers import positive_number as positive
+from harness.export import FORMAT_NAMES
 from harness.run.option import Option, declare, number_option, writable
 from harness.run.option_table import DATA, JSON, OTHER_TOOLS, SLO
 
@@ -20,6 +21,13 @@ def add_report(commands: Subparsers) -> None:
     parser.add_argument("folder", metavar="DIR", type=Path, help="Read this run folder.")
     merge = "Add the records that a worker on another host kept (its reports/workers). Repeatable."
     Option("--merge", merge, Path, "DIR", action="append").declare(parser)
+    parser.add_argument(
+        "--format",
+        action="append",
+        default=[],
+        choices=FORMAT_NAMES,
+        help=f"Also write each level as others read it: {' or '.join(FORMAT_NAMES)}. Repeatable.",
+    )
     slo = "Judge this SLO by the same records, as far as the levels reach. Nothing is written."
     declare(parser, [JSON, OTHER_TOOLS, SLO._replace(help=slo)])
 
