@@ -1,7 +1,7 @@
 # make knee is the first command on a fresh clone, make test the second; both set up .venv.
 
 .DEFAULT_GOAL := help
-.PHONY: help knee test test-all statistics drill truth versions up targets down setup lint audit format lock docs bench bench-quick soak clean
+.PHONY: help knee test test-all statistics drill truth versions up targets down setup lint audit format lock dist docs bench bench-quick soak clean
 
 # The first interpreter that is new enough; say `make PYTHON=/path/to/python3.12 setup` for another.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -91,10 +91,11 @@ lint: $(READY) ## ruff, mypy, and a linter for each other kind of file
 	@$(BIN)/mypy
 	@$(BIN)/hadolint Dockerfile Dockerfile.vllm
 	@$(BIN)/yamllint --strict --config-file .ci/yamllint.yml docker-compose.yml prometheus $(wildcard grafana) .github .ci
-	@$(BIN)/shellcheck .ci/run .ci/*.sh
+	@$(BIN)/shellcheck .ci/run .ci/*.sh docker/*.sh
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.compose-spec docker-compose.yml
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	@$(BIN)/zizmor --offline --quiet .github/workflows
+	@PATH=$(BIN):$$PATH actionlint .github/workflows/*.yml
 	@$(BIN)/mypy grafana/generate.py prometheus/recording.py prometheus/watching.py
 
 audit: $(READY) ## known vulnerabilities of what requirements.lock pins, where the index has advisories
@@ -118,10 +119,16 @@ bench-quick: $(READY) ## the same, four cells (three minutes)
 soak: $(READY) ## MINUTES=30 at the knee of the embedded server: memory, descriptors, threads and lag must be flat
 	@PYTHONPATH=. $(BIN)/python bench/soak.py --minutes $(MINUTES)
 
-lock: $(READY) ## write requirements.lock again from pyproject.toml
+lock: $(READY) ## write requirements.lock and .ci/dist.lock again from pyproject.toml
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --extra dev \
 		--generate-hashes --no-emit-index-url --no-header --upgrade \
 		pyproject.toml --output-file requirements.lock
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --group dist \
+		--generate-hashes --no-emit-index-url --no-header --upgrade --output-file .ci/dist.lock
+
+dist: ## the source archive and the wheels of a release, in dist/ (two minutes)
+	@rm -rf dist
+	@.ci/dist.sh dist
 
 # Written once and never again: what stands in it is yours. Secrets: see .env.example.
 SERVER = $(filter gpu engine url,$(subst $(comma), ,$(PROFILES)))
@@ -152,7 +159,7 @@ targets: .env
 		> prometheus/targets/vllm.yml; else rm -f prometheus/targets/vllm.yml; fi
 
 clean: ## remove .venv and caches; run folders stay
-	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build harness/*/*.so
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist harness/*/*.so
 
 # uv is what reads the lock; pip brings it. The stamp file makes this run only after a change.
 $(READY): requirements.lock pyproject.toml $(wildcard harness/*/*.[ch])

@@ -15,7 +15,10 @@ __version__ = "0.1.0"
 
 
 def open_run(path: Path | str) -> RunFrames:
-    """A run folder as pandas frames (docs/run-folder.md). Raises RunFolderError."""
-    from harness.run import run_frames as frames  # noqa: PLC0415 - `import harness` stays instant
+    """A run folder as pandas frames (docs/run-folder.md). Raises RunFolderError, MissingPackage."""
+    from harness.core.extras import need_extra  # noqa: PLC0415 - `import harness` stays instant
+
+    need_extra("pandas", "harness.open_run")
+    from harness.run import run_frames as frames  # noqa: PLC0415 - as above
 
     return frames.open_run(path)

@@ -16,6 +16,7 @@ TOP = {
     "grafana",
     "reports",
     "tests",
+    "docker",
     "docker-compose.yml",
     "Dockerfile.vllm",
     "Dockerfile",

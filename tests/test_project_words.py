@@ -37,6 +37,7 @@ FOLDERS = (
     "locustfiles",
     "docs",
     ".ci",
+    "docker",
 )
 OTHER_CODE = ("*.c", "*.h", "*.js", "*.ts", "*.css", "*.html", "*.toml", "*.yml", "*.json", "*.sh")
 PAGES = sorted([*TOP.glob("*.md"), *TOP.glob("docs/**/*.md")])

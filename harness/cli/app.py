@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
 from harness import __version__
-from harness.cli import doctor, drill, engine, fit, idle, knee, offline, serve, vary
+from harness.cli import doctor, drill, engine, fit, idle, knee, locustfile, offline, serve, vary
 from harness.cli.parsing import Parser, examples
 from harness.core.fast_exit import leave
 from harness.errors import EXIT_INTERRUPTED, ConfigError, HarnessError
@@ -24,6 +24,7 @@ COMMANDS: Final = {
     "sweep": knee.add_sweep,
     "drill": drill.add,
     "vary": vary.add,
+    "locustfile": locustfile.add,
     "data": offline.add_data,
     "report": offline.add_report,
     "compare": offline.add_compare,

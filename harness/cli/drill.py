@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from harness.cli.by_name import call
 from harness.cli.parsing import examples
 from harness.core.load import Rate
+from harness.core.shipped import shipped_files
 from harness.core.value_parsers import positive_number
 from harness.run.option import Option, declare, number_option
 from harness.run.option_table import OUTPUT, START
@@ -46,12 +47,20 @@ def add(commands: Subparsers) -> None:
         "pauses, slows or cuts off replicas as it says, and judges what it expects. Acts only on "
         "what it started and on what the file names.",
         epilog=examples(
-            "vllm-harness drill drills/replica-death.toml",
-            "vllm-harness drill drills/overload.toml --knee 8 --model-dir DIR",
+            "vllm-harness drill overload --knee 8 --model-dir DIR",
+            "vllm-harness drill replica-death --print",
             "vllm-harness drill staging.toml --allow-host staging.example --max-rate 20/s",
         ),
     )
-    parser.add_argument("file", metavar="FILE", help="the drill, as docs/drills.md describes it")
+    names = ", ".join(shipped_files("drills"))
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        help=f"the drill, as docs/drills.md describes it, or one that ships: {names}",
+    )
+    Option("--print", "print the file, as a start for your own; nothing is run", None).declare(
+        parser
+    )
     declare(parser.add_argument_group("limits"), LIMITS)
     declare(parser.add_argument_group("vLLM, in place of the file's simulated engines"), START)
     declare(parser.add_argument_group("output"), OUTPUT)

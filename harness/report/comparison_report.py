@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from html import escape
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
+from harness.core.extras import has_extra, needs
 from harness.core.load import unit_named
 from harness.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_SLO_MISSED, one_line
 from harness.metrics.level_figures import Change, Difference
@@ -353,6 +355,9 @@ def settings_chart(settings: Sequence[Setting]) -> str:
     shown = [setting for setting in settings if setting.figures]
     if len(shown) < FEWEST_COMPARED:
         return ""
+    if not has_extra("charts"):
+        note = escape(f"This page has no chart: {needs('charts')}.", quote=False)
+        return f'<p class="muted">{note}</p>'
     searched = any(KNEE in setting.figures for setting in shown)
     load = KNEE if searched else "output_tokens_per_s"
     metrics = (load, "ttft_p95", "itl_p95")

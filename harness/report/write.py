@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from xml.etree import ElementTree as ET
 
+from harness.core.extras import has_extra, needs
 from harness.core.load import UNITS
 from harness.core.states import Verdict
 from harness.core.typed_json import to_json
@@ -61,6 +62,11 @@ CSV_COLUMNS: Final = (
     "tpot_ms.p95", "output_tok_s", "tps.p5", "e2e_ms.p50", "e2e_ms.p99", "came_at_once",
     "drift", "skew", "ttft_split.queue_ms", "ttft_split.prefill_ms", "server.running_mean",
     "server.waiting_mean", "server.kv_usage_mean", "server.preemptions", "client.loop_lag_max_ms",
+)  # fmt: skip
+# what report.html.j2 draws
+CHARTS: Final = (
+    "curves", "by", "knees", "distributions", "waterfall", "timeline", "turn_chart",
+    "position_chart",
 )  # fmt: skip
 # in FIRST_COLUMNS
 REPEATED_FIELDS: Final = ("users", "reason", "slos", "output_tokens_per_s", "requests_per_s")
@@ -159,7 +165,6 @@ def html(facts: ReportData, answer: Answer) -> str:
     page |= _charts(facts)
     page |= _positions(facts)
     page["turns"] = turn_rows(facts)
-    page["turn_chart"] = turn_chart(facts)
     page["confirmed"] = any(level.result == "measured" for level in facts.used)
     page["at_users"] = ""
     if facts.measured_at:
@@ -172,23 +177,28 @@ def html(facts: ReportData, answer: Answer) -> str:
 
 def _charts(facts: ReportData) -> dict[str, Any]:
     """What the page draws, by the template's names; "" or [] for what is not there."""
+    if not has_extra("charts"):
+        note = f"This page has no charts: {needs('charts')}."
+        return {**dict.fromkeys(CHARTS, ""), "no_charts": note}
     curves = curve_charts(facts)
     if bounds := bounds_chart(facts):
         curves = [*curves, bounds]
     return {
         "curves": curves,
-        "by": _curve_variable(facts),
         "knees": knee_charts(facts),
         "distributions": distribution_charts(facts),
         "waterfall": waterfall_chart(facts),
         "timeline": timeline_chart(facts),
+        "turn_chart": turn_chart(facts),
+        "position_chart": position_chart(facts),
+        "by": _curve_variable(facts),
+        "no_charts": "",
     }
 
 
 def _positions(facts: ReportData) -> dict[str, Any]:
     return {
         "positions": position_rows(facts),
-        "position_chart": position_chart(facts),
         "position_note": position_note(facts),
         "position_help": HOW_TO_READ,
     }
@@ -218,15 +228,13 @@ def _curve_variable(facts: ReportData) -> str:
 
 def write_reports(run: Run, result: Result, gaps: WindowGaps) -> Answer:
     """Write every format into the run's folder; the answer."""
-    from harness.run.run_frames import write_levels  # noqa: PLC0415 - 0.2 s, and only here
-
     facts = ReportData(run, result, gaps)
     answer = build_answer(facts)
     folder = RunFolder(run.path)
     folder.write(names.REPORT_MD, markdown(facts, answer))
     rows = [level_row(level) for level in facts.levels]
     folder.write(names.LEVELS_CSV, levels_csv(rows))
-    write_levels(folder, rows)
+    _levels_parquet(folder, rows)
     folder.write(names.REPORT_HTML, html(facts, answer))
     if by_load := sweep.concurrency_rows(facts):
         flat_rows = [flat(row) for row in to_json(by_load)]
@@ -235,6 +243,13 @@ def write_reports(run: Run, result: Result, gaps: WindowGaps) -> Answer:
         folder.write_json(names.BATCHING, batches)
         folder.write(names.BATCHING_MD, sweep.batching_benchmark(facts))
     return answer
+
+
+def _levels_parquet(folder: RunFolder, rows: Sequence[Mapping[str, object]]) -> None:
+    if has_extra("parquet"):
+        from harness.run.run_frames import write_levels  # noqa: PLC0415 - 0.2 s, and an extra
+
+        write_levels(folder, rows)
 
 
 FAILURE_ELEMENTS: Final = {Verdict.missed: "failure", Verdict.inconclusive: "error"}

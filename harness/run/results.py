@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from harness.compare.compare_folders import compare_folders
+from harness.core.extras import has_extra
 from harness.core.load import THINKING
 from harness.core.run_kinds import kind_of
 from harness.core.states import Purpose, Status, Verdict
@@ -483,12 +484,9 @@ def _error_of(run: Run, row: int) -> str:
 def write_results(path: Path, compat: Sequence[str] = (), slos: Sequence[Slo] = ()) -> Results:
     """Compute and write result.json and requests.parquet; by other `slos` nothing is written.
 
-    The record files are read twice: first for the requests, which go straight to
-    requests.parquet, then, with the windows known, for the tokens in them. Raises RunFolderError,
-    and ConfigError where the SLOs contradict each other.
+    The record files are read twice: first for the requests, then, with the windows known, for the
+    tokens in them. Raises RunFolderError, and ConfigError where the SLOs contradict each other.
     """
-    from harness.run.run_frames import parquet_writer  # noqa: PLC0415 - 0.2 s, and only here
-
     check_folder(path)
     if slos:
         check_slos(slos, inf)
@@ -501,11 +499,19 @@ def write_results(path: Path, compat: Sequence[str] = (), slos: Sequence[Slo] = 
         return compute(read_run(path), compat, slos)
     folder = RunFolder(path)
     write_locust_levels(folder)
-    with parquet_writer(folder) as write:
-        run = read_run(path, write)
-    results = compute(run, compat)
+    results = compute(_run_to_parquet(folder), compat)
     folder.write_json(names.RESULT, results.result)
     return results
+
+
+def _run_to_parquet(folder: RunFolder) -> Run:
+    """Read the requests, which go straight to requests.parquet if it can be written."""
+    if not has_extra("parquet"):
+        return read_run(folder.path)
+    from harness.run.run_frames import parquet_writer  # noqa: PLC0415 - 0.2 s, and an extra
+
+    with parquet_writer(folder) as write:
+        return read_run(folder.path, write)
 
 
 # A search with another status has no knee to compare with.

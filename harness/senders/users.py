@@ -134,7 +134,7 @@ class StreamingUser(User):
         if environment not in _drivers:
             raise ConfigError(
                 "this user has no driver: expected `from harness.locust import ChatUser` in the "
-                "locustfile; try locustfiles/chat.py as a start."
+                "locustfile; try `vllm-harness locustfile chat` as a start."
             )
         self.driver = _drivers[environment]
         self.llm = LlmClient(self)
