@@ -10,7 +10,7 @@ from harness.core.load import Rate
 from harness.core.value_parsers import duration, share
 from harness.core.value_parsers import positive_number as positive
 from harness.run.option import Option, declare, number_option, writable
-from harness.run.option_table import DATA, JSON, OTHER_TOOLS, SLO
+from harness.run.option_table import DATA, JSON, OTHER_TOOLS, SLO, UPLOAD
 
 FORMS = ("prometheus", "keda", "hpa", "llm-d", "admission", "query")
 
@@ -21,7 +21,7 @@ def add_report(commands: Subparsers) -> None:
     merge = "what a worker on another host kept of this run, its reports/workers; may be repeated"
     Option("--merge", merge, Path, "DIR", action="append").declare(parser)
     slo = "answer another SLO from the same records, as far as its levels reach; nothing is written"
-    declare(parser, [JSON, OTHER_TOOLS, SLO._replace(help=slo)])
+    declare(parser, [JSON, OTHER_TOOLS, SLO._replace(help=slo), UPLOAD])
 
 
 def add_compare(commands: Subparsers) -> None:

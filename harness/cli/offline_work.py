@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from harness.capacity import alert_rules, autoscaling
 from harness.capacity.threshold import threshold, usable_knee
-from harness.cli.conclude import conclude
+from harness.cli.conclude import code_after_upload, conclude
 from harness.compare.compare_folders import compare_folders
 from harness.core.load import Rate
 from harness.core.typed_json import to_json
@@ -38,7 +38,7 @@ def report(args: argparse.Namespace) -> int:
     check_folder(args.folder)
     merge_kept(args.folder, args.merge)
     result = conclude(args.folder, args.json, compat=tuple(args.compat), slos=tuple(args.slo))
-    return result.exit_code
+    return code_after_upload(args.folder, args.upload, result.exit_code)
 
 
 def compare(args: argparse.Namespace) -> int:

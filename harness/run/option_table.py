@@ -18,6 +18,7 @@ from harness.compat import TOOLS, parse_tools
 from harness.core.load import UNIT_OF_OPTION, Rate, Users
 from harness.core.value_parsers import duration, positive_number, share, whole_number
 from harness.errors import ConfigError
+from harness.export.upload_url import UploadUrl
 from harness.load.arrivals import ARRIVALS, POISSON, parse_arrivals
 from harness.load.conversations import REPLIES, parse_history
 from harness.load.workloads import API_PATHS, AS_USERS, WORKLOADS, parse_weights, workload
@@ -538,6 +539,13 @@ SCENARIO: Final = Option(
     str,
     "FILE",
 )
+UPLOAD: Final = Option(
+    "--upload",
+    "at the end PUT the run folder there as a tar; a presigned URL, or $NAME of an environment "
+    "variable that has it",
+    UploadUrl.parse,
+    "URL",
+)
 OUTPUT: Final = (
     Option("--out", "a new run folder; default: one under reports/", _folder, "DIR"),
     Option(
@@ -547,6 +555,7 @@ OUTPUT: Final = (
         "FILE",
     ),
     JSON,
+    UPLOAD,
     Option("--ui", "serve Locust's web UI during the run", None),
     number_option("--ui-port", "default: 8089", example=8089, metavar="PORT"),
     number_option(
