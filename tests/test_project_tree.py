@@ -17,6 +17,7 @@ TOP = {
     "reports",
     "tests",
     "docker",
+    "deploy",
     "docker-compose.yml",
     "Dockerfile.vllm",
     "Dockerfile",

@@ -1,1 +1,1 @@
-"""Layer 7: what leaves for Prometheus: metric pages, series, live state."""
+"""Layer 7: what leaves: metric pages, series and live state for Prometheus, the run folder."""
