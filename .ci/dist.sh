@@ -38,9 +38,10 @@ for architecture in "${ARCHITECTURES[@]}"; do
   CC=$compiler LDSHARED="$compiler -shared" _PYTHON_HOST_PLATFORM=linux-$architecture \
     python -m build --no-isolation --wheel --outdir "$WORK/raw" "$WORK"/vllm_harness-*/ \
     > "$WORK/wheel.log" 2>&1 || { cat "$WORK/wheel.log"; exit 1; }
-  auditwheel repair --plat "manylinux_2_17_$architecture" --wheel-dir "$OUT" \
-    "$WORK"/raw/*"_$architecture.whl" > "$WORK/repair.log" 2>&1 \
-    || { cat "$WORK/repair.log"; exit 1; }
+  auditwheel repair --wheel-dir "$OUT" "$WORK"/raw/*"_$architecture.whl" \
+    > "$WORK/repair.log" 2>&1 || { cat "$WORK/repair.log"; exit 1; }
+  [ -f "$(echo "$OUT"/*-abi3-*manylinux_2_17_"$architecture.whl")" ] \
+    || { echo "it is not manylinux_2_17:" "$OUT"/*; exit 1; }
   say "the wheel for $architecture"
 done
 abi3audit --strict "$OUT"/*.whl

@@ -14,6 +14,7 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Final
 
@@ -29,7 +30,7 @@ OK: Final = (200, 302, 401)  # a login is no failure
 def value(words: Sequence[str], options: Sequence[str], otherwise: int) -> int:
     """The port that the last of these options names."""
     found = otherwise
-    for word, after in zip(words, [*words[1:], ""], strict=True):
+    for word, after in zip_longest(words, words[1:]):
         name, _, joined = word.partition("=")
         if name in options:
             found = int(joined or after)

@@ -385,9 +385,9 @@ def told_of_searches() -> duel.Published:
     )
 
 
-def front_page() -> str:
-    """README.md, with a paragraph on the duel between its two comments."""
-    before, rest = (HERE.parent / "README.md").read_text().split(DUEL_BEGINS)
+def how_good() -> str:
+    """docs/how-good.md, with a paragraph on the duel between its two comments."""
+    before, rest = (HERE / "how-good.md").read_text().split(DUEL_BEGINS)
     _, after = rest.split(DUEL_ENDS)
     told = fill(told_of_searches().headline, WIDTH, break_on_hyphens=False)
     return f"{before}{DUEL_BEGINS}\n\n{told}\n\n{DUEL_ENDS}{after}"
@@ -653,7 +653,8 @@ def run_folder() -> str:
     empty, levels = TableBuilder().piece(), Levels(HERE / "no such folder")
     rows = ["# The run folder", "", RUN_FOLDER_HOW, "## Files", "", "| File | What |", "|---|---|"]
     rows += [f"| `{name}` | {what} |" for name, what in FILES.items()]
-    rows += ["", "## With pandas", "", *(f"    {line}".rstrip() for line in SETUP)]
+    extra = "`pip install 'vllm-harness[pandas]'` has what this takes ([install.md](install.md))."
+    rows += ["", "## With pandas", "", extra, "", *(f"    {line}".rstrip() for line in SETUP)]
     for what, code in ONE_LINERS.items():
         rows += ["", f"{what}:", "", f"    {code}"]
     rows += ["", RULES_OF_FRAMES]
@@ -887,10 +888,11 @@ FILES = {
     names.GPU: "readings of the GPUs, if there are any",
     names.ENDED: "how the run ended, and the client's figures about itself",
     names.PROOF: "with `--prove`: what turning knobs did to the knee ([vary.md](vary.md))",
-    names.PARQUET: "one row per request, for pandas, DuckDB, Polars: `run.requests`",
+    names.PARQUET: "one row per request, for pandas, DuckDB, Polars: `run.requests`; where pyarrow "
+    "is installed",
     names.RESULT: "the result: `run.result`; its levels with all figures are `run.levels`",
     names.LEVELS_PARQUET: "the same levels as a table, intervals as two columns `..._lo` and "
-    "`..._hi`",
+    "`..._hi`; where pyarrow is installed",
     names.LEVELS_CSV: "the columns of it that a spreadsheet is opened for",
     names.REPORT_HTML: "the report, one file without scripts",
     names.SWEEP_CSV: "of a `sweep`: a row for each number of users, means over its measurements",
@@ -993,6 +995,7 @@ REQUESTS = {
     "session": "its user's session, from 0; null without sessions",
     "turn": "its turn in the session, from 0; null without sessions",
     "mix_row": "the number of its workload in a mix, from 0; null without a mix",
+    "name": "the `name=` that a locustfile gave it; null without one",
     **PLACE,
     "scheduled_at": "when it was scheduled; null in a closed loop",
     "sent_at": "first byte sent on an open connection; if it was never sent, when that failed",
@@ -1032,7 +1035,18 @@ LEVELS = {
     "ended_at": "its measured window ends",
 }
 
+
+def llms_txt() -> str:
+    """llms.txt: what docs/index.md lists, for readers that are programs (https://llmstxt.org)."""
+    title, first, *rest = (HERE / "index.md").read_text().split("\n\n")
+    quoted = "> " + " ".join(first.split())
+    groups = [part for part in rest if part.startswith(("## ", "- ["))]
+    from_here = "\n\n".join(groups).replace("](", "](docs/").replace("(docs/../", "(")
+    return f"{title}\n\n{quoted}\n\n{from_here.rstrip()}\n"
+
+
 PAGES = {
+    "../llms.txt": llms_txt,
     "locust.md": locust,
     "metrics.md": metrics,
     "run-folder.md": run_folder,
@@ -1046,7 +1060,7 @@ PAGES = {
     "../prometheus/rules/harness_recorded.yml": recorded,
     "dashboards.md": dashboards,
     "../lab/results/duel.md": searches,
-    "../README.md": front_page,
+    "how-good.md": how_good,
     "../prometheus/rules/harness_routing.yml": routing,
     "../prometheus/rules/harness_watched.yml": watched,
 }

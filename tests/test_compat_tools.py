@@ -18,7 +18,7 @@ from harness.compat.tool_comparison import (
     WeightedValues,
     instants_of,
 )
-from harness.core.load import Users
+from harness.core.load import Rate, Users
 from harness.errors import ConfigError
 from harness.metrics.evidence import Window
 from harness.metrics.metrics import METRICS
@@ -234,6 +234,9 @@ def test_levels_are_told_apart() -> None:
     ]
     levels = levels_of("aiperf", ALL, windows)
     assert [(x["users"], x["requests"], x["left_out"]) for x in levels] == [(2, 0, 0), (4, 2, 1)]
+    by_rate = [replace(w, load=Rate(w.load.users / 8)) for w in windows]
+    levels = levels_of("aiperf", ALL, by_rate)
+    assert [(x["users"], x["rate_per_s"]) for x in levels] == [(0, 0.25), (0, 0.5)]
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ FOLDERS = (
     "grafana",
     "prometheus",
     "locustfiles",
+    "examples",
     "docs",
     ".ci",
     "docker",

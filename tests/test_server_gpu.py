@@ -12,7 +12,7 @@ from little_servers import http, little_server
 from recorded_nvml import Recorded
 
 from harness.diagnosis.gpu_window import gpu_figures
-from harness.errors import ConfigError, ServerUnreachable
+from harness.errors import ConfigError, RunFolderError, ServerUnreachable
 from harness.metrics.level_figures import GpuFigures
 from harness.records.samples import GpuSample
 from harness.run import checks
@@ -289,6 +289,18 @@ def test_memory_that_is_not_supported(monkeypatch: pytest.MonkeyPatch) -> None:
     assert checks.gpu().what == "NVIDIA H200, memory unknown, driver 580.159.04"
 
 
+def test_nvml_is_closed_where_a_run_is_refused() -> None:
+    """A run that begins closes it at its end."""
+    nvml = Recorded()
+    readings = GpuReadings("local", source=NvmlGpus.open(nvml))
+    with readings.closed_if_refused():
+        pass
+    assert nvml.inits == 1
+    with pytest.raises(RunFolderError), readings.closed_if_refused():
+        raise RunFolderError("the folder is not empty")
+    assert nvml.inits == 0
+
+
 @pytest.mark.parametrize("path", ["", "/metrics", "/metrics/"])
 def test_a_dcgm_exporter(path: str) -> None:
     """Over a real socket: units, blanks, labels; asked again and again."""
@@ -355,22 +367,26 @@ def test_an_exporter_that_is_none(url: str, error: type[Exception], words: tuple
     assert "vLLM server" not in str(caught.value)
 
 
+def reading(at_s: int, gpu: int) -> GpuSample:
+    """The second GPU is busier, hotter and, from 1 s on, held down."""
+    is_throttled = gpu == 1 and at_s > 0
+    return GpuSample(
+        at_s * 10**9,
+        gpu,
+        util_pct=50.0 + 50 * gpu,
+        memory_used_mib=1000.0 * (gpu + at_s),
+        energy_j=100.0 * at_s * (gpu + 1),
+        sm_clock_mhz=1000.0 - gpu - at_s,
+        temperature_c=50.0 + gpu,
+        throttled=("power cap",) if is_throttled else (),
+    )
+
+
 def test_two_gpus_in_one_window() -> None:
     """Power and memory add up, utilisation is the mean, clocks and heat the worst."""
-    samples = [
-        GpuSample(
-            at * 10**9,
-            gpu,
-            util_pct=50.0 + 50 * gpu,
-            memory_used_mib=1000.0 * (gpu + at),
-            energy_j=100.0 * at * (gpu + 1),
-            sm_clock_mhz=1000.0 - gpu - at,
-            temperature_c=50.0 + gpu,
-            throttled=("power cap",) if gpu and at else (),
-        )
-        for at in (0, 1, 2)
-        for gpu in (0, 1)
-    ]
+    samples = []
+    for at_s in (0, 1, 2):
+        samples += [reading(at_s, 0), reading(at_s, 1)]
     got = gpu_figures(samples, 150.0)
     assert got.gpus == 2
     assert got.samples == 6

@@ -85,8 +85,12 @@ def _check_most(args: argparse.Namespace, drill: Drill) -> None:
 def wanted_drill(args: argparse.Namespace, drill: Drill, text: str) -> Wanted:
     """The experiment; its URL comes with the balancer. Raises ConfigError."""
     run = args.top._subparsers._group_actions[0].choices["run"]  # noqa: SLF001 - their only place
-    most = drill.unit.load.exactly(drill.most)
-    load = f"--{most.option}={most.number:g}"
+    # A drill holds any rate, `run` takes steps: the next one up is what the limits are for.
+    kind = drill.unit.load
+    most = kind.of_number(drill.most)
+    if most.number < drill.most:
+        most = kind.of_count(most.count + 1)
+    load = f"--{most.option}={most.number}"
     where = f"{args.file}, [load]"
     words = ["http://127.0.0.1:1", load, *option_words(drill.options, run, where)]
     not_for_load = NOT_FOR_LOAD & {name.replace("_", "-") for name in drill.options}
@@ -124,11 +128,16 @@ def plan_text(drill: Drill) -> str:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Run it; 99 if an expectation is false, 6 if one is inconclusive."""
+    """Run it, or only print the file."""
     text = text_of(args.file)
     if args.print:
         sys.stdout.write(text)
         return EXIT_OK
+    return rehearse(args, text)
+
+
+def rehearse(args: argparse.Namespace, text: str) -> int:
+    """99 if an expectation is false, 6 if one is inconclusive."""
     drill = planned(args, text)
     wanted = wanted_drill(args, drill, text)
     start = plain.start_options(args)

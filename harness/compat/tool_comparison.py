@@ -25,6 +25,7 @@ from harness.units import SECOND
 
 if TYPE_CHECKING:
     from harness.core.arrays import Bools, Floats, Ints
+    from harness.core.load import Load
     from harness.metrics.evidence import Window
 
     Span = tuple[int, int]  # ns: both ends lie in it
@@ -244,17 +245,17 @@ class ToolComparison:
     def entry(self, name: str, windows: Sequence[Window]) -> Json:
         """result.json's `compat` entry of a tool: its version, and the rows of each level.
 
-        `levels` are by users; each has `requests`, the number of those that both columns look at,
-        and `left_out`, of those sent while the level was reached and warmed up: the tool would
-        count them.
+        `levels` are by users, or by `rate_per_s`; each has `requests`, the number of those that
+        both columns look at, and `left_out`, of those sent while the level was reached and warmed
+        up: the tool would count them.
         """
         tool = COMPAT[name]
-        by_count: dict[int, list[Window]] = {}
+        by_load: dict[Load, list[Window]] = {}
         for window in windows:
-            by_count.setdefault(window.load.count, []).append(window)
+            by_load.setdefault(window.load, []).append(window)
         levels = []
-        for count, held in sorted(by_count.items()):
-            levels.append(self._level(tool, count, held))
+        for load, held in sorted(by_load.items(), key=lambda one: one[0].number):
+            levels.append(self._level(tool, load, held))
         return {
             "title": tool.title,
             "version": tool.version,
@@ -262,13 +263,14 @@ class ToolComparison:
             "levels": levels,
         }
 
-    def _level(self, tool: Tool, count: int, windows: Sequence[Window]) -> Json:
+    def _level(self, tool: Tool, load: Load, windows: Sequence[Window]) -> Json:
         measured = [(window.settled_ns, window.end_ns) for window in windows]
         warm_up = [(window.chosen_ns, window.settled_ns - 1) for window in windows]
         requests = sum(len(_sent_in(self.table, window)) for window in measured)
         left_out = sum(len(_sent_in(self.table, window)) for window in warm_up)
         return {
-            "users": count,
+            "users": load.users,
+            "rate_per_s": load.rate_per_s,
             "requests": requests,
             "left_out": left_out,
             "approximate": OLD_RECORDS if self._lacks_chunks(tool) else "",

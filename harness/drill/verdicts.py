@@ -113,6 +113,7 @@ def _counts_by_slo(seen: RecordSource, expected: Expectation, window: Window) ->
     slos = [] if expected.slo is None else [expected.slo]
     level = RunTokenStats(seen, [window], slos).levels[window]
     gaps = level.tokens.gaps
+    # All requests may fail, as failures are an expectation of their own.
     return counts_of(level.table, window, slos, 1.0, judged=level.judged, gaps=gaps)
 
 

@@ -364,6 +364,7 @@ def increase(before: Mapping[str, float], after: Mapping[str, float]) -> dict[st
 
 def drop_caches(model: Path) -> str:
     """Drop all of the page cache, or the model's files where that is not permitted."""
+    # Only pages that are on the disk can be dropped.
     os.sync()
     try:
         Path("/proc/sys/vm/drop_caches").write_text("3")

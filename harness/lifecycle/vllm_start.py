@@ -85,6 +85,7 @@ def started(
     memory = _GpuMemory()
     process = None
     # By default SIGTERM ends Python on the spot: no `finally` would run, and the server be left.
+    # A handler of somebody else's is left alone.
     is_sigterm_ours = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     if is_sigterm_ours:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -113,8 +114,8 @@ def started(
                 if process is not None:
                     _end(process, port)
                 memory.wait_until_back()
-                memory.close()
         finally:  # also where something of the server is left
+            memory.close()
             if is_sigterm_ours:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
@@ -310,6 +311,7 @@ def _end(process: subprocess.Popen[bytes], port: int) -> None:
 
     send(signal.SIGTERM)
     _until(lambda: process.pid not in session_pids(process.pid))  # vLLM ends its own ones first
+    # What outlived the first process would keep the port, or the GPU's memory.
     send(signal.SIGKILL)
     _until(lambda: not remains())
     with suppress(subprocess.TimeoutExpired):

@@ -221,6 +221,7 @@ class Level(Spread):
     over_share: dict[str, float] = field(default_factory=dict)  # by SLO: share over the limit
     all: Everything = field(default_factory=Everything)  # with its warm-up and its drain
     mix: dict[str, dict[str, Latency]] = field(default_factory=dict)  # row: ttft_ms, itl_ms, e2e_ms
+    by_name: dict[str, dict[str, Latency]] = field(default_factory=dict)  # name of requests: as mix
     little: Little | None = None  # Little's law
     delivery: Delivery = field(default_factory=Delivery)  # what was asked for against what came
     audit: Audit | None = None  # the client's tokens against the server's
@@ -345,6 +346,8 @@ class Knee(Spread):
         if not self.holds or self.fails_by is None:
             return False
         finest = unit_named(self.unit).load.finest
+        # One step below `fails_by` is the highest load that may still hold. Rates are multiples of
+        # a hundredth only up to rounding.
         between = round(self.fails_by - finest - self.holds, 6)
         return between <= max(finest, self.precision * self.holds)
 
@@ -362,7 +365,7 @@ class Knee(Spread):
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A requirement: `knee --at-least`, `--baseline`, `--confirm`; an expectation of a drill."""
+    """A requirement: `--baseline`, `knee --at-least`, `--confirm`; an expectation of a drill."""
 
     name: str  # name of its JUnit test case
     verdict: Verdict  # whether it was met
@@ -435,7 +438,7 @@ class Result:
     slos: tuple[SloResult, ...] = ()  # each SLO at its worst level, or at the level that holds
     errors: SloResult | None = None  # if more requests failed than --max-errors allows
     knee: Knee | None = None  # of a search
-    gates: tuple[Gate, ...] = ()  # requirements on the knee: they decide the exit code
+    gates: tuple[Gate, ...] = ()  # requirements on the answer: they decide the exit code
     levels: tuple[Level, ...] = ()  # in the order of the run
     bottleneck: Bottleneck | None = None  # in a search that met a limit
     proof: Proof | None = None  # of the bottleneck, with --prove

@@ -7,7 +7,7 @@ The page renders the same rows with one macro.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -30,8 +30,9 @@ from harness.metrics.server_summary import SHARE, Summary, summaries
 from harness.report.report_data import ReportData, as_mapping, knee_figures
 
 if TYPE_CHECKING:
+    from harness.core.load import Number
     from harness.memory.cards import GpuSpec
-    from harness.metrics.result import Level
+    from harness.metrics.result import Latency, Level
 
     Row = dict[str, str]
 
@@ -295,12 +296,24 @@ def replica_rows(facts: ReportData) -> list[Row]:
 
 def mix_rows(facts: ReportData) -> list[Row]:
     """The latencies of each workload of a mix at each level, [] without a mix."""
+    return _group_rows(facts, "Workload", {level.index: level.mix for level in facts.levels})
+
+
+def name_rows(facts: ReportData) -> list[Row]:
+    """The latencies of the requests of each name at each level, [] where none has one."""
+    return _group_rows(facts, "Name", {level.index: level.by_name for level in facts.levels})
+
+
+def _group_rows(
+    facts: ReportData, kind: str, groups: Mapping[int, Mapping[str, Mapping[str, Latency]]]
+) -> list[Row]:
+    """A row for each group of requests; `groups`: by the number of the level, then by name."""
     shown = {"TTFT": "ttft_ms", "ITL": "itl_ms", "e2e": "e2e_ms"}
     rows = []
     for level in facts.levels:
-        for name, latencies in level.mix.items():
+        for name, latencies in groups[level.index].items():
             row = _first_columns(facts, level)
-            row["Workload"] = name
+            row[kind] = name
             row["n"] = f"{latencies['e2e_ms'].n:,}"
             row["Failed"] = f"{latencies['e2e_ms'].n_failed:,}"
             for head, key in shown.items():
@@ -391,17 +404,22 @@ def tool_comparisons(facts: ReportData) -> list[ToolTable]:
     compared = []
     for tool in (facts.result.compat or {}).values():
         levels = [as_mapping(level) for level in as_mapping(tool).get("levels") or []]
-        at_knee = [level for level in levels if level.get("users") == facts.measured_at]
+        at_knee = [level for level in levels if _load_beside(level) == facts.measured_at]
         if facts.searched and at_knee:
             levels = at_knee
-        compared += [_beside(tool, level) for level in levels]
+        compared += [_beside(facts, tool, level) for level in levels]
     return compared
 
 
-def _beside(tool: dict[str, Any], level: dict[str, Any]) -> ToolTable:
-    users = count_of(int(level.get("users") or 0), "user")
+def _load_beside(level: dict[str, Any]) -> Number:
+    load: Number = level.get("rate_per_s") or level.get("users") or 0
+    return load
+
+
+def _beside(facts: ReportData, tool: dict[str, Any], level: dict[str, Any]) -> ToolTable:
+    load = facts.unit.short(_load_beside(level))
     requests = count_of(int(level.get("requests") or 0), "request")
-    title = f"Beside {tool.get('title')} {tool.get('version')}: {users}, {requests}"
+    title = f"Beside {tool.get('title')} {tool.get('version')}: {load}, {requests}"
     remarks = []
     if left_out := int(level.get("left_out") or 0):
         early = f"{count_of(left_out, 'request')} sent before the level had settled"

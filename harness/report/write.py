@@ -94,6 +94,8 @@ def markdown(facts: ReportData, answer: Answer) -> str:
         lines += _folded("Replicas by level", tables.markdown(replicas, "Replica"))
     if mix := tables.mix_rows(facts):
         lines += _folded("Workloads by level", tables.markdown(mix, "Workload"))
+    if by_name := tables.name_rows(facts):
+        lines += _folded("Requests by name and level", tables.markdown(by_name, "Name"))
     lines += tables.tools_as_markdown(tables.tool_comparisons(facts))
     lines.append("")
     return "\n".join(lines)

@@ -21,7 +21,13 @@ from harness.errors import ConfigError
 from harness.export.upload_url import UploadUrl
 from harness.load.arrivals import ARRIVALS, POISSON, parse_arrivals
 from harness.load.conversations import REPLIES, parse_history
-from harness.load.workloads import API_PATHS, AS_USERS, WORKLOADS, parse_weights, workload
+from harness.load.workloads import (
+    API_PATHS,
+    AS_USERS,
+    parse_weights,
+    workload,
+    workload_names,
+)
 from harness.metrics.slo_presets import PREFIX, SLO_PRESETS, slo_texts
 from harness.run.option import (
     MAX_FORM_NUMBER,
@@ -223,11 +229,11 @@ LENGTHS: Final = (
         workload,
         "NAME[=WEIGHT],...",
         "chat",
-        field=Field("Workload", "what is sent", choices=tuple(WORKLOADS)),
+        field=Field("Workload", "what is sent", choices=workload_names()),
         in_locust=InLocust(
             AS_USERS,
             "what is sent: lengths, shared prefixes; default: that of the locustfile",
-            (AS_USERS, *WORKLOADS),
+            (AS_USERS, *workload_names()),
         ),
     ),
     number_option(
@@ -460,6 +466,12 @@ RATE_RANGE: Final = (
         "512/s",
     ),
 )
+BASELINE: Final = Option(
+    "--baseline",
+    "a run folder: 99 if this run is shown to be worse, as `compare` has it",
+    Path,
+    "DIR",
+)
 TOLERANCE: Final = Option(
     "--tolerance",
     "how much worse than the baseline it may be; default: 5%%",
@@ -510,12 +522,7 @@ SEARCH: Final = (
         partial(budget_ns, what="--confirm"),
         "TIME",
     ),
-    Option(
-        "--baseline",
-        "a run folder: 99 if this run is shown to be worse, as `compare` has it",
-        Path,
-        "DIR",
-    ),
+    BASELINE,
     TOLERANCE,
     REPEAT,
 )

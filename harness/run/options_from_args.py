@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from harness.lifecycle.vllm_start import StartOptions
 
 DEFAULT_HOLD_NS: Final = 30 * SECOND
+DEFAULT_TOLERANCE: Final = 0.05
 DEFAULT_UI_PORT: Final = 8089  # Locust's own
 # say where results go: no part of a scenario
 OUTPUTS: Final = [option.flag.strip("-") for option in table.OUTPUT]
@@ -377,7 +378,7 @@ def run_options(args: argparse.Namespace, command: str) -> Wanted:
     if requests is not None or batch:
         duration_ns = 0
     default_repeats = 3 if batch else 1  # three: the fewest that show how much they vary
-    return wanted_levels(
+    wanted = wanted_levels(
         kind_of(command),
         target_options(args),
         replace(load, batch=batch),
@@ -390,6 +391,18 @@ def run_options(args: argparse.Namespace, command: str) -> Wanted:
         max_errors=args.max_errors,
         dry_run=args.dry_run,
     )
+    return replace(wanted, **baseline_options(args))
+
+
+def baseline_options(args: argparse.Namespace) -> dict[str, Any]:
+    """What `Wanted` has of --baseline and --tolerance. Raises ConfigError."""
+    if args.tolerance is not None and args.baseline is None:
+        raise ConfigError(
+            "--tolerance is given without --baseline: expected a run folder to compare with; "
+            "try --baseline reports/main."
+        )
+    tolerance = DEFAULT_TOLERANCE if args.tolerance is None else args.tolerance
+    return {"baseline": str(args.baseline or ""), "tolerance": tolerance}
 
 
 def _rate_of_data(load: LoadOptions, command: str) -> int:

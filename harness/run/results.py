@@ -401,7 +401,7 @@ def _with_gates(result: Result, recorded: _Recorded, drill: Drill | None) -> Res
     else:
         gates = [*result.gates, *evaluate_gates(result, recorded.run.path, recorded.config)]
     # Gates decide the exit code only if the search has an answer.
-    code = exit_code(result.status, gates, EXIT_OF[result.status])
+    code = exit_code(result, gates)
     result = replace(result, exit_code=code, gates=tuple(gates))
     if code == MeasurementInvalid.exit_code and not result.invalid_reason:
         result = replace(result, invalid_reason=why_unusable(result))
@@ -523,6 +523,8 @@ ANSWERED: Final = (
     Status.inconclusive,
     Status.slo_failed_at_min,
 )
+# As ANSWERED, of levels that were given.
+JUDGED: Final = (Status.met, Status.missed, Status.measured, Status.inconclusive)
 CODES: Final = {
     Verdict.met: EXIT_OK,
     Verdict.inconclusive: EXIT_INCONCLUSIVE,
@@ -561,14 +563,19 @@ def expectations(
 
 def evaluate_gates(result: Result, folder: Path, config: Mapping[str, Any]) -> list[Gate]:
     """Evaluate the gates in run.json. Raises RunFolderError, ConfigError."""
-    if result.knee is None or result.status not in ANSWERED:
-        return []
     gates: list[Gate] = []
-    at_least = config.get("at_least")
-    if at_least:
-        gates.append(at_least_gate(result.knee, at_least))
-    if config.get("strict") and result.status in (Status.found, Status.holds):
-        gates.append(precision_gate(result.knee))
+    knee = result.knee
+    if knee is None:
+        if result.status not in JUDGED:
+            return []
+    else:
+        if result.status not in ANSWERED:
+            return []
+        at_least = config.get("at_least")
+        if at_least:
+            gates.append(at_least_gate(knee, at_least))
+        if config.get("strict") and result.status in (Status.found, Status.holds):
+            gates.append(precision_gate(knee))
     baseline = config.get("baseline")
     if baseline:
         tolerance = float(config.get("tolerance") or 0)
@@ -580,7 +587,10 @@ def baseline_gate(baseline: Path, folder: Path, tolerance: float) -> Gate:
     """The result of `vllm-harness compare BASELINE FOLDER` as a gate."""
     name = f"no worse than {baseline}"
     limit = f"by more than {tolerance:.1%}"
-    comparison = compare_folders(baseline, folder, tolerance)
+    try:
+        comparison = compare_folders(baseline, folder, tolerance)
+    except ConfigError as error:  # the levels of one, or of this run, are invalid
+        return Gate(name, Verdict.inconclusive, str(error))
     # A difference beyond the tolerance decides; the first one is named.
     worse = [difference for difference in comparison.differences if difference.beyond]
     if worse:
@@ -626,8 +636,15 @@ def precision_gate(knee: Knee) -> Gate:
     return Gate(name, Verdict.inconclusive, sentence)
 
 
-def exit_code(status: Status, gates: Sequence[Gate], otherwise: int) -> int:
-    """The exit code of the worst gate; `otherwise` without gates or without a knee."""
-    if not gates or status not in (*ANSWERED, Status.measured):
-        return otherwise
-    return max(CODES[gate.verdict] for gate in gates)
+def exit_code(result: Result, gates: Sequence[Gate]) -> int:
+    """That of the worst gate; without gates that of the status.
+
+    Of levels that were given the status counts as a gate: it says whether the SLOs are met.
+    """
+    code = EXIT_OF[result.status]
+    codes = [CODES[gate.verdict] for gate in gates]
+    if result.knee is None and result.status in JUDGED:
+        return max([code, *codes])
+    if result.status in ANSWERED:
+        return max(codes, default=code)
+    return code

@@ -46,12 +46,11 @@ if TYPE_CHECKING:
     from harness.metrics.level_figures import MaxNumSeqs
     from harness.metrics.record_source import RecordSource
     from harness.metrics.slo import Slo
-    from harness.metrics.token_gaps import WindowGapCounter
     from harness.records.folder_reader import Run
     from harness.records.record_table import RecordTable
     from harness.search.level_state import HeldLevel
     from harness.search.next_level import SearchPlan
-    from harness.search.replay import LevelTokenStats, RunTokenStats
+    from harness.search.replay import LevelTokenStats, RequestGroup, RunTokenStats
 
 
 def with_observations(
@@ -218,10 +217,13 @@ def result_levels(
         span_ns = (window.settled_ns, window.end_ns)
         split = ttft_split(table, run.server, span_ns, (after_ns, before_ns))
         prefix = prefix_hits(table, window, run.server, shared)
-        latencies_of_rows = [_mix_row(rows, gaps) for rows, gaps in token_stats.mix]
+        latencies_of_rows = map(_group_latencies, token_stats.mix)
         by_row = dict(zip(mix, latencies_of_rows, strict=False))  # may have none of the last row
+        by_name = {}
+        for group in token_stats.names:
+            by_name[_name_of(group, run.names)] = _group_latencies(group)
         level = _level(hold, token_stats, run, plan)
-        levels.append(replace(level, ttft_split=split, prefix=prefix, mix=by_row))
+        levels.append(replace(level, ttft_split=split, prefix=prefix, mix=by_row, by_name=by_name))
     return levels
 
 
@@ -231,10 +233,21 @@ def _delivery(window: Window, run: Run) -> Delivery:
     return delivery(run.table, run.finishes, window.settled_ns, window.end_ns, exact=exact)
 
 
-def _mix_row(requests: RecordTable, gaps: WindowGapCounter) -> dict[str, Latency]:
-    """The latencies of the requests of one row of a mix."""
-    ttft = sample_figures(requests, "ttft", [gaps.span])
-    e2e = sample_figures(requests, "e2e", [gaps.span])
+def _name_of(group: RequestGroup, names: Mapping[str, int]) -> str:
+    numbers = group.group.values.tolist()
+    if len(numbers) > 1:
+        return f"{len(numbers):,} other names"
+    for name, number in names.items():
+        if number == numbers[0]:
+            return name
+    return NO_NAME
+
+
+def _group_latencies(group: RequestGroup) -> dict[str, Latency]:
+    """The latencies of the requests of one row of a mix, or of one name."""
+    gaps = group.gaps
+    ttft = sample_figures(group.requests, "ttft", [gaps.span])
+    e2e = sample_figures(group.requests, "e2e", [gaps.span])
     return {"ttft_ms": _latency(ttft), "itl_ms": _latency(gaps), "e2e_ms": _latency(e2e)}
 
 
@@ -242,6 +255,8 @@ def _latency(figures: LatencyFigures) -> Latency:
     """As a level has it."""
     return Latency.of(latency_json(figures))
 
+
+NO_NAME: Final = "(no name)"
 
 # Figures of a window that the level has under the same name; these may be unknown:
 FIGURES: Final = (

@@ -48,6 +48,7 @@ def child_processes(options: DriveOptions) -> Iterator[LoadRunner]:
     Even a single process's users run in a child, so that what the controller and the sinks compute
     never delays the reader. Raises MeasurementInvalid when the children do not start.
     """
+    # Locust reads this constant for each worker that connects: so before the master listens.
     runners.HEARTBEAT_LIVENESS = SILENT_S // runners.HEARTBEAT_INTERVAL
     user_class = session_user(options)
     environment = Environment(user_classes=[user_class], events=Events(), host=options.url)
@@ -154,15 +155,18 @@ class ChildProcesses(LoadRunner):
 
     def close(self) -> None:
         """Wait a moment for the children, then end those that are left."""
+        # From here on the end of a child is no trouble.
         self._stopping = True
         for child in self.children:
             if child.stdin is not None:
+                # Its end of file is what tells a child that still serves to leave.
                 child.stdin.close()
             try:
                 child.wait(EXIT_S)
             except subprocess.TimeoutExpired:
                 child.kill()
                 child.wait()
+        # `quit` has ended these greenlets, unless the load never began.
         self.runner.greenlet.kill(block=False)
         super().close()
 
@@ -204,6 +208,7 @@ def _signals() -> Iterator[_Signals]:
     finally:
         for watcher in watchers:
             watcher.cancel()
+        # A watcher that is cancelled leaves the system's default action, not Python's handler.
         for kind, handler in before.items():
             signal.signal(kind, handler)
 

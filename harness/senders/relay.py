@@ -68,6 +68,7 @@ class WorkerRelay:
     def flush(self, timeout_s: float = FLUSH_S) -> None:
         """Wait until the master has everything, or for so long."""
         self.driver.flush(timeout_s)
+        # The last count has to arrive, also where records did not: it tells how many are missing.
         self._beat()
 
     def _loop(self) -> None:
@@ -211,5 +212,6 @@ def retire_users(environment: Environment, drain_s: float) -> None:
     """
     runner = environment.runner
     if runner is not None and runner.user_count:
+        # `stop_users` waits that long for users to end in order, then kills those that are left.
         environment.stop_timeout = drain_s
         runner.stop_users(runner.user_classes_count)

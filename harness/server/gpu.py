@@ -10,8 +10,8 @@ The default is `local` for a server on this machine. A missing GPU is not an err
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from math import isnan, nan
 from typing import Any, Final, NamedTuple
@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 import psutil
 import pynvml
 
-from harness.errors import ConfigError, ServerUnreachable
+from harness.errors import ConfigError, HarnessError, ServerUnreachable
 from harness.records.samples import GpuSample, ServerSample
 from harness.server.access import TargetAccess
 from harness.server.address import Address, parse_exporter_url
@@ -253,6 +253,16 @@ class GpuReadings:
     found: tuple[GpuInfo, ...] = ()
     source: GpuSource | None = None
     why: str = ""
+
+    @contextmanager
+    def closed_if_refused(self) -> Iterator[None]:
+        """Around what may still refuse the run: nobody else would close what is open then."""
+        try:
+            yield
+        except HarnessError:
+            if self.source is not None:
+                self.source.close()
+            raise
 
     def with_engine_cpu(self, sample: ServerSample) -> ServerSample:
         """Add the engine cores' CPU time where only an exporter on their machine knows it."""
