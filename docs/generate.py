@@ -39,8 +39,10 @@ from harness.wire.gpu_series import REASON_LABELS
 from harness.wire.vllm_series import NOT_READ, SERIES
 
 sys.path.extend(
-    str(Path(__file__).parents[1] / name) for name in (".", "grafana", "prometheus", "tests")
+    str(Path(__file__).parents[1] / name)
+    for name in (".", "docs", "grafana", "prometheus", "tests")
 )
+from command_page import commands
 from kept_observations import cases
 from panels import PANELS
 from planted_bottlenecks import RESOURCES
@@ -437,12 +439,13 @@ def verdict() -> str:
             moved = sorted(truths[seed]["moved"].items(), key=lambda one: -one[1])[:2]
             most = ", ".join(f"{resource} {by:.2f}" for resource, by in moved)
             rows.append(f"| {seed} | {most} | {_causes(causes.items())} |")
-    rows += ["", VERDICT_REAL, "| Server | Moved the knee most | Said now | Rules chosen on it |"]
+    heads = "| Server | Moved the knee most | Named now | Used to tune the rules |"
+    rows += ["", VERDICT_REAL, heads]
     rows += ["|---|---|---|---|"]
     for case in cases():
         said = _causes((one.name, one.probability) for one in case.judge().causes)
         chosen = "yes" if case.chosen_on else "no"
-        rows.append(f"| {case.source} | {case.truth or 'nobody tried'} | {said} | {chosen} |")
+        rows.append(f"| {case.source} | {case.truth or 'not verified'} | {said} | {chosen} |")
     return "\n".join([*rows, "", VERDICT_LIMITS])
 
 
@@ -459,7 +462,7 @@ Each rule reads the metrics of one level, as they are in `result.json`. The leve
 hold of the first one above the knee that breaks an SLO. A rule returns its confidence c, which is
 the probability of its cause if it were the only one, and its evidence. Together the causes are odds
 c / (1 - c) against 1 for *unknown*, so that the probabilities add up to 1, and two causes that both
-hold share it: if the second has at least half of the first one's probability, both are said. A
+hold share it: if the runner-up is at least half as likely, both are named. A
 cause below 1/3, or one with *unknown* above 0.5, is not named: the bottleneck is *undecided*, which
 is a valid result. `bottleneck` in `result.json` has the name, its probability (`confidence`), all
 causes with theirs (`causes`), the window, the evidence, every other cause with the reason why it
@@ -489,9 +492,9 @@ What the rules read:
 - From the GPU: utilization, clocks, and the share of its busy time in which memory is accessed,
   relative to the lowest level held, because the absolute value differs between GPUs.
 
-Without GPU metrics the engine process cannot be told from slow decoding. A GPU under full load sits
-at its power cap: it is called throttled only if its clock is lower than at a lower level with the
-GPU as busy, and if that explains how much longer the engine's steps are.
+Without GPU metrics the engine process cannot be told apart from slow decoding. A GPU under full
+load sits at its power cap: it is called throttled only if its clock is lower than at a lower level
+with the GPU as busy, and if that explains how much longer the engine's steps are.
 """
 VERDICT_TRUTH = """\
 ## How often it is right
@@ -519,7 +522,7 @@ none of the simulated causes goes above 0.9.
 VERDICT_REAL = """\
 ## Real servers
 
-What earlier rules said on real servers was wrong where they were sure. On one H200 with 48,000
+Earlier rules were wrong on real servers, and certain of it. On one H200 with 48,000
 tokens of KV cache they said *front end*, 0.9, because 190 ms of the mean TTFT were neither in the
 queue nor in prefill; on another day *KV cache capacity*, 0.9. Doubling the cache moved the knee
 from 56-82 to 96-140 users, and there they said *front end*, 0.9, again. On another server one of
@@ -1047,6 +1050,7 @@ def llms_txt() -> str:
 
 PAGES = {
     "../llms.txt": llms_txt,
+    "commands.md": commands,
     "locust.md": locust,
     "metrics.md": metrics,
     "run-folder.md": run_folder,

@@ -34,18 +34,18 @@ def facts(users: int | None, ci95: Sequence[int], planned: int | None, status: s
     [
         # by the interval's lower end: 2,000 / 48 = 41.7
         (51, (48, 52), 2000, "found",
-         ["Each replica holds 48, so 2,000 users need R = ceil(2,000 / 48) = 42 replicas."]),
+         ["Each replica holds 48, so 2,000 users need 42 replicas (2,000 / 48, rounded up)."]),
         (51, (50, 52), 2000, "found",  # exactly 40
-         ["Each replica holds 50, so 2,000 users need R = ceil(2,000 / 50) = 40 replicas."]),
+         ["Each replica holds 50, so 2,000 users need 40 replicas (2,000 / 50, rounded up)."]),
         (51, (48, 52), 48, "found",
-         ["Each replica holds 48, so 48 users need R = ceil(48 / 48) = 1 replica."]),
+         ["Each replica holds 48, so 48 users need 1 replica (48 / 48, rounded up)."]),
         (51, (48, 52), None, "found",
-         ["Each replica holds 48, so U users need R = ceil(U / 48) replicas."]),
+         ["Each replica holds 48: U concurrent requests need U / 48 replicas, rounded up."]),
         (1, (0, 2), 2000, "found", []),  # an interval that reaches 0 promises nothing
         (None, (4, 64), 2000, "inconclusive", []),
         (None, (64, 64), 2000, "not_reached",  # a bound: the knee lies higher
-         [("Each replica holds at least 64, so 2,000 users need at most R = ceil(2,000 / 64) = "
-           "32 replicas.")]),
+         [("Each replica holds at least 64, so 2,000 users need at most 32 replicas "
+           "(2,000 / 64, rounded up).")]),
         (None, (64, 64), None, "not_reached", []),
     ],
 )  # fmt: skip
@@ -58,5 +58,5 @@ def test_a_power_knee_holds_nothing() -> None:
     """Without an SLO nothing was promised."""
     found = facts(51, (48, 52), None, "found")
     power = replace(found, result=replace(found.result, slos=()))
-    best_at = "Each replica is best at 48, so U users need R = ceil(U / 48) replicas."
+    best_at = "Each replica is best at 48: U concurrent requests need U / 48 replicas, rounded up."
     assert explanation(power) == [best_at]

@@ -95,7 +95,7 @@ def test_the_answer_comes_first(found: Page) -> None:
     assert found.words["h1"][0].startswith("Holds 50 concurrent requests: p95 TTFT ")
     assert found.tags.index("h1") < found.tags.index("ul") < found.tags.index("svg")
     assert found.tags.count("svg") == 14
-    assert found.tags.count("tr") == 66
+    assert found.tags.count("tr") == 81
     ids = [value for name, value in found.attributes if name == "id"]
     linked = set(re.findall(r"(?:url\(|href=\")#([^\")]+)", found.text))
     assert len(ids) == len(set(ids))

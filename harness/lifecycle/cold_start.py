@@ -247,7 +247,7 @@ def _notes(start: Figures, request: Figures) -> Iterator[str]:
     if request["name"] == NAMES[0]:
         yield "the first request after the start"
     if request["came_at_once"]:
-        yield "all tokens came at once: TTFT cannot be told"
+        yield "all tokens came at once: TTFT is not known"
     if request["name"] in start["outliers"]:
         deviation = request["ttft_s"] / start["warm_ttft_s"] - 1
         side = "above" if deviation > 0 else "below"

@@ -218,7 +218,7 @@ def say_missing(missing: dict[int, int]) -> str:
         return ""
     parts = ", ".join(f"{n} of worker {worker}" for worker, n in missing.items())
     return (
-        f"{sum(missing.values())} requests were begun whose records never arrived ({parts}): "
-        "percentiles are without them; either a load process died, which is said above, or one "
-        "was too busy to bring them in time: then try more --processes."
+        f"The records of {sum(missing.values())} requests never arrived ({parts}), so percentiles "
+        "lack them. Either a load process died, as reported above, or one was too busy to send "
+        "them in time; then try more --processes."
     )

@@ -61,6 +61,7 @@ FEWEST_COMPARED: Final = 2
 CHART_PX: Final = (720, 150)  # the width, and the height of each figure
 TICK_PX: Final = 7  # of a letter below the chart
 BADGE_TONES: Final = {EXIT_OK: "good", EXIT_INCONCLUSIVE: "unsure", EXIT_SLO_MISSED: "bad"}
+ALL_FIGURES: Final = "All figures"  # a table that opens when it is clicked
 
 
 def difference_row(difference: Difference) -> dict[str, str]:
@@ -103,7 +104,7 @@ def _change_text(difference: Difference, change: float) -> str:
         return UNKNOWN
     if difference.metric == ERROR_SHARE:
         return f"{100 * change:+.2f} points"
-    return f"{change:+.1%}"
+    return f"{change:+,.1%}"
 
 
 def _interval_text(difference: Difference) -> str:
@@ -204,7 +205,7 @@ def markdown(c: Comparison) -> str:
     lines += [f"**{escape_markdown(headline(c))}**", ""]
     lines += [*aligned(summary_rows(c)), ""]
     lines += [escape_markdown(summary(c)), ""]
-    lines += ["<details><summary>All figures</summary>", ""]
+    lines += [f"<details><summary>{ALL_FIGURES}</summary>", ""]
     lines += [*aligned(_difference_rows(c)), ""]
     lines += ["</details>", ""]
     return "\n".join(lines)
@@ -291,11 +292,10 @@ def settings_report(
         lines += [*aligned(rows, one_line), ""]
     lines += [*failures, *step_tables, ""]
 
-    badge = (BADGE_TONES.get(code, "unsure"), f"exit code {code}")
     sentences = ("", first, " ".join(failures))
     tables = {"Settings": setting_rows, **cost_tables, **step_tables}
     chart = settings_chart(settings)
-    return "\n".join(lines), page(badge, sentences, tables, chart)
+    return "\n".join(lines), page(badge_of(code, missed="SLO missed"), sentences, tables, chart)
 
 
 def _best_sentence(
@@ -336,8 +336,8 @@ def _cost_tables(
     unit = unit_named(settings[0].unit)
     rows = []
     for cost in costs:
-        interval = Quantity(cost.value, *cost.ci95).cell
-        rows.append({"Figure": cost.name, "95% interval": interval, "Meaning": cost.meaning})
+        value = Quantity(cost.value, *cost.ci95).cell
+        rows.append({"Figure": cost.name, "Value": value, "Meaning": cost.meaning})
     return {f"By length, at {load:g} {unit.short_noun(load)}": rows}
 
 
@@ -347,7 +347,14 @@ def _step_tables(
     """What each setting gains over the one measured before it -> their differences."""
     in_turn = set(pairwise(measured))
     steps = [c for c in pairs if (c.a, c.b) in in_turn and c.differences]
-    return {gain(step): _difference_rows(step) for step in steps}
+    return {gain(step): _named_rows(step) for step in steps}
+
+
+def _named_rows(step: Comparison) -> list[dict[str, str]]:
+    """With the names of the settings at the heads of their columns."""
+    heads = {"A": step.a, "B": step.b}
+    rows = _difference_rows(step)
+    return [{heads.get(name, name): cell for name, cell in row.items()} for row in rows]
 
 
 def settings_chart(settings: Sequence[Setting]) -> str:
@@ -421,10 +428,9 @@ def _draw_figure(axes: Axes, x: float, value: float, low: float, high: float) ->
 
 
 def html(c: Comparison) -> str:
-    badge = (BADGE_TONES[c.exit_code], f"exit code {c.exit_code}")
     lines = (warning(c), headline(c), summary(c))
-    tables = {"Summary": summary_rows(c), "All figures": _difference_rows(c)}
-    return page(badge, lines, tables)
+    tables = {"Summary": summary_rows(c), ALL_FIGURES: _difference_rows(c)}
+    return page(badge_of(c.exit_code, missed="worse"), lines, tables)
 
 
 def page(
@@ -433,8 +439,24 @@ def page(
     tables: Mapping[str, Sequence[Mapping[str, str]]],
     chart: str = "",
 ) -> str:
-    """`lines`: a warning or "", the headline, the small print; the first table is shown open."""
-    return render("compare.html.j2", badge=badge, lines=lines, tables=tables, chart=chart)
+    """`lines`: a warning or "", the headline, the small print."""
+    return render(
+        "compare.html.j2",
+        badge=badge,
+        lines=lines,
+        tables=tables,
+        folded=(ALL_FIGURES,),
+        chart=chart,
+    )
+
+
+def badge_of(code: int, missed: str) -> tuple[str, str]:
+    """The tone and the text of an exit code's badge; `missed`: what 99 means here."""
+    words = {EXIT_OK: "ok", EXIT_INCONCLUSIVE: "inconclusive", EXIT_SLO_MISSED: missed}
+    text = f"exit code {code}"
+    if code in words:
+        text = f"{words[code]} (exit code {code})"
+    return BADGE_TONES.get(code, "unsure"), text
 
 
 def _called(c: Comparison, verdict: Change) -> list[Difference]:

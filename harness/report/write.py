@@ -6,6 +6,7 @@ import csv
 import io
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from math import isinf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from xml.etree import ElementTree as ET
 
@@ -26,8 +27,14 @@ from harness.report.bounds import bounds_chart, bounds_sentence
 from harness.report.curves import curve_charts, knee_charts
 from harness.report.distributions import distribution_charts, turn_chart, turn_rows
 from harness.report.positions import HOW_TO_READ, position_chart, position_note, position_rows
-from harness.report.report_data import ReportData, as_mapping
-from harness.report.small_print import configuration_rows, instrument_rows, limitations, target_text
+from harness.report.report_data import ReportData
+from harness.report.small_print import (
+    configuration_rows,
+    instrument_rows,
+    limitations,
+    started_text,
+    target_text,
+)
 from harness.report.templates import render
 from harness.report.timeline import timeline_chart, waterfall_chart
 
@@ -168,6 +175,10 @@ def html(facts: ReportData, answer: Answer) -> str:
     page |= _positions(facts)
     page["turns"] = turn_rows(facts)
     page["confirmed"] = any(level.result == "measured" for level in facts.used)
+    page["infinite"] = any(
+        isinf(level.latency(key).p95) for level in facts.used for key in HEADLINES
+    )
+    page["throughput_note"] = tables.throughput_note(facts)
     page["at_users"] = ""
     if facts.measured_at:
         page["at_users"] = facts.unit.short(facts.measured_at)
@@ -211,11 +222,10 @@ def _what_ran(facts: ReportData) -> dict[str, Any]:
     info = facts.run.info
     command = info.get("command")
     arguments = command if isinstance(command, list) else []
-    started = as_mapping(info.get("clock")).get("started", "")
     folder = facts.config.get("folder") or facts.run.path
     return {
         "target": target_text(facts),
-        "started": str(started),
+        "started": started_text(facts.run.info),
         "settings": configuration_rows(facts),
         "command": shlex.join(map(str, arguments)),
         "folder": shlex.quote(str(folder)),

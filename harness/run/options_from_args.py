@@ -46,7 +46,7 @@ OUTPUTS: Final = [option.flag.strip("-") for option in table.OUTPUT]
 def target(parser: argparse.ArgumentParser) -> None:
     """Which server, and the file that may say it and all the rest."""
     table.SCENARIO.declare(parser)
-    parser.add_argument("url", nargs="?", metavar="URL", help="the server: http://HOST:PORT")
+    parser.add_argument("url", nargs="?", metavar="URL", help="Load this server: http://HOST:PORT.")
     declare(parser.add_argument_group("target", table.KEY_FROM), table.TARGET)
 
 
@@ -74,8 +74,10 @@ def output(parser: argparse.ArgumentParser) -> None:
 
 def listen(group: argparse._ActionsContainer, port: int) -> None:
     """The address of a server that we run."""
-    Option("--host", "", str, "ADDRESS", "127.0.0.1").declare(group)
-    number_option("--port", "0: any free port", port, min_value=0, example=port).declare(group)
+    Option("--host", "Serve at this address.", str, "ADDRESS", "127.0.0.1").declare(group)
+    number_option(
+        "--port", "Serve on this port; 0 takes any free port.", port, min_value=0, example=port
+    ).declare(group)
 
 
 def target_options(args: argparse.Namespace) -> TargetOptions:

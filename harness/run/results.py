@@ -38,6 +38,7 @@ from harness.errors import (
     RunFolderError,
 )
 from harness.metrics.metrics import failed_requests
+from harness.metrics.numbers import percent_text
 from harness.metrics.result import Gate, Knee, KneeCurve, Level, Proof, Result, Target
 from harness.metrics.slo import Slo, check_slos
 from harness.records import names
@@ -537,7 +538,9 @@ def drill_of(run: Run) -> Drill:
     named = run.info["config"].get("drill") or {}
     file = run.path / names.DRILL
     if not file.is_file():
-        raise RunFolderError(f"{file} is gone: expected what the drill is judged by; try a backup.")
+        raise RunFolderError(
+            f"{file} was not found: expected the file that judges the drill; try to restore it."
+        )
     return parse_drill(file.read_text(errors="replace"), str(file), named.get("knee"))
 
 
@@ -586,7 +589,7 @@ def evaluate_gates(result: Result, folder: Path, config: Mapping[str, Any]) -> l
 def baseline_gate(baseline: Path, folder: Path, tolerance: float) -> Gate:
     """The result of `vllm-harness compare BASELINE FOLDER` as a gate."""
     name = f"no worse than {baseline}"
-    limit = f"by more than {tolerance:.1%}"
+    limit = f"by more than {percent_text(tolerance)}"
     try:
         comparison = compare_folders(baseline, folder, tolerance)
     except ConfigError as error:  # the levels of one, or of this run, are invalid
@@ -615,7 +618,7 @@ def at_least_gate(knee: Knee, users: int) -> Gate:
     if (knee.holds or 0) >= users:
         return Gate(name, Verdict.met, f"Holds {knee.holds:,} {knee.unit}; {wanted}.")
     if knee.fails_by is not None and knee.fails_by <= users:
-        return Gate(name, Verdict.missed, f"Fails by {knee.fails_by:,} {knee.unit}; {wanted}.")
+        return Gate(name, Verdict.missed, f"Fails at {knee.fails_by:,} {knee.unit}; {wanted}.")
     best = "" if knee.estimate is None else f" (best estimate {knee.estimate:,})"
     return Gate(
         name,
@@ -627,7 +630,7 @@ def at_least_gate(knee: Knee, users: int) -> Gate:
 
 def precision_gate(knee: Knee) -> Gate:
     """Met if the search reached its --precision."""
-    name = f"--precision {knee.precision:.2%}"
+    name = f"--precision {percent_text(knee.precision)}"
     if knee.is_precise:
         return Gate(name, Verdict.met, f"The knee is known within {name}.")
     sentence = (

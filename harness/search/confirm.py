@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from harness.core.states import WORST_FIRST, Purpose, Status, StopRule, Verdict
+from harness.metrics.numbers import percent_text
 from harness.metrics.result import Gate
 from harness.metrics.statistics import block_count, t_quantile
 from harness.search.decide import decide
@@ -124,7 +125,7 @@ def _sentence(
     for slo, after_less, after_more in zip(plan.slos, *counts, strict=False):
         less = f"{_share(after_less):.1%} after {kind.less}"
         more = f"{_share(after_more):.1%} after {kind.more}"
-        shares.append(f"{less} and {more} over {slo} ({slo.allowed:.1%} allowed)")
+        shares.append(f"{less} and {more} over {slo} ({percent_text(slo.allowed)} allowed)")
         if not invalid and differs(after_less, after_more):
             differing.append(str(slo))
     hysteresis = "no hysteresis is shown"

@@ -136,7 +136,7 @@ class ChildProcesses(LoadRunner):
                 how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
                 return (
                     f"a load process (pid {child.pid}) ended {how} in the middle of the run: its "
-                    "users are gone, so the level is not what was asked for; what was measured "
+                    "users are gone, so the level is incomplete; what was measured "
                     "before is kept; see its message above, and run again."
                 )
         return super().trouble()

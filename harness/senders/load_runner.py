@@ -211,8 +211,8 @@ class LoadRunner:
             return ""
         host, _, _ = lost[0].rpartition("_")
         return (
-            f"a load process ({host}) ended or was not heard any more in the "
-            "middle of the run: its users are gone, so the level is not what was asked for; what "
+            f"a load process ({host}) ended or fell silent in the "
+            "middle of the run: its users are gone, so the level is incomplete; what "
             "was measured before is kept; see its log, and run again."
         )
 

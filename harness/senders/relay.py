@@ -174,7 +174,7 @@ class MasterRelay:
             number = str(worker) if worker >= 0 else "?"  # it never sent a beat
             host, _, _ = client_id.rpartition("_")
             sentences.append(
-                f"worker {number} ({host}) ended or was not heard any more before the end of the "
+                f"worker {number} ({host}) ended or fell silent before the end of the "
                 "run: its users and its open requests are lost"
             )
         return tuple(sentences)

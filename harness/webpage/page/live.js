@@ -97,15 +97,8 @@ function drawLevels(key, steps) {
   levels[key].draw({ points, marks, limits: limitsOf(key), knee: estimate === null ? null : { from, to, at, name: holds ? `holds ${holds}` : `estimate ${estimate}` } });
 }
 
-function bracket([low, high] = [null, null]) {
-  if (page.facts.knee && page.facts.knee[0] !== null) return [number(page.facts.knee[0]), `${number(page.facts.knee[1])} to ${number(page.facts.knee[2])} (95%)`];
-  const goesOn = page.facts.over ? "" : ", narrowing";
-  if (low !== null && high !== null) return [`${low} to ${high}`, `holds ${low}, fails at ${high}${goesOn}`];
-  if (high !== null) return [`below ${high}`, `fails at ${high}, no level passed yet`];
-  return low !== null ? [`above ${low}`, `holds ${low}, no level failed yet`] : ["–", "not known yet"];
-}
-
 function showCards() {
+  $("cards").hidden = !page.points.length && !page.facts.tiles;
   const point = page.points[page.points.length - 1];
   const value = (name) => number(point && at(name)(point));
   const server = point && at("running")(point) !== null ? `${value("running")} + ${value("waiting")}` : "–";
@@ -117,23 +110,14 @@ function showCards() {
     const [digits, ends] = Array.isArray(value) ? figure(value, limit) : [value, ""];
     return [name, `${digits} ${unit}`, ends ? `95% CI: ${ends}` : note];
   }));
-  else if (page.facts.searches) cards.push([`The knee, ${page.facts.unit || "users"}`, ...bracket(page.facts.bracket)]);
   $("cards").replaceChildren(...cards.map(([name, what, note]) =>
     el("li", {}, el("small", {}, name), el("b", {}, what), el("small", {}, note))));
-}
-
-const PURPOSE = { up: "ramping up", bisect: "bisecting", repeat: "repeating a level", down: "stepping down", hold: "given", sequential: "one at a time", batch: "a batch" };
-function why(purpose, users, before) {
-  if (purpose === "hold" && page.facts.searches) return "confirming";
-  // The ends of the bracket may come up before they were ever held.
-  if (purpose === "repeat" && before.every((step) => step.users !== users)) return "near the knee";
-  return PURPOSE[purpose] || purpose;
 }
 
 function showProgress({ step, users, purpose, phase, ended, failed, left_s }) {
   const parts = [];
   if (page.facts.phase && !page.facts.over) parts.push(`Phase: ${page.facts.phase}`);
-  if (step && !page.facts.over) parts.push(`Level ${step}: ${users} ${page.facts.unit || (users === 1 ? "user" : "users")} (${why(purpose, users, page.facts.steps || [])}), ${phase}`);
+  if (step && !page.facts.over) parts.push(`Level ${step}: ${users} ${page.facts.unit || (users === 1 ? "user" : "users")} (${purpose}), ${phase}`);
   if (ended !== undefined) parts.push(`${number(ended)} requests ended, ${number(failed)} failed`);
   if (left_s !== undefined && !page.facts.over && page.facts.searches) parts.push(`${clock(left_s)} left at most`);
   if (page.facts.throttled && !page.facts.over) parts.push(`this client is ${page.facts.throttled} by its CPU limit`);
@@ -153,8 +137,8 @@ function interval(told, key) {
 
 function showSteps(steps = []) {
   $("levels").hidden = !steps.length;
-  const head = [["Level"], [page.facts.unit ? "Requests/s" : "Users"], ["Why this level", "text"], ["Decision", "text"], ...headlines.map(({ name }) => [`p95 ${name}, ms`]), ["Measured"], ["Reason", "text"]];
-  const rows = steps.map((s, i) => [[`${i + 1}`], [`${s.users}`], [why(s.purpose, s.users, steps.slice(0, i)), "text"], [s.decision, `text ${KIND[s.decision] || s.decision}`],
+  const head = [["Level"], [page.facts.unit ? "Requests/s" : "Users"], ["Purpose", "text"], ["Result", "text"], ...headlines.map(({ name }) => [`p95 ${name}, ms`]), ["Measured"], ["Why", "text"]];
+  const rows = steps.map((s, i) => [[`${i + 1}`], [`${s.users}`], [s.purpose, "text"], [s.result, `text ${KIND[s.decision] || s.decision}`],
     ...headlines.map(({ key }) => [interval(s[`${key}_p95_ms`], key)]), [`${clock(s.from_s)} to ${clock(s.to_s)}`], [s.why, "text why"]]);
   $("levels").querySelector(".wide").replaceChildren(table("Levels", head, rows));
 }
@@ -217,6 +201,7 @@ function take(news) {
   }
   showProgress(page.now);
   showWholeRun(news.tables);
+  $("over-time").hidden = !page.points.length;
   if (news.points.length || news.whole || news.facts) { drawAll(); showCards(); showFigures(); }
 }
 
