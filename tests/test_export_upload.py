@@ -178,7 +178,7 @@ def test_what_is_shown_of_a_url(monkeypatch: pytest.MonkeyPatch, given: str, wan
 @pytest.mark.process
 @pytest.mark.parametrize(("status", "code"), [(200, 0), (403, 4)])
 def test_a_run_uploads_its_folder(tmp_path: Path, status: int, code: int) -> None:
-    """Refused, a run that is otherwise fine ends with 4; the query is in nothing that is written."""
+    """Refused, a run that is otherwise fine ends with 4; no file and no word has the query."""
     out = tmp_path / "run"
     with store(status, 200) as there:
         run = ("run", "--embedded", "--users", "2", "--requests", "4", "--output-tokens", "4")
