@@ -115,8 +115,12 @@ def with_load_processes(
     worst = host.throttled
     by_process: dict[str, list[ClientSample]] = {}
     for sample in samples:
-        if start_ns <= sample.at_ns <= end_ns and not isnan(sample.throttled_s):
-            by_process.setdefault(sample.process, []).append(sample)
+        if sample.at_ns > end_ns or isnan(sample.throttled_s):
+            continue
+        own = by_process.setdefault(sample.process, [])
+        if sample.at_ns <= start_ns:
+            own.clear()  # of those before the window only the last one counts
+        own.append(sample)
     for own in by_process.values():
         seconds = (own[-1].at_ns - own[0].at_ns) / SECOND
         if seconds > 0:

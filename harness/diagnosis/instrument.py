@@ -209,8 +209,10 @@ def client_figures(
     slos: Sequence[Slo],
     samples: Sequence[ClientSample],
     gaps: Mapping[str, WindowGapCounter] | None = None,
+    *,
+    host: HostFigures = UNKNOWN_HOST,
 ) -> ClientFigures:
-    """Of the records and the samples of a window."""
+    """Of the records and the samples of a window; `host`: the client's machine in it."""
     delays_ns = np.sort(turnarounds(recorded.table, window))
     turnaround = Turnaround()
     if len(delays_ns):
@@ -231,7 +233,7 @@ def client_figures(
         loop_lag_max_ms=max(loop_lags_ms, default=nan),
         stamp_coverage=_coverage(inside),
         clock_steps=_increase(inside, "clock_steps"),
-        throttled_share=with_load_processes(UNKNOWN_HOST, inside, *span).throttled,
+        throttled_share=with_load_processes(host, samples, *span).throttled,
     )
 
 
