@@ -110,8 +110,9 @@ format: $(READY) ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix-only .
 	@$(BIN)/ruff format .
 
-docs: $(READY) ## write the generated pages of docs/ and Grafana's dashboards again, and build the site
+docs: $(READY) ## write the generated pages and pictures of docs/ and Grafana's dashboards again, and build the site
 	@$(BIN)/python docs/generate.py
+	@$(BIN)/python tests/page_pictures.py
 	@$(BIN)/python -W ignore::DeprecationWarning grafana/generate.py
 	@$(MAKE) --no-print-directory site
 

@@ -31,7 +31,7 @@ python -W error -c "import harness.reader._drain, harness.records._arrays" # C, 
 fails 0 "pyarrow is not installed; try \`pip install 'vllm-harness[parquet]'\`" \
   vllm-harness knee --embedded --slo ttft_p50=500ms --budget 10s --max-users 2 \
   --prompt-tokens 16 --output-tokens 8 --out run
-fails 0 "report.html has no charts: matplotlib is not installed" vllm-harness report run
+fails 0 "take JavaScript and cannot be printed: dukpy is not installed" vllm-harness report run
 for file in result.json report.md report.html levels.csv; do test -s "run/$file"; done
 fails 1 "harness.open_run cannot be used: pandas and pyarrow are not installed" \
   python -c "import harness; harness.open_run('run')"

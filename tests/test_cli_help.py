@@ -19,7 +19,7 @@ HEAVY = {
     "numpy",
     "locust",
     "gevent",
-    "matplotlib",
+    "dukpy",
     "rich",
     "pyarrow",
     "jinja2",

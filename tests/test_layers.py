@@ -22,7 +22,7 @@ LAYERS = {
     "core": 2, "load": 2,
     "records": 3,
     "wire": 4, "metrics": 4, "engine": 4,
-    "diagnosis": 5, "compat": 5, "extend": 5,
+    "diagnosis": 5, "compat": 5, "charts": 5, "extend": 5,
     "search": 6, "server": 6,
     "compare": 7, "export": 7, "reader": 7,
     "lifecycle": 8, "senders": 8, "webpage": 8,
@@ -52,7 +52,7 @@ PURE = {
 FORBIDDEN = {
     "locust": set(LAYERS) - {"senders", "webpage", "locust"},
     "gevent": set(LAYERS) - {"reader", "senders", "webpage", "locust", "drill"},
-    "matplotlib": set(LAYERS) - {"report"},
+    "dukpy": set(LAYERS) - {"charts"},
     "socket": PURE,
     "time": PURE,
     "asyncio": set(LAYERS) - {"engine", "drill"},
@@ -140,7 +140,7 @@ def what_it_may(room: str) -> str:
     """As the table says it: "pure", or what it may import that others may not."""
     if room in PURE:
         return "pure"
-    libraries = ("asyncio", "gevent", "locust", "matplotlib")
+    libraries = ("asyncio", "dukpy", "gevent", "locust")
     return ", ".join(name for name in libraries if room not in FORBIDDEN[name])
 
 

@@ -65,7 +65,7 @@ def add(commands: Subparsers) -> None:
         metavar="FILE",
         help=f"Run this drill (docs/drills.md), or one that ships: {names}.",
     )
-    Option("--print", "Print the file, as a start for your own; nothing is run.", None).declare(
+    Option("--print", "Print the file, as a start for your own, and run nothing.", None).declare(
         parser
     )
     declare(parser.add_argument_group("limits"), LIMITS)

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def add(commands: Subparsers) -> None:
     parser = add_command(commands, "locustfile", execute)
     names = ", ".join(shipped_files("locustfiles"))
-    parser.add_argument("name", metavar="NAME", help=f"one of {names}")
-    Option("--path", "print where it lies, for `locust -f`", None).declare(parser)
+    parser.add_argument("name", metavar="NAME", help=f"Print this one: {names}.")
+    Option("--path", "Print where it lies, for `locust -f`.", None).declare(parser)
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -12,13 +12,13 @@ from typing import Final
 from harness.errors import ConfigError
 
 PACKAGES: Final = {
-    "charts": ("matplotlib",),
+    "charts": ("dukpy",),
     "parquet": ("pyarrow",),
     "pandas": ("pandas", "pyarrow"),
 }
 # What `vllm-harness report` makes of a run folder, by the extra that it takes.
 MADE_BY_REPORT: Final = {
-    "charts": "report.html has no charts",
+    "charts": "The charts of report.html take JavaScript and cannot be printed",
     "parquet": "There is no requests.parquet and no levels.parquet",
 }
 

@@ -10,7 +10,8 @@ from math import isinf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from xml.etree import ElementTree as ET
 
-from harness.core.extras import has_extra, needs
+from harness.charts.embed import page_parts
+from harness.core.extras import has_extra
 from harness.core.load import UNITS
 from harness.core.states import Verdict
 from harness.core.typed_json import to_json
@@ -24,7 +25,7 @@ from harness.records.json_files import flat
 from harness.report import sweep, tables
 from harness.report.answer import Answer, build_answer, slo_sentence
 from harness.report.bounds import bounds_chart, bounds_sentence
-from harness.report.curves import curve_charts, knee_charts
+from harness.report.curves import around_knee, curve_charts, knee_charts
 from harness.report.distributions import distribution_charts, turn_chart, turn_rows
 from harness.report.positions import HOW_TO_READ, position_chart, position_note, position_rows
 from harness.report.report_data import ReportData
@@ -36,7 +37,8 @@ from harness.report.small_print import (
     target_text,
 )
 from harness.report.templates import render
-from harness.report.timeline import timeline_chart, waterfall_chart
+from harness.report.timeline import timeline_chart
+from harness.report.waterfall import waterfall_chart
 
 if TYPE_CHECKING:
     from harness.metrics.token_gaps import WindowGaps
@@ -69,11 +71,6 @@ CSV_COLUMNS: Final = (
     "tpot_ms.p95", "output_tok_s", "tps.p5", "e2e_ms.p50", "e2e_ms.p99", "came_at_once",
     "drift", "skew", "ttft_split.queue_ms", "ttft_split.prefill_ms", "server.running_mean",
     "server.waiting_mean", "server.kv_usage_mean", "server.preemptions", "client.loop_lag_max_ms",
-)  # fmt: skip
-# what report.html.j2 draws
-CHARTS: Final = (
-    "curves", "by", "knees", "distributions", "waterfall", "timeline", "turn_chart",
-    "position_chart",
 )  # fmt: skip
 # in FIRST_COLUMNS
 REPEATED_FIELDS: Final = ("users", "reason", "slos", "output_tokens_per_s", "requests_per_s")
@@ -174,6 +171,8 @@ def html(facts: ReportData, answer: Answer) -> str:
     page |= _charts(facts)
     page |= _positions(facts)
     page["turns"] = turn_rows(facts)
+    page["turn_chart"] = turn_chart(facts)
+    page |= page_parts()
     page["confirmed"] = any(level.result == "measured" for level in facts.used)
     page["infinite"] = any(
         isinf(level.latency(key).p95) for level in facts.used for key in HEADLINES
@@ -190,28 +189,24 @@ def html(facts: ReportData, answer: Answer) -> str:
 
 def _charts(facts: ReportData) -> dict[str, Any]:
     """What the page draws, by the template's names; "" or [] for what is not there."""
-    if not has_extra("charts"):
-        note = f"This page has no charts: {needs('charts')}."
-        return {**dict.fromkeys(CHARTS, ""), "no_charts": note}
     curves = curve_charts(facts)
     if bounds := bounds_chart(facts):
         curves = [*curves, bounds]
     return {
+        "around_knee": around_knee(facts),
         "curves": curves,
+        "by": _curve_variable(facts),
         "knees": knee_charts(facts),
         "distributions": distribution_charts(facts),
         "waterfall": waterfall_chart(facts),
         "timeline": timeline_chart(facts),
-        "turn_chart": turn_chart(facts),
-        "position_chart": position_chart(facts),
-        "by": _curve_variable(facts),
-        "no_charts": "",
     }
 
 
 def _positions(facts: ReportData) -> dict[str, Any]:
     return {
         "positions": position_rows(facts),
+        "position_chart": position_chart(facts),
         "position_note": position_note(facts),
         "position_help": HOW_TO_READ,
     }

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from harness.core.states import WORST_FIRST, Decision, Status
 from harness.core.typed_json import to_json
 from harness.drill.controller import DrillController
-from harness.export.live_state import DRILLED, SERVER_LINES, LiveState, slo_facts, state_facts
+from harness.export.live_charts import SERVER_LINES
+from harness.export.live_state import DRILLED, LiveState, slo_facts, state_facts
 from harness.export.live_tables import LiveTables
 from harness.export.run_series import RunSeries
 from harness.export.tiles import tiles
@@ -226,6 +227,7 @@ class RunPage:
             running_users,
             tokens_per_s,
             *requests_at(controller.server),
+            kv_pct(controller.server),
             *self.recent.look(),
         ]
 
@@ -299,6 +301,13 @@ def requests_at(sample: ServerSample | None) -> list[int | None]:
         return [None for _ in SERVER_LINES]
     gauges = [getattr(sample, name) for name in SERVER_LINES]
     return [None if isnan(requests) else int(requests) for requests in gauges]
+
+
+def kv_pct(sample: ServerSample | None) -> float | None:
+    """The share of the KV cache in use, in percent; None: not known."""
+    if sample is None or isnan(sample.kv_usage):
+        return None
+    return round(100 * sample.kv_usage, 2)
 
 
 def _level_in_progress(

@@ -1,6 +1,6 @@
 // The start form: fields as the server lists them; what is wrong with one stands beneath it.
 
-import { el } from "./charts.js";
+import { el } from "./elements.js";
 
 export async function post(path, body = {}) {
   const answer = await fetch(path, {
