@@ -458,15 +458,24 @@ def _first_line(text: str | None) -> str:
 
 
 VERDICT_HOW = """\
-Each rule reads the metrics of one level, as they are in `result.json`. The level is the longest
-hold of the first one above the knee that breaks an SLO. A rule returns its confidence c, which is
-the probability of its cause if it were the only one, and its evidence. Together the causes are odds
-c / (1 - c) against 1 for *unknown*, so that the probabilities add up to 1, and two causes that both
-hold share it: if the runner-up is at least half as likely, both are named. A
-cause below 1/3, or one with *unknown* above 0.5, is not named: the bottleneck is *undecided*, which
-is a valid result. `bottleneck` in `result.json` has the name, its probability (`confidence`), all
-causes with theirs (`causes`), the window, the evidence, every other cause with the reason why it
-was ruled out, and what to try next.
+Each rule reads the metrics of one level, as they are in `result.json`, and asks why one SLO is
+broken there. The SLO is the one that breaks first: that whose own knee is lowest (by its `curves`),
+or that which is broken at all levels near the knee together, where its own knee is not known. Where
+the knees of two SLOs lie within each other's interval, both are said, each with its cause (`also`).
+The level is at most 25% above the knee: the lowest one that breaks the SLO and was held at least
+half as long as the longest of them. If the only failing level is further away, a search with budget
+left holds one more at 1.15 times the knee for up to 20 s (*looking for the cause*), where the
+server has metrics and three request lifetimes take at most 40 s. The knee does not depend on it.
+Otherwise the cause is of that level, and the answer says at how many times the knee (`times_knee`):
+there another resource may bind.
+
+A rule returns its confidence c, which is the probability of its cause if it were the only one, and
+its evidence. Together the causes are odds c / (1 - c) against 1 for *unknown*, so that the
+probabilities add up to 1, and two causes that both hold share it: if the runner-up is at least
+half as likely, both are named. A cause below 1/3, or one with *unknown* above 0.5,
+is not named: the bottleneck is *undecided*, which is a valid result. `bottleneck` in `result.json`
+has the name, its probability (`confidence`), all causes with theirs (`causes`), the window, the
+evidence, every other cause with the reason why it was ruled out, and what to try next.
 
 A cause is judged by its share of what breaks the SLO. For an SLO on TTFT these are the requests
 over the limit. vLLM observes queue and prefill when a request ends; under overload these are
@@ -536,6 +545,16 @@ the one with 2,048 they said *batch slots*, 0.9, which cannot be, as it has 512 
 among the cases that the rules were then chosen on. Later they said *batch slots*, 0.81, of a server
 with 512 slots of which 237 were taken, as 17 requests waited at one of three readings: two readings
 with a queue are needed since.
+
+Two searches on an H100 with a 7B shape and one API server named *front end*, one with 0.84 and the
+other with 0.5; four API servers tripled the knee. They had answered different questions. In the
+first, ITL was over its limit at 139 users for 12 s, by chance: it was in time at 150 and 163 users,
+which were held for longer. The second can only have been about TTFT, where the rule had a cliff: an
+API server at 0.84 cores had a confidence of 0.5, and one at 0.86 cores 0.9. Now the SLO that breaks
+first is asked about, which is TTFT, and the confidence rises from 0.5 at half a core to 0.9 at 0.85
+cores: of the first search's records *front end* has 0.85. On another H100, whose KV cache was full,
+the engine's process at one core looked as probable as the KV cache. Twice the blocks held a third
+more users, so a process behind a full cache counts less.
 
 What `result.json` had of these runs (but for the second server) is kept in
 `tests/data/observations`, and every test run judges it again by today's rules. `python
@@ -1039,6 +1058,33 @@ LEVELS = {
 }
 
 
+def decisions() -> str:
+    """docs/decisions/index.md: the title of each note."""
+    titles = {
+        path.name: path.read_text().partition("\n")[0].removeprefix("# ")
+        for path in sorted((HERE / "decisions").glob("0*.md"))
+    }
+    links = "\n".join(f"- [{title}]({name})" for name, title in titles.items())
+    return DECISIONS_HOW.format(links=links)
+
+
+DECISIONS_HOW = """\
+# Decisions
+
+Why a choice between two good ways was made, as it was seen on that day. `make docs` writes this
+list.
+
+{links}
+
+```{{toctree}}
+:hidden:
+:glob:
+
+0*
+```
+"""
+
+
 def llms_txt() -> str:
     """llms.txt: what docs/index.md lists, for readers that are programs (https://llmstxt.org)."""
     title, first, *rest = (HERE / "index.md").read_text().split("\n\n")
@@ -1051,6 +1097,7 @@ def llms_txt() -> str:
 PAGES = {
     "../llms.txt": llms_txt,
     "commands.md": commands,
+    "decisions/index.md": decisions,
     "locust.md": locust,
     "metrics.md": metrics,
     "run-folder.md": run_folder,

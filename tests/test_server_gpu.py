@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 from dataclasses import asdict, replace
 from math import isnan
 from pathlib import Path
 
+import psutil
 import pytest
 from little_servers import http, little_server
 from recorded_nvml import Recorded
@@ -17,7 +20,15 @@ from harness.metrics.level_figures import GpuFigures
 from harness.records.samples import GpuSample
 from harness.run import checks
 from harness.server.address import Address
-from harness.server.gpu import GpuInfo, GpuReadings, NoGpu, NvmlGpus, local_gpus, open_gpus
+from harness.server.gpu import (
+    GpuInfo,
+    GpuReadings,
+    NoGpu,
+    NvmlGpus,
+    local_gpus,
+    open_gpus,
+    visible_gpus,
+)
 from harness.wire.gpu_pages import GpuKey, gpu_labels, gpu_samples
 
 H200 = GpuInfo(0, "NVIDIA H200", 143771.0, "580.159.04", "GPU-12345678")
@@ -109,6 +120,34 @@ def test_only_the_gpus_of_the_server(
     source = NvmlGpus.open(nvml, users)
     assert [one["index"] for one in source.gpus()] == want
     assert [one.gpu for one in source.read(0)] == want
+
+
+@pytest.mark.parametrize(
+    ("visible", "want", "of_server"),
+    [
+        ((), [0, 1, 2], False),
+        (("2",), [2], True),
+        (("0", "1"), [0, 1], True),  # one of each data-parallel engine
+        (("7",), [0, 1, 2], False),  # numbered otherwise
+    ],
+)
+def test_gpus_that_a_container_hides(
+    visible: tuple[str, ...], want: list[int], of_server: bool
+) -> None:
+    """Those that the server was given, where nobody is seen to compute."""
+    nvml = Recorded(devices=3, users={40: 0})
+    source = NvmlGpus.open(nvml, users=(99,), visible=visible)
+    assert ([one["index"] for one in source.gpus()], source.of_server) == (want, of_server)
+
+
+def test_the_gpus_that_processes_were_given() -> None:
+    """As CUDA_VISIBLE_DEVICES of a real process has them; none where it is not set."""
+    names = {"CUDA_VISIBLE_DEVICES": "1, GPU-6fee"}
+    with subprocess.Popen(["sleep", "60"], env=os.environ | names) as process:
+        given = visible_gpus([psutil.Process(process.pid)])
+        process.kill()
+    assert given == {"1", "GPU-6fee"}
+    assert visible_gpus([]) == set()
 
 
 def test_pcie_counters_wrap() -> None:

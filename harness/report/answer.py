@@ -30,6 +30,7 @@ from harness.metrics.numbers import (
 from harness.metrics.slo import Slo
 from harness.records.record_table import OK
 from harness.records.samples import samples_within
+from harness.report.cause_words import cause_sentences
 from harness.report.delivered import delivery_sentences
 from harness.report.drill_answer import drill_sentences, expectation_sentences
 from harness.report.remarks import idle_gpu_sentence, sweet_spot_sentence
@@ -43,7 +44,7 @@ from harness.units import SECOND
 if TYPE_CHECKING:
     from harness.diagnosis.triage import Symptom
     from harness.metrics.level_figures import Audit
-    from harness.metrics.result import Bottleneck, Knee, Level, Result, SloResult
+    from harness.metrics.result import Knee, Level, Result, SloResult
 
 # The servers count 20% fewer tokens than arrived, of so many that it is not the window's edges.
 LARGEST_DEFICIT: Final = -0.2
@@ -116,7 +117,7 @@ def _loop_sentences(facts: ReportData) -> list[str]:
 def _on_page_elsewhere(facts: ReportData) -> list[str]:
     """What the tiles, the section on the bottleneck and the tables of a page say."""
     sentences = _loop_sentences(facts)
-    about_bottleneck = _bottleneck_sentences(facts.result.bottleneck)
+    about_bottleneck = cause_sentences(facts.result.bottleneck)
     sentences += about_bottleneck
     if about_bottleneck:  # a section, which goes further than this
         sentences += triage_sentences(facts)
@@ -453,25 +454,13 @@ def _bracket(facts: ReportData) -> str:
 
 def explanation(facts: ReportData, *, capacity: bool = True) -> list[str]:
     """The bottleneck, the figures at the knee, and the number of replicas."""
-    sentences = _bottleneck_sentences(facts.result.bottleneck)
+    sentences = cause_sentences(facts.result.bottleneck)
     if facts.result.proof:
         sentences.append(facts.result.proof.sentence)
     sentences += triage_sentences(facts)
     sentences += knee_sentences(facts)
     if capacity:
         sentences += _replicas(facts)
-    return sentences
-
-
-def _bottleneck_sentences(bottleneck: Bottleneck | None) -> list[str]:
-    if bottleneck is None or not bottleneck.sentence:
-        return []
-    text = f"Bottleneck: {bottleneck.sentence.rstrip('.')}"
-    if bottleneck.confidence > 0:
-        text += f" (confidence {bottleneck.confidence:.2g})"
-    sentences = [f"{text}."]
-    if bottleneck.try_next:
-        sentences.append(f"Try next: {bottleneck.try_next[0]}.")
     return sentences
 
 
@@ -527,8 +516,9 @@ def _replicas(facts: ReportData) -> list[str]:
         return []
     # Without an SLO nothing was promised: it is where throughput over latency peaks.
     verb = "holds" if facts.slos else "is best at"
-    need = f"U {facts.unit.many} need U / {per_replica:,} replicas, rounded up"
-    return [f"Each replica {verb} {per_replica:,}: {need}."]
+    target = facts.result.target
+    need = f"U {facts.unit.many} need U / {per_replica:,} {target.noun}s, rounded up"
+    return [f"Each {target.noun}{target.many_gpus} {verb} {per_replica:,}: {need}."]
 
 
 def _replicas_for(facts: ReportData, planned: int, per_replica: int, *, is_exact: bool) -> str:
@@ -537,10 +527,14 @@ def _replicas_for(facts: ReportData, planned: int, per_replica: int, *, is_exact
     least = "" if is_exact else "at least "
     most = "" if is_exact else "at most "
     rounded_up = -(-planned // per_replica)
-    replicas = count_of(rounded_up, "replica")
+    target = facts.result.target
+    replicas = count_of(rounded_up, target.noun)
+    if target.gpus > 1:
+        replicas += f" with {rounded_up * target.gpus:,} GPUs"
     users = facts.unit.short(planned)
     how = f"{planned:,} / {per_replica:,}, rounded up"
-    return f"Each replica holds {least}{per_replica:,}, so {users} need {most}{replicas} ({how})."
+    need = f"{users} need {most}{replicas} ({how})"
+    return f"Each {target.noun}{target.many_gpus} holds {least}{per_replica:,}, so {need}."
 
 
 def replica_sentences(facts: ReportData) -> list[str]:

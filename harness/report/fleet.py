@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Sequence
-from math import nan, prod
-from typing import Final, NamedTuple
+from math import nan
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,10 +14,8 @@ from harness.core.load import CONCURRENT, Number, unit_named
 from harness.errors import ConfigError, NoKnee
 from harness.metrics.numbers import count_of
 from harness.metrics.numbers import format_number as say
-from harness.metrics.result import Knee, Level, Result
+from harness.metrics.result import Knee, Level, Result, gpus_by_flags
 from harness.units import SECOND
-
-PARALLEL: Final = ("tensor", "pipeline", "data")  # vLLM's flags of kinds of parallelism
 
 
 def fleet_text(result: Result, knee: Knee, low: Number, args: Namespace) -> str:
@@ -28,9 +26,10 @@ def fleet_text(result: Result, knee: Knee, low: Number, args: Namespace) -> str:
     need, *between = [sizing.replicas_for(load, knee_at, args.survive) for knee_at in knees]
 
     gpu = (result.at_knee or Level(0, 0)).gpu
-    gpus = max(_gpus_by_flags(result), gpu.gpus)
+    target = result.target
+    gpus = target.gpus or max(gpus_by_flags(target.flags), gpu.gpus, 1)
     tokens_per_s = [_output_tokens_per_s(result, load_held) for load_held in knees]
-    label = f", {result.target.label}" if result.target.label else ""
+    label = f", {target.label}" if target.label else ""
     planned = f"{args.users:,} users" if args.users else f"{args.rate:g} requests/s"
     text = f"""\
 One replica ({count_of(gpus, "GPU")}{label}): {low:,} {knee.unit} (95% interval {knees[1]:,} to \
@@ -118,12 +117,6 @@ def _output_tokens_per_s(result: Result, load: float) -> float:
     loads = [level_load for level_load, _ in levels]
     tokens_per_s = [tokens for _, tokens in levels]
     return float(np.interp(load, loads, tokens_per_s))
-
-
-def _gpus_by_flags(result: Result) -> int:
-    """The GPUs of a replica by the server's flags."""
-    sizes = [result.target.flags.get(f"{kind}_parallel_size") for kind in PARALLEL]
-    return prod(int(size or 1) for size in sizes)
 
 
 def _with_range(values: Sequence[float], unit: str) -> str:

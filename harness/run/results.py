@@ -39,7 +39,17 @@ from harness.errors import (
 )
 from harness.metrics.metrics import failed_requests
 from harness.metrics.numbers import percent_text
-from harness.metrics.result import Gate, Knee, KneeCurve, Level, Proof, Result, Target
+from harness.metrics.result import (
+    PARALLEL_FLAGS,
+    Gate,
+    Knee,
+    KneeCurve,
+    Level,
+    Proof,
+    Result,
+    Target,
+    gpus_by_flags,
+)
 from harness.metrics.slo import Slo, check_slos
 from harness.records import names
 from harness.records.folder_reader import Run, check_folder, read_run
@@ -344,7 +354,9 @@ def _with_knee(
         count = estimate.lo if estimate.count is None else estimate.count
         load = unit.number(count)
         max_seqs = base.target.max_num_seqs
-        limited_by = bottleneck(plan.slos, load, search_levels, max_seqs, unit)
+        limited_by = bottleneck(
+            plan.slos, load, search_levels, max_seqs, unit=unit, curves=knee.curves
+        )
     slos = slo_results(plan, estimate, search_levels)
     return replace(
         base,
@@ -416,6 +428,7 @@ def target_of_run(run: Run) -> Target:
     versions = dict(run.info.get("versions") or {})
     if server.get("version"):
         versions["server"] = str(server["version"])
+    n_servers = len(server.get("replicas") or [1])
     simulated = bool(server.get("embedded")) or is_simulator(versions.get("server", ""))
     gpu = ""
     if simulated:
@@ -428,7 +441,19 @@ def target_of_run(run: Run) -> Target:
         versions={name: str(text) for name, text in versions.items()},
         flags=flags,
         max_num_seqs=max_num_seqs(server, run.server),
+        servers=n_servers,
+        gpus=gpus_of_run(run, flags, n_servers),
     )
+
+
+def gpus_of_run(run: Run, flags: Mapping[str, Any], servers: int) -> int:
+    """The GPUs that a run's servers use, all together; 0: not known."""
+    reading = run.info.get("gpu") or {}
+    seen = len(reading.get("gpus") or ()) if reading.get("of_server") else 0
+    by_flags = servers * gpus_by_flags(flags)
+    # A server that shows its flags shows all of them; those that were given may be a part.
+    shows_flags = all(name in flags for name in PARALLEL_FLAGS)
+    return by_flags if shows_flags or not seen else seen
 
 
 def why_failed(ended: Json, replayed: Replay, error: str) -> str:

@@ -23,9 +23,14 @@ PURPOSES: Final = {
     Purpose.bisect: "bisecting",
     Purpose.repeat: "repeating a level",
     Purpose.down: "stepping down",
+    Purpose.cause: "looking for the cause",
     Purpose.hold: "given",
     Purpose.sequential: "one at a time",
     Purpose.batch: "a batch",
+}
+AFTERWARDS: Final = {
+    Purpose.cause: "a level just above the knee shows what limits it",
+    Purpose.hold: "the level that it promises is held once more",
 }
 NEAR_THE_KNEE: Final = "near the knee"
 CONFIRMING: Final = "confirming"
@@ -102,8 +107,8 @@ def outlook(
     """What a search does after the level that it holds now."""
     if not plan.slos:
         return "Next: other levels, to see where throughput divided by latency peaks."
-    if purpose == Purpose.hold:
-        return "The search is over: the level that it promises is held once more."
+    if purpose in AFTERWARDS:
+        return f"The search is over: {AFTERWARDS[purpose]}."
     if purpose == Purpose.up:
         return _outlook_of_climb(plan, load, holds)
     if holds and fails_at:

@@ -28,7 +28,7 @@ from harness.metrics.token_positions import PositionCounter
 from harness.metrics.window_summary import WindowTokens
 from harness.search.controller import HARD_FAILED
 from harness.search.judge import Judgement
-from harness.search.level_state import HeldLevel, next_level, with_earlier_holds
+from harness.search.level_state import AFTER_SEARCH, HeldLevel, next_level, with_earlier_holds
 from harness.search.next_level import Done, Hold, SearchPlan
 
 if TYPE_CHECKING:
@@ -76,9 +76,9 @@ def replay(
     began_ns = logged[0].window.chosen_ns if logged else 0
     for entry in logged:
         window = entry.window
-        # A level of purpose `down` was chosen by the controller after a hard failure, one of `hold`
-        # to confirm the answer.
-        if searched and window.purpose not in (Purpose.down, Purpose.hold):
+        # A level of purpose `down` was chosen by the controller after a hard failure, those of
+        # AFTER_SEARCH once the search had ended.
+        if searched and window.purpose not in (Purpose.down, *AFTER_SEARCH):
             action = next_level(plan, levels, window.chosen_ns - began_ns)
             if isinstance(action, Done) or action.load != window.load:
                 differences.append(_other_choice(window, action))
@@ -96,7 +96,7 @@ def replay(
 
 
 def _end_of_search(plan: SearchPlan, levels: Sequence[HeldLevel], began_ns: int) -> Done:
-    own = [level for level in levels if level.window.purpose != Purpose.hold]
+    own = [level for level in levels if level.window.purpose not in AFTER_SEARCH]
     spent_ns = own[-1].window.judged_ns - began_ns if own else 0
     action = next_level(plan, own, spent_ns)
     # If the search would go on, the live run was cut short by its budget or an interrupt.
