@@ -92,7 +92,7 @@ lint: $(READY) ## ruff, mypy, and a linter for each other kind of file
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/hadolint Dockerfile Dockerfile.vllm
-	@$(BIN)/yamllint --strict --config-file .ci/yamllint.yml docker-compose.yml prometheus $(wildcard grafana) .github .ci action.yml
+	@$(BIN)/yamllint --strict --config-file .ci/yamllint.yml docker-compose.yml prometheus deploy $(wildcard grafana) .github .ci action.yml
 	@$(BIN)/shellcheck .ci/run .ci/*.sh docker/*.sh
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.compose-spec docker-compose.yml
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml

@@ -20,8 +20,8 @@ from harness.run.checks import Severity, judge_programs
 from harness.units import SECOND
 
 # Eight users on two cores, of which other programs use 1.4: more load processes would wait, too.
-BUSY = HostFigures(2, 2, own=0.5, others=1.4, pressure=0.85, stopped=nan, load_1m=7.0)
-CALM = HostFigures(2, 2, own=0.5, others=0.1, pressure=0.05, stopped=nan, load_1m=0.6)
+BUSY = HostFigures(2, 2, own=0.5, others=1.4, pressure=0.85, throttled=nan, load_1m=7.0)
+CALM = HostFigures(2, 2, own=0.5, others=0.1, pressure=0.05, throttled=nan, load_1m=0.6)
 SAID = "this machine is busy with other programs (CPU pressure 85%, load 7.0 on 2 cores, 1.4 cores"
 
 
@@ -44,11 +44,17 @@ SAID = "this machine is busy with other programs (CPU pressure 85%, load 7.0 on 
         (replace(BUSY, pressure=nan), "this machine is busy with other programs (load 7.0 on 2"),
         (replace(BUSY, pressure=nan, load_1m=1.0, others=0.6), MORE_PROCESSES),
         # a container's own limit, whatever else the machine does
-        (replace(BUSY, cores=0.5, stopped=0.3), "the limit of this container, 0.5 cores, stopped"),
-        (replace(CALM, cores=1, stopped=0.01), MORE_PROCESSES),
+        (
+            replace(BUSY, cores=0.5, throttled=0.3),
+            "the CPU limit of 0.5 cores throttled the client 30%",
+        ),
+        (replace(CALM, cores=1, throttled=0.01), MORE_PROCESSES),
         # 30 ms of work each second, of which a limit of 13 ms in 100 ms makes 204 ms: far below
         # the limit on average, and stopped for 174 ms all the same
-        (replace(CALM, cores=0.13, own=0.03, stopped=0.174), "the limit of this container, 0.13"),
+        (
+            replace(CALM, cores=0.13, own=0.03, throttled=0.174),
+            "the CPU limit of 0.13 cores throttled",
+        ),
     ],
 )
 def test_the_remedy_is_the_causes(seen: HostFigures, want: str) -> None:
@@ -83,7 +89,7 @@ def test_the_window_of_a_level() -> None:
         reading(20, used_s=12, own_s=3, waited_s=4, load=5.0),
     ]
     got = host_figures(readings, 10 * SECOND, 15 * SECOND)
-    want = HostFigures(2, 2, own=0.25, others=1.5, pressure=0.75, stopped=nan, load_1m=7.0)
+    want = HostFigures(2, 2, own=0.25, others=1.5, pressure=0.75, throttled=nan, load_1m=7.0)
     assert repr(got) == repr(want)  # NaN differs from itself
     assert repr(host_figures(readings[:1], 0, SECOND)) == repr(HostFigures())
 
@@ -92,7 +98,7 @@ def test_the_window_of_a_level() -> None:
 def test_the_time_of_a_limit(stopped_s: float, want: float) -> None:
     """Of 2 s; three cores that were denied for all of it count 6 s, and are 100% of the time."""
     readings = [HostSample(at_ns=0, stopped_s=0.0), HostSample(2 * SECOND, stopped_s=stopped_s)]
-    assert host_figures(readings, 0, 2 * SECOND).stopped == pytest.approx(want, nan_ok=True)
+    assert host_figures(readings, 0, 2 * SECOND).throttled == pytest.approx(want, nan_ok=True)
 
 
 PRESSURE = """some avg10=73.66 avg60=76.78 avg300=43.31 total=211102507

@@ -123,4 +123,5 @@ def test_a_steps_client_figures() -> None:
         "loop_lag_max_ms": 4.5,
         "stamp_coverage": 0.9,
         "clock_steps": 0,
+        "throttled_share": None,
     }

@@ -142,8 +142,8 @@ def test_any_rate(rate: str, tmp_path: Path) -> None:
     text = f'[servers]\nengines = 1\n[[phase]]\nname = "a"\nrate = "{rate}"\nfor = "5s"\n'
     file.write_text(text + '[[expect]]\nslo = "ttft_p50=60s"\n')
     args = parser().parse_args(["drill", str(file), "--knee", "12.5", "--max-rate", "100"])
-    drill, words = planned(args)
-    wanted = wanted_drill(args, drill, words)
+    words = file.read_text()
+    wanted = wanted_drill(args, planned(args, words), words)
     assert wanted.load.unit.by_schedule
     assert [str(slo) for slo in wanted.plan.slos] == ["ttft_p50=60s"]
 

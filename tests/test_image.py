@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 TOP = Path(__file__).parents[1]
-IMAGE = "vllm-harness:test"  # that of test_stack_compose.py: built once
+IMAGE = os.environ.get(
+    "HARNESS_TEST_IMAGE", "vllm-harness:test"
+)  # that of test_stack_compose.py: built once
 PYTHON = re.findall(r"^ARG PYTHON_IMAGE=(\S+)", (TOP / "Dockerfile").read_text(), re.MULTILINE)[0]
 LARGEST_MB = 200  # above the official base image, which has about 130 MB
 LARGEST_WORKER_MB = 150

@@ -329,6 +329,7 @@ def test_locusts_form_can_show_the_options() -> None:
                 "seed": 1,
                 "api_key_env": "VLLM_API_KEY",
                 "run_folder": None,
+                "upload": None,
                 "ca_file": None,
                 "insecure": False,
             },

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 
 from harness.cli.json_output import write_json
 from harness.core.extras import left_out
+from harness.errors import EXIT_OK
+from harness.export.upload import UploadFailed, upload
 from harness.report.answer import build_answer
 from harness.report.report_data import ReportData
 from harness.report.write import junit, write_reports
 from harness.run.results import write_results
 
 if TYPE_CHECKING:
+    from harness.export.upload_url import UploadUrl
     from harness.metrics.result import Result
     from harness.metrics.slo import Slo
     from harness.run.run_page import RunPage
@@ -46,3 +49,21 @@ def conclude(
     if junit_to:
         Path(junit_to).write_text(junit(result))
     return result
+
+
+def code_after_upload(folder: Path, url: UploadUrl | None, code: int) -> int:
+    """Send the folder where that was asked for; the exit code, of the result `code`.
+
+    A pipeline that goes on without the files that it asked for must notice, but what the server
+    missed weighs more.
+    """
+    if url is None:
+        return code
+    try:
+        sent = upload(folder, url)
+    except UploadFailed as error:
+        sys.stderr.write(f"vllm-harness: {error}\n")
+        return code if code != EXIT_OK else error.exit_code
+    megabytes = sent.size / 1e6
+    sys.stderr.write(f"Uploaded to {url}: {megabytes:.1f} MB, sha256 {sent.sha256}\n")
+    return code

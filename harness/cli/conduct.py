@@ -6,7 +6,7 @@ import gc
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from harness.cli.conclude import conclude
+from harness.cli.conclude import code_after_upload, conclude
 from harness.cli.terminal import watch
 from harness.run.experiment import Experiment
 from harness.run.preflight import message_stream
@@ -42,6 +42,7 @@ def conduct(wanted: Wanted, url: str, known: Capabilities, stage: Stage | None =
         del experiment  # what it remembers of tokens is in the folder too, and results need room
         gc.collect()
         result = conclude(output.out_dir, output.json_to, output.junit_to, view=view)
+        code = code_after_upload(output.out_dir, output.upload, result.exit_code)
         if view is not None and not result.interrupted:
             view.linger()
-    return result.exit_code
+    return code

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import sys
+import time
 from typing import TYPE_CHECKING, Final
 
 from harness.cli.by_name import call
 from harness.errors import ConfigError
-from harness.run.checks import CHECKS, CheckResult, Severity, check_ceiling, check_plan
+from harness.reader.cpu_limit import CpuLimit, read_cpu_limit
+from harness.run.checks import (
+    CHECKS,
+    CheckResult,
+    Severity,
+    check_ceiling,
+    check_plan,
+    check_throttling,
+)
 
 if TYPE_CHECKING:
     import argparse
@@ -29,8 +38,15 @@ def execute(args: argparse.Namespace) -> int:
         if checked.level is Severity.fail:
             worst = EXIT_CHECK_FAILED
     if not args.quick and not worst:
+        before, began_s = read_cpu_limit(), time.monotonic()
         ceiling = call("harness.run.ceiling:measure_ceiling")  # imports Locust
         _say("timing", check_ceiling(ceiling))
+        if before != CpuLimit():
+            seconds = time.monotonic() - began_s
+            throttling = check_throttling(before, read_cpu_limit(), seconds)
+            _say("throttling", throttling)
+            if throttling.level is Severity.fail:
+                worst = EXIT_CHECK_FAILED
         if args.users:
             _say("plan", check_plan(ceiling, args.users, args.itl))
     return worst

@@ -34,6 +34,13 @@ LIMITS = (
         "NAME",
         action="append",
     ),
+    Option(
+        "--allow-context",
+        "Allow events in the cluster of this context of kubectl. Repeatable.",
+        str,
+        "NAME",
+        action="append",
+    ),
 )
 
 

@@ -14,6 +14,7 @@ from harness.cli.by_name import call
 from harness.core.run_kinds import DrillRun
 from harness.core.shipped import shipped_files
 from harness.drill.balancer import BalancerProcess
+from harness.drill.cluster import check_context, cluster_of, commands_of
 from harness.drill.drill_file import parse_drill
 from harness.drill.servers import check_servers, running_servers
 from harness.errors import EXIT_OK, ConfigError, closest
@@ -124,7 +125,8 @@ def plan_text(drill: Drill) -> str:
     head = f"{drill.title}: {exact_ns(drill.length_ns)} of load"
     lines = [f"  {at_ns / SECOND:6.1f} s  {what}" for at_ns, what in sorted(rows)]
     expected = [f"  expected  {expectation.name}" for expectation in drill.expectations]
-    return "\n".join([head, *lines, *expected, ""])
+    commands = [f"  in the cluster  {command}" for command in commands_of(drill)]
+    return "\n".join([head, *lines, *commands, *expected, ""])
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -146,6 +148,10 @@ def rehearse(args: argparse.Namespace, text: str) -> int:
     stream.write(plan_text(drill))
     if wanted.dry_run:
         return EXIT_OK
+    check_context(drill, args.allow_context)
+    cluster = cluster_of(drill.servers)
+    if cluster is not None:
+        cluster.check([event.cluster_object for event in drill.events if event.commands])
     check_new(wanted.output.out_dir)
     with ExitStack() as stack:
         logs = stack.enter_context(TemporaryDirectory(prefix="vllm-harness-"))
@@ -159,6 +165,7 @@ def rehearse(args: argparse.Namespace, text: str) -> int:
         where = Address.parse(url)
         access = TargetAccess(where, target.api_key, target.key_source, headers=target.headers)
         stage = call("harness.drill.stage:Stage", drill, servers, balancer, access, known.model)
+        stage.cluster = cluster
         stack.enter_context(stage)
         return int(call("harness.cli.conduct:conduct", wanted, url, known, stage))
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 INNER: Final = tuple(name for name, kind in RUN_KINDS.items() if kind.may_repeat)
 NOT_YET: Final = "http://started-here"  # in place of a server that is not started yet
-OURS: Final = ("out", "json", "junit", "dry_run", "prove")  # not of a run of `vary`
+OURS: Final = ("out", "json", "junit", "upload", "dry_run", "prove")  # not of a run of `vary`
 
 
 def check_inner(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from harness.capacity import alert_rules, autoscaling
 from harness.capacity.threshold import threshold, usable_knee
-from harness.cli.conclude import conclude
+from harness.cli.conclude import code_after_upload, conclude
 from harness.compare.compare_folders import compare_folders
 from harness.core.load import Rate
 from harness.core.typed_json import to_json
@@ -53,7 +53,7 @@ def report(args: argparse.Namespace) -> int:
     stream = sys.stderr if args.json == "-" else sys.stdout
     for path in write_formats(args.folder, args.format, result, run_info):
         stream.write(f"{path}\n")
-    return result.exit_code
+    return code_after_upload(args.folder, args.upload, result.exit_code)
 
 
 def compare(args: argparse.Namespace) -> int:

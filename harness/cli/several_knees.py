@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from harness.cli.conclude import conclude
+from harness.cli.conclude import code_after_upload, conclude
 from harness.cli.inner_command import check_inner
 from harness.cli.json_output import write_json
 from harness.core.load import UNIT_OF_OPTION
@@ -22,6 +22,8 @@ from harness.run.preflight import message_stream
 from harness.search.comparison import Setting
 from harness.search.confirm import spread
 
+WHOLE: Final = OUTPUT[:4]  # of all searches together, and of none of them: --out, --upload, files
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
 def repeat(args: argparse.Namespace) -> int:
     """Search several times in folders of their own; the highest exit code."""
-    words = _words_without(args, (REPEAT, *OUTPUT[:3]))
+    words = _words_without(args, (REPEAT, *WHOLE))
     check_inner(args.top, ["knee", *words], [()], started=False)
     output = plain.output_options(args, "knee")
     folder = RunFolder.create(output.out_dir)
@@ -48,12 +50,11 @@ def repeat(args: argparse.Namespace) -> int:
     stream.write(f"\n{summary['headline']}\nEverything is in {output.out_dir}\n")
     if output.json_to:
         write_json(output.json_to, summary)
-    if not completed:
-        return EXIT_INTERRUPTED
     codes: list[int] = []
     for search, _ in runs:
         codes += search.runs.values()
-    return max(codes, default=0)
+    code = max(codes, default=0) if completed else EXIT_INTERRUPTED
+    return code_after_upload(output.out_dir, output.upload, code)
 
 
 def _words_without(args: argparse.Namespace, ours: Sequence[Option]) -> list[str]:
@@ -72,7 +73,7 @@ def _results_of(folders: Sequence[Path]) -> list[Result]:
 
 def prove(args: argparse.Namespace) -> int:
     """Find the knee on a server of ours, then again with other flags; the knee's exit code."""
-    words = _words_without(args, (*PROVE, *OUTPUT[:3]))
+    words = _words_without(args, (*PROVE, *WHOLE))
     start = plain.start_options(args)
     check_inner(args.top, ["knee", *words], [()], started=True)
     command_line(start, (), 0)
@@ -80,4 +81,5 @@ def prove(args: argparse.Namespace) -> int:
     check_new(output.out_dir)
     completed = prove_knee(words, start, output.out_dir, message_stream(output))
     result = conclude(output.out_dir, output.json_to, output.junit_to)
-    return result.exit_code if completed else EXIT_INTERRUPTED
+    code = result.exit_code if completed else EXIT_INTERRUPTED
+    return code_after_upload(output.out_dir, output.upload, code)

@@ -8,7 +8,7 @@ a machine that other programs keep busy, they would wait as the first one does.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isnan, nan
 from typing import TYPE_CHECKING, Final
 
@@ -17,11 +17,12 @@ from harness.units import SECOND
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from harness.records.samples import HostSample
+    from harness.metrics.slo import Slo
+    from harness.records.samples import ClientSample, HostSample
 
 CONTENDED_SHARE: Final = 0.2  # of the time in which some program waits for a core
 OTHERS_SHARE: Final = 0.25  # of the machine's CPU that is used by programs which are not ours
-STOPPED_SHARE: Final = 0.05  # of the time for which a container's limit stops us
+THROTTLED_SHARE: Final = 0.05  # of the time for which a CPU limit stops us: that of a p95
 IDLE_CORES: Final = 0.5  # fewer leave no room for another load process
 MORE_PROCESSES: Final = "try --processes 4, or fewer users per worker"
 
@@ -38,7 +39,7 @@ class HostFigures:
     own: float = nan  # cores used by the client and by what it started
     others: float = nan  # cores used by all other programs
     pressure: float = nan  # share of the time in which some program was ready and had no core
-    stopped: float = nan  # share of the time for which the container's limit stopped the client
+    throttled: float = nan  # share of the time for which a CPU limit stopped the client
     load_1m: float = nan
 
     @property
@@ -50,8 +51,8 @@ class HostFigures:
 
     @property
     def limited(self) -> bool:
-        """Whether a container's limit stopped the client."""
-        return self.stopped >= STOPPED_SHARE
+        """Whether a CPU limit stopped the client for a while that matters."""
+        return self.throttled >= THROTTLED_SHARE
 
     @property
     def contended(self) -> bool:
@@ -102,8 +103,51 @@ def host_figures(samples: Sequence[HostSample], start_ns: int, end_ns: int) -> H
         own=own_cores,
         others=max(used_cores - own_cores, 0.0),
         pressure=min(waiting_share, 1.0),
-        stopped=min(stopped_share, 1.0),
+        throttled=min(stopped_share, 1.0),
         load_1m=max(sample.load_1m for sample in span),
+    )
+
+
+def with_load_processes(
+    host: HostFigures, samples: Sequence[ClientSample], start_ns: int, end_ns: int
+) -> HostFigures:
+    """With the load process that was throttled most: it may be in a pod with a limit of its own."""
+    worst = host.throttled
+    by_process: dict[str, list[ClientSample]] = {}
+    for sample in samples:
+        if sample.at_ns > end_ns or isnan(sample.throttled_s):
+            continue
+        own = by_process.setdefault(sample.process, [])
+        if sample.at_ns <= start_ns:
+            own.clear()  # of those before the window only the last one counts
+        own.append(sample)
+    for own in by_process.values():
+        seconds = (own[-1].at_ns - own[0].at_ns) / SECOND
+        if seconds > 0:
+            share = min((own[-1].throttled_s - own[0].throttled_s) / seconds, 1.0)
+            worst = share if isnan(worst) else max(worst, share)
+    return replace(host, throttled=worst)
+
+
+def throttled_text(host: HostFigures) -> str:
+    """`the CPU limit of 0.5 cores throttled the client 12% of the time`."""
+    limit = "a CPU limit" if isnan(host.cores) else f"the CPU limit of {host.cores:g} cores"
+    return f"{limit} throttled the client {host.throttled:.0%} of the time"
+
+
+def throttled_sentence(host: HostFigures, slos: Sequence[Slo] = ()) -> str:
+    """Why figures must not be used if a CPU limit stopped the client too often, or "".
+
+    Who stands still for 2% of the time may be late with 2% of what it does, which moves a p99 and
+    no p95: it matters from the share on that the SLO's quantile leaves above it.
+    """
+    share = min((1 - slo.q for slo in slos), default=THROTTLED_SHARE)
+    if not host.throttled >= share:
+        return ""
+    return (
+        f"{throttled_text(host)}, so that it may have been late with as much of what it sent and "
+        f"read: expected less than {share:.3g} of it; run it without a CPU limit (requests alone), "
+        "or raise that"
     )
 
 
@@ -122,10 +166,7 @@ def busy_sentence(host: HostFigures, verb: str = "is") -> str:
 def remedy(host: HostFigures, otherwise: str = MORE_PROCESSES) -> str:
     """What to try against the cause that the machine shows; `otherwise`: it shows none."""
     if host.limited:
-        return (
-            f"the limit of this container, {host.cores:g} cores, stopped the client for "
-            f"{host.stopped:.0%} of the time; raise that limit, or try a lower load"
-        )
+        return f"{throttled_text(host)}; raise that limit, or try a lower load"
     if host.busy_with_others:
         return f"{busy_sentence(host)}; stop them, or measure from another machine"
     if host.idle < IDLE_CORES:

@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from harness.core.arrays import between
-from harness.diagnosis.client_host import UNKNOWN_HOST, HostFigures, remedy
+from harness.diagnosis.client_host import (
+    UNKNOWN_HOST,
+    HostFigures,
+    remedy,
+    throttled_sentence,
+    with_load_processes,
+)
 from harness.diagnosis.send_delay import consecutive_requests
 from harness.metrics.latency_figures import (
     LatencyFigures,
@@ -146,6 +152,8 @@ def instrument_sentence(
     `verdicts_only`: they are, as long as each SLO's limit lies on one side of what is known.
     `host`: the client's machine in the window, which the remedy follows.
     """
+    if throttled := throttled_sentence(host, slos):
+        return throttled
     uncertainties = quantile_uncertainties(recorded, window, slos, gaps)
     if verdicts_only:
         uncertainties = [x for x in uncertainties if _holds_a_limit(x, slos)]
@@ -201,8 +209,10 @@ def client_figures(
     slos: Sequence[Slo],
     samples: Sequence[ClientSample],
     gaps: Mapping[str, WindowGapCounter] | None = None,
+    *,
+    host: HostFigures = UNKNOWN_HOST,
 ) -> ClientFigures:
-    """Of the records and the samples of a window."""
+    """Of the records and the samples of a window; `host`: the client's machine in it."""
     delays_ns = np.sort(turnarounds(recorded.table, window))
     turnaround = Turnaround()
     if len(delays_ns):
@@ -213,7 +223,8 @@ def client_figures(
     for known in quantile_uncertainties(recorded, window, slos, gaps):
         name = f"{known.metric}_{statistic(known.metric, known.q)}"
         shares[name] = round(known.share, 5)
-    inside = samples_within(samples, window.settled_ns, window.end_ns)
+    span = (window.settled_ns, window.end_ns)
+    inside = samples_within(samples, *span)
     loop_lags_ms = [sample.loop_lag_ms for sample in inside]
     return ClientFigures(
         shares,
@@ -222,6 +233,7 @@ def client_figures(
         loop_lag_max_ms=max(loop_lags_ms, default=nan),
         stamp_coverage=_coverage(inside),
         clock_steps=_increase(inside, "clock_steps"),
+        throttled_share=with_load_processes(host, samples, *span).throttled,
     )
 
 

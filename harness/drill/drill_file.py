@@ -33,7 +33,7 @@ TOP: Final[dict[str, Kind]] = {
 }  # fmt: skip
 SERVERS: Final[dict[str, Kind]] = {
     "engines": whole_number, "vllm": whole_number, "urls": list, "pids": list, "containers": list,
-    "engine": dict, "args": str,
+    "engine": dict, "args": str, "context": str, "namespace": str,
 }  # fmt: skip
 # What may be expected, and how it is said.
 EXPECTED: Final[dict[str, tuple[Kind, str]]] = {
@@ -248,9 +248,12 @@ def _event(table: _Table, servers: _Table, count: int, drill_end_ns: int) -> Eve
 def _check_within_reach(table: _Table, event: Event, servers: _Table) -> None:
     """Of a server that only a URL names, an event needs the pid or the container."""
     keys = event.acts_by
-    if "urls" not in servers.values or not keys:
+    if not keys or ("urls" not in servers.values and not event.commands):
         return
     if not any(key in servers.values for key in keys):
+        if event.commands:
+            expected = "the context of kubectl that it acts in, in [servers]"
+            raise table.wrong("do", expected, 'context = "staging" beside urls')
         expected = f"{' or '.join(keys)} of the replicas in [servers]"
         raise table.wrong("do", expected, f"{keys[0]} = [...] beside urls")
 

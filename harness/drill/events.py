@@ -10,16 +10,34 @@ Times are offsets in ns from the start of the load.
 from __future__ import annotations
 
 import random
+import re
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple, Protocol, Self
 
 from harness.core.value_parsers import duration_or_zero, positive_number, whole_number
+from harness.errors import ConfigError
 from harness.units import SECOND, exact_ns
 
 SLICE_S: Final = 0.05  # of a slowed server: it runs a part of each
 TEXT: Final = "the a of and to in is it on at by we he or an as be do go if me my no so up us "
+
+
+class ClusterActs(Protocol):
+    """What events do in a cluster; drill/cluster.py has it. What undoes remembers what was."""
+
+    def delete_pod(self, pod: str) -> None: ...
+
+    def restart(self, workload: str) -> None: ...
+
+    def scale(self, workload: str, replicas: int) -> None: ...
+
+    def scale_back(self, workload: str) -> None: ...
+
+    def cordon(self, node: str) -> None: ...
+
+    def uncordon(self, node: str) -> None: ...
 
 
 class Scene(Protocol):
@@ -40,6 +58,9 @@ class Scene(Protocol):
         self, replica: int, *, cut: bool = False, delay_s: float = 0.0, bytes_per_s: float = 0.0
     ) -> None:
         """What happens to the bytes on the way to it and back; without any: nothing."""
+
+    def in_cluster(self, step: Callable[[ClusterActs], object]) -> None:
+        """Do that in the cluster that the file names, while the rest of the drill goes on."""
 
     def sleep(self, seconds: float) -> None:
         """Let the rest of the drill go on."""
@@ -83,6 +104,27 @@ def _replica(key: str) -> Callable[[str], int]:
 
 def _short_time(key: str) -> Callable[[str], int]:
     return duration_or_zero(key, "200ms")
+
+
+_OBJECT: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+_WORKLOAD: Final = re.compile(r"(deployment|statefulset)/" + _OBJECT.pattern)
+
+
+def _name(key: str) -> Callable[[str], str]:
+    """Of an object of Kubernetes: nothing that kubectl could read as an option."""
+    return lambda text: _matching(text, key, _OBJECT, "an object's name", "vllm-0")
+
+
+def _workload(key: str) -> Callable[[str], str]:
+    return lambda text: _matching(
+        text, key, _WORKLOAD, "deployment/NAME or statefulset/NAME", "deployment/vllm"
+    )
+
+
+def _matching(text: str, key: str, form: re.Pattern[str], expected: str, example: str) -> str:
+    if form.fullmatch(text):
+        return text
+    raise ConfigError(f"{key} is {text!r}: expected {expected}; try {key} {example}.")
 
 
 AT: Final = Key("at", duration_or_zero, "at_ns")  # that all events need
@@ -146,6 +188,16 @@ class Event:
         who = f" replica {self.replica + 1}" if self.replica >= 0 else ""
         lasts = f" for {exact_ns(self.lasts_ns)}" if self.lasts_ns else ""
         return f"{self.kind}{who}{self.how}{lasts}"
+
+    @property
+    def commands(self) -> tuple[tuple[str, ...], ...]:
+        """What it runs in a cluster, as words of kubectl; what undoes it comes last."""
+        return ()
+
+    @property
+    def cluster_object(self) -> tuple[str, ...]:
+        """What it acts on there, as words of `kubectl get`."""
+        return ()
 
     @property
     def how(self) -> str:
@@ -406,7 +458,109 @@ class Disconnect(OtherClients):
         return self.by_ns / SECOND
 
 
+@dataclass(frozen=True, kw_only=True)
+class ClusterEvent(Event):
+    """Not a kind itself: kubectl does it, in the context that the file names."""
+
+    acts_by = ("context",)
+
+    target: str  # a pod, a workload or a node
+
+    @property
+    def how(self) -> str:
+        return f" {self.target}"
+
+    @property
+    def cluster_object(self) -> tuple[str, ...]:
+        return (self.target,)
+
+
+class DeletePod(ClusterEvent):
+    """A pod goes; its controller makes another one."""
+
+    kind = "delete-pod"
+    needs = (Key("pod", _name, "target"),)
+
+    @property
+    def commands(self) -> tuple[tuple[str, ...], ...]:
+        return (("delete", "pod", self.target),)
+
+    @property
+    def cluster_object(self) -> tuple[str, ...]:
+        return ("pod", self.target)
+
+    def do(self, scene: Scene) -> None:
+        scene.in_cluster(lambda cluster: cluster.delete_pod(self.target))
+
+
+class RolloutRestart(ClusterEvent):
+    """All pods of a workload are replaced, as its strategy has it."""
+
+    kind = "rollout-restart"
+    needs = (Key("workload", _workload, "target"),)
+
+    @property
+    def commands(self) -> tuple[tuple[str, ...], ...]:
+        return (("rollout", "restart", self.target),)
+
+    def do(self, scene: Scene) -> None:
+        scene.in_cluster(lambda cluster: cluster.restart(self.target))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale(ClusterEvent):
+    """A workload has so many pods for a time, and then as many as before."""
+
+    kind = "scale"
+    needs = (
+        Key("workload", _workload, "target"),
+        Key("replicas", lambda key: whole_number(key, 0), "replicas"),
+        FOR,
+    )
+
+    replicas: int
+
+    @property
+    def how(self) -> str:
+        return f" {self.target} to {self.replicas}"
+
+    @property
+    def commands(self) -> tuple[tuple[str, ...], ...]:
+        return (
+            ("scale", self.target, f"--replicas={self.replicas}"),
+            ("scale", self.target, "--replicas=AS_BEFORE"),
+        )
+
+    def do(self, scene: Scene) -> None:
+        scene.in_cluster(lambda cluster: cluster.scale(self.target, self.replicas))
+
+    def undo(self, scene: Scene) -> None:
+        scene.in_cluster(lambda cluster: cluster.scale_back(self.target))
+
+
+class Cordon(ClusterEvent):
+    """No new pod comes to a node for a time."""
+
+    kind = "cordon"
+    needs = (Key("node", _name, "target"), FOR)
+
+    @property
+    def commands(self) -> tuple[tuple[str, ...], ...]:
+        return (("cordon", self.target), ("uncordon", self.target))
+
+    @property
+    def cluster_object(self) -> tuple[str, ...]:
+        return ("node", self.target)
+
+    def do(self, scene: Scene) -> None:
+        scene.in_cluster(lambda cluster: cluster.cordon(self.target))
+
+    def undo(self, scene: Scene) -> None:
+        scene.in_cluster(lambda cluster: cluster.uncordon(self.target))
+
+
 _ALL: Final[tuple[type[Event], ...]] = (
     Kill, Restart, Pause, Slow, Cut, Delay, Throttle, Burst, Prompts, Disconnect,
+    DeletePod, RolloutRestart, Scale, Cordon,
 )  # fmt: skip
 EVENTS: Final = {event.kind: event for event in _ALL}  # by `do` of the file

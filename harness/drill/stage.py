@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from harness.drill.balancer import BalancerProcess
-    from harness.drill.events import Event, Step
+    from harness.drill.cluster import Cluster
+    from harness.drill.events import ClusterActs, Event, Step
     from harness.drill.plan import Drill
     from harness.drill.servers import Server
     from harness.server.access import TargetAccess
@@ -41,6 +42,7 @@ class Stage:
     model: str
     log: Callable[[dict[str, Any]], object] = lambda _row: None
     done: list[dict[str, Any]] = field(default_factory=list)  # rows of events.jsonl
+    cluster: Cluster | None = None
     failed: str = ""  # why an event could not be done
     _group: Group = field(default_factory=Group)
     _begun: dict[int, Event] = field(default_factory=dict)  # by their numbers, until undone
@@ -104,6 +106,10 @@ class Stage:
     ) -> None:
         fault = Fault(cut, delay_s, bytes_per_s)
         self.balancer.set_fault(self.servers[replica].url, fault)
+
+    def in_cluster(self, step: Callable[[ClusterActs], object]) -> None:
+        if self.cluster is not None:
+            step(self.cluster)
 
     def sleep(self, seconds: float) -> None:
         gevent.sleep(seconds)

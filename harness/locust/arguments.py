@@ -20,6 +20,7 @@ from harness.run.option_table import (
     RUN_FOLDER,
     SEED,
     SLO,
+    UPLOAD,
 )
 from harness.server.address import Address
 from harness.units import percent
@@ -31,14 +32,15 @@ if TYPE_CHECKING:
 
 # What a browser must not choose: whose secret is sent, what is trusted, where files are written.
 # Locust's form shows none of them, but would take them from whoever posts one.
-FIXED = tuple(option.dest for option in (API_KEY_ENV, CA_FILE, INSECURE, RUN_FOLDER))
+FIXED = tuple(option.dest for option in (API_KEY_ENV, CA_FILE, INSECURE, RUN_FOLDER, UPLOAD))
 
 
 def add_arguments(parser: ArgumentParser, **_: Any) -> None:
     """Listener of Locust's `init_command_line_parser`."""
     declare_in_locusts_form(parser, (MODEL, *LENGTHS, MAX_ERRORS))
     group = parser.add_argument_group("vllm-harness, from the command line only")
-    declare_outside_locusts_form(group, (SLO, SEED, API_KEY_ENV, RUN_FOLDER, CA_FILE, INSECURE))
+    options = (SLO, SEED, API_KEY_ENV, RUN_FOLDER, UPLOAD, CA_FILE, INSECURE)
+    declare_outside_locusts_form(group, options)
 
 
 def fixed(environment: Environment) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from harness.errors import EXIT_INTERRUPTED, HarnessError, RunFolderError
 from harness.export.live_state import state_facts
+from harness.export.upload_url import UploadUrl
 from harness.load.request_fields import DEFAULT_FIELDS, names_in
 from harness.locust import arguments
 from harness.metrics.result import read_result
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("locust.harness")
 BUG: Final = 1
+UPLOAD_VARIABLE: Final = "HARNESS_UPLOAD_URL"  # of `report`: no list of processes shows the secret
 # lists, all of them: of several think times the last one counts
 REQUESTS: Final = HEADER, METRICS_URL, THINK_TIME._replace(action="append"), BODY
 
@@ -61,6 +63,9 @@ class LocustStudy:
         # now: a form could name any of these later
         self.texts: dict[str, list[str]] = {}
         self._values: dict[str, list[Any]] = {}
+        self._upload: UploadUrl | None = None
+        if given := host.fixed["upload"]:
+            self._upload = UploadUrl.parse(given)
         for option in REQUESTS:
             texts = list(getattr(host.options, option.dest))
             self.texts[option.dest] = texts
@@ -156,7 +161,10 @@ class LocustStudy:
             return self._refused("it was stopped before it began.", EXIT_INTERRUPTED)
         self._experiment = None
         sweep()  # the records: the results, computed beside us, need their room
-        return self._code(self._results(wanted.output.out_dir))
+        result, code_of_report = self._results(wanted.output.out_dir)
+        if code_of_report != result.exit_code:  # the upload failed, and nothing else did
+            return code_of_report
+        return self._code(result)
 
     def _load(self, wanted: Wanted) -> bool:
         """From the checks to the end of the load; whether it began."""
@@ -175,11 +183,19 @@ class LocustStudy:
             self._experiment.conduct()
         return True
 
-    def _results(self, folder: Path) -> Result:
-        """Computed by a process of its own, so that this one answers; then said on the page."""
+    def _results(self, folder: Path) -> tuple[Result, int]:
+        """Computed by a process of its own, so that this one answers; then said on the page.
+
+        With the exit code of that process, which also uploads the folder.
+        """
         command = [sys.executable, "-m", "harness", "report", str(folder)]
+        environment = dict(os.environ)
+        if self._upload is not None:
+            command += ["--upload", f"${UPLOAD_VARIABLE}"]
+            environment[UPLOAD_VARIABLE] = self._upload.text
         done = subprocess.run(  # noqa: S603 - our own
             command,
+            env=environment,
             capture_output=True,
             text=True,
             check=False,
@@ -195,8 +211,10 @@ class LocustStudy:
                 f"be readable; try `vllm-harness report {folder}`."
             )
         logger.info("%s", done.stdout.strip())
+        if self._upload is not None:
+            logger.info("%s", done.stderr.strip())
         self.view.answer(result, done.stdout)
-        return result
+        return result, done.returncode
 
     def _refused(self, sentence: str, code: int) -> int:
         logger.error("%s", sentence)

@@ -96,6 +96,7 @@ class ClientFigures:
     loop_lag_max_ms: float = nan  # the latest that an event loop came to its work, ms
     stamp_coverage: float = nan  # share of the reads that had a kernel stamp
     clock_steps: int = 0  # jumps of the machine's clock
+    throttled_share: float = nan  # of the time: a CPU limit stopped the process it stopped most
 
 
 @dataclass(frozen=True, slots=True)

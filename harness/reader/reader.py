@@ -17,6 +17,7 @@ import gevent
 from harness.reader.backends import END_OF_FILE, IN_C
 from harness.reader.client_connection import READ_BYTES, Addresses, ConnectFailed, Connection, Place
 from harness.reader.clock import CLOCK, Clock
+from harness.reader.cpu_limit import read_cpu_limit
 from harness.reader.decoder_link import DecoderLink
 from harness.reader.loop_lag import Collecting, LoopLag
 from harness.reader.open_stream import Exchange, Stream
@@ -406,6 +407,7 @@ class Reader:
             "reads": self.poller.reads,
             "stamped_reads": self.poller.stamped_reads,
             **self._lag.figures(),
+            "throttled_s": read_cpu_limit().throttled_s,
             "clock_steps": self.clock.steps,
             "resent": self.resent,
             "cpu_s": round(time.process_time(), 3),

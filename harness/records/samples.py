@@ -221,6 +221,7 @@ class ClientSample:
     reads: int = 0
     stamped_reads: int = 0
     clock_steps: int = 0
+    throttled_s: float = NAN  # time for which a CPU limit stopped it; null: it has no limit
 
 
 @dataclass(frozen=True, slots=True)

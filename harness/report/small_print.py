@@ -15,6 +15,8 @@ from harness.diagnosis.client_host import (
     HostFigures,
     busy_sentence,
     host_figures,
+    throttled_text,
+    with_load_processes,
 )
 from harness.metrics.metrics import failed_requests
 from harness.metrics.numbers import (
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from harness.metrics.level_figures import MaxNumSeqs
 
 SPELLED_OUT: Final = {"kernel": "kernel (SO_TIMESTAMPNS)", "c": "C", "python": "Python"}
+WORTH_SAYING: Final = 0.01  # of the time: throttled for less, no p99 of a run has moved
 MOST_APART_MS: Final = 2.0
 COUNTED_AT_END: Final = (
     "the server counts the tokens of an answer in its last event alone: they are spread evenly "
@@ -90,10 +93,11 @@ def _client_text(key: str, value: Any) -> str:
 
 def host_of(facts: ReportData) -> HostFigures:
     """The client's machine during the whole load."""
-    readings = facts.run.host
+    readings = facts.run.host or facts.run.client
     if not readings:
         return UNKNOWN_HOST
-    return host_figures(readings, readings[0].at_ns, readings[-1].at_ns)
+    span = (readings[0].at_ns, readings[-1].at_ns)
+    return with_load_processes(host_figures(facts.run.host, *span), facts.run.client, *span)
 
 
 def machine_text(facts: ReportData) -> str:
@@ -154,6 +158,8 @@ def _flaws(facts: ReportData) -> list[str]:
             f"a load process's clock may be off the master's by {apart_ms:g} ms, as its windows"
         )
     host = host_of(facts)
+    if host.throttled >= WORTH_SAYING:
+        texts.append(throttled_text(host))
     if host.busy_with_others:
         sentence = busy_sentence(host, "was")
         if result.target.simulated:

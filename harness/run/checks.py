@@ -20,9 +20,15 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from harness.diagnosis.client_host import HostFigures, busy_sentence, recent_pressure
+from harness.diagnosis.client_host import (
+    THROTTLED_SHARE,
+    HostFigures,
+    busy_sentence,
+    recent_pressure,
+)
 from harness.errors import ConfigError
 from harness.metrics.numbers import memory_text
+from harness.reader.cpu_limit import CpuLimit, read_cpu_limit
 from harness.run.preflight import FILES_WITHOUT_USERS, raise_file_limit
 from harness.senders.host_state import PRESSURE
 from harness.server.gpu import local_gpus
@@ -39,6 +45,7 @@ MIN_LOCUST: Final = (2, 47)
 MIN_CORES: Final = 2  # one for the reader, one for its decoder process
 MIN_FREE_BYTES: Final = 1 << 30
 MAX_CLOCK_READ_NS: Final = 500
+WITHOUT_LIMIT: Final = "request CPU without a limit (Kubernetes: no limits.cpu), or raise it"
 HEADROOM: Final = 0.8  # of the ceiling: more leaves no room for bursts
 
 
@@ -94,6 +101,25 @@ def cores() -> CheckResult:
     count = len(os.sched_getaffinity(0))
     remedy = "use two cores, so that the decoder does not disturb the reader"
     return _judge(count >= MIN_CORES, str(count), remedy, Severity.warn)
+
+
+def cpu_limit() -> CheckResult:
+    """No quota stops the client in the middle of its work."""
+    limit = read_cpu_limit()
+    if limit == CpuLimit():
+        return CheckResult(Severity.ok, "none")
+    what = f"{limit.cores:g} cores; it stopped what runs here for {limit.throttled_s:.1f} s so far"
+    return CheckResult(Severity.warn, what, WITHOUT_LIMIT)
+
+
+def check_throttling(before: CpuLimit, after: CpuLimit, seconds: float) -> CheckResult:
+    """What a limit did to the measurement between two readings."""
+    share = min((after.throttled_s - before.throttled_s) / seconds, 1.0)
+    return _judge(
+        share < THROTTLED_SHARE,
+        f"throttled {share:.0%} of the time by the limit of {after.cores:g} cores",
+        WITHOUT_LIMIT,
+    )
 
 
 def other_programs() -> CheckResult:
@@ -182,6 +208,7 @@ CHECKS: Final[dict[str, Callable[[], CheckResult]]] = {
     "reader": partial(compiled, "reader"),
     "codec": partial(compiled, "codec"),
     "cores": cores,
+    "CPU limit": cpu_limit,
     "other programs": other_programs,
     "clock": clock,
     "disk": disk,

@@ -13,12 +13,13 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from harness.core.load import Load, Rate, Users
 from harness.core.states import StopRule
-from harness.diagnosis.client_host import host_figures
+from harness.diagnosis.client_host import host_figures, with_load_processes
 from harness.drill.controller import DrillController
 from harness.load.arrivals import LoadTarget
 from harness.load.plan import count_clipped
@@ -45,6 +46,7 @@ from harness.senders.session import ASKS_PER_S, Ended, Session
 from harness.server.address import Address
 from harness.server.gpu import GpuReadings, open_gpus
 from harness.server.max_num_seqs import merge_flags
+from harness.units import SECOND
 
 if TYPE_CHECKING:
     from harness.drill.stage import Stage
@@ -62,6 +64,9 @@ DATA_TOO_SHORT: Final = (
     "the data ended before the load had settled: expected more rows than requests that settle it, "
     "two per user; try --data-end repeat."
 )
+LATELY_NS: Final = 10 * SECOND
+WORTH_SHOWING: Final = 0.01  # of the time
+KEPT_CLIENTS: Final = 16_000  # what load processes with a CPU limit have said
 KEPT_SAMPLES: Final = 900  # seconds of the server's samples in memory; the folder has all
 TOKENS_NS: Final = 40_000_000_000  # as far back as the live view looks, and records come late
 DRAIN_NS: Final = 60_000_000_000
@@ -118,6 +123,7 @@ class Experiment:
     session: Session | None = None  # while the load lasts
     target: Load = field(default_factory=lambda: Users(0))  # what was asked for last
     hosts: list[HostSample] = field(default_factory=list)  # readings of this machine
+    clients: list[ClientSample] = field(default_factory=list)  # of processes with a CPU limit
     ended: list[EndedLevel] = field(default_factory=list)  # what a viewer has looked up
 
     @classmethod
@@ -149,12 +155,14 @@ class Experiment:
         ledger = Ledger(None if wanted.kind.judges_live else TOKENS_NS)
         samples: list[ServerSample] = []
         hosts: list[HostSample] = []
+        clients: list[ClientSample] = []
         controller = _controller(
             wanted,
             folder,
             ledger,
             samples=samples,
             hosts=hosts,
+            clients=clients,
             options=options,
             choose=choose,
             load=load,
@@ -173,6 +181,7 @@ class Experiment:
             load,
             view,
             hosts=hosts,
+            clients=clients,
         )
         folder.write_json(names.RUN, begun.info())
         if stage is not None:
@@ -333,10 +342,19 @@ class Experiment:
         self.samples.append(without_buckets(sample))  # a check of a level reads counts
         del self.samples[:-KEPT_SAMPLES]
 
+    def throttled_lately(self, now_ns: int) -> str:
+        """`throttled 12% of the time`, of the last ten seconds; "" where no CPU limit does that."""
+        span = (now_ns - LATELY_NS, now_ns)
+        host = with_load_processes(host_figures(self.hosts, *span), self.clients, *span)
+        share = 0.0 if isnan(host.throttled) else host.throttled
+        return f"throttled {share:.0%} of the time" if share >= WORTH_SHOWING else ""
+
     def _report(self, session: Session, files: _SampleFiles) -> None:
         """Write down the client's own state."""
         samples = session.client_samples()
         files.add_clients(samples)
+        self.clients += [sample for sample in samples if not isnan(sample.throttled_s)]
+        del self.clients[:-KEPT_CLIENTS]
         if self.view is not None:
             self.view.clients(samples)
         if self.load is None:  # else its processes may be on other machines
@@ -404,6 +422,7 @@ def _controller(
     *,
     samples: list[ServerSample],
     hosts: list[HostSample],
+    clients: list[ClientSample],
     options: DriveOptions,
     choose: ChooseNext | None,
     load: LoadRunner | None,
@@ -416,7 +435,8 @@ def _controller(
     shared = shared_prompt_tokens(options.to_json())
 
     def audit(window: Window, records: RecordSource) -> str:
-        host = host_figures(hosts, window.settled_ns, window.end_ns)
+        span = (window.settled_ns, window.end_ns)
+        host = with_load_processes(host_figures(hosts, *span), clients, *span)
         slos = wanted.plan.slos
         return invalid_reason(window, records, samples, slos, shared=shared, host=host)
 

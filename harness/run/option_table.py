@@ -18,6 +18,7 @@ from harness.compat import TOOLS, parse_tools
 from harness.core.load import UNIT_OF_OPTION, Rate, Users
 from harness.core.value_parsers import duration, positive_number, share, whole_number
 from harness.errors import ConfigError
+from harness.export.upload_url import UploadUrl
 from harness.load.arrivals import ARRIVALS, POISSON, parse_arrivals
 from harness.load.conversations import REPLIES, parse_history
 from harness.load.workloads import (
@@ -579,6 +580,13 @@ SCENARIO: Final = Option(
     str,
     "FILE",
 )
+UPLOAD: Final = Option(
+    "--upload",
+    "Send the run folder there at the end, as a tar in one PUT; presigned URLs work. $NAME takes "
+    "the URL from that environment variable.",
+    UploadUrl.parse,
+    "URL",
+)
 OUTPUT: Final = (
     Option("--out", "Write to this new run folder. Default: one under reports/.", _folder, "DIR"),
     Option(
@@ -588,6 +596,7 @@ OUTPUT: Final = (
         "FILE",
     ),
     JSON,
+    UPLOAD,
     Option("--ui", "Serve the live page and Locust's web UI during the run.", None),
     number_option(
         "--ui-port", "Serve them on this port. Default: 8089.", example=8089, metavar="PORT"

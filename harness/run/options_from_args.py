@@ -335,6 +335,7 @@ def output_options(args: argparse.Namespace, command: str) -> OutputOptions:
         out_dir=args.out or default_folder(command),
         json_to=args.json,
         junit_to=args.junit,
+        upload=args.upload,
         ui_port=ui_port,
         live=not args.quiet,
         compat=tuple(dict.fromkeys(args.compat)),

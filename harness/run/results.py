@@ -22,7 +22,7 @@ from harness.core.run_kinds import kind_of
 from harness.core.states import Purpose, Status, Verdict
 from harness.core.typed_json import from_json
 from harness.diagnosis.audit import KV_BLOCK_TOKENS
-from harness.diagnosis.client_host import host_figures
+from harness.diagnosis.client_host import host_figures, with_load_processes
 from harness.diagnosis.instrument import instrument_sentence
 from harness.diagnosis.server_window import missing_figures
 from harness.drill.drill_file import parse_drill
@@ -255,7 +255,8 @@ def _why_invalid(
     slos = recorded.plan.slos
     level = counted.levels[window]
     gaps = level.tokens.gaps
-    host = host_figures(run.host, window.settled_ns, window.end_ns)
+    span = (window.settled_ns, window.end_ns)
+    host = with_load_processes(host_figures(run.host, *span), run.client, *span)
     if drill is not None:  # servers that die count no tokens
         return phase_reason(drill, window, level.known, run.table, gaps=gaps, host=host)
     if not recorded.kind.decides:  # users may pause

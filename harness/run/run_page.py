@@ -175,6 +175,7 @@ class RunPage:
         point = self._point(controller, now_ns, running_users)
         level = _level_in_progress(controller, now_ns, running_users, experiment.wanted)
         self.state.add(point, **self._ended(), **level)
+        self.state.update_facts(throttled=experiment.throttled_lately(now_ns))
         if isinstance(controller, DrillController):
             self._drill(controller, experiment.samples)
         if n_levels != self._n_steps or len(self._rows) < self._n_steps:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from harness.core.load import Load, LoadUnit
     from harness.core.run_kinds import RunKind
     from harness.engine.config import EngineConfig
+    from harness.export.upload_url import UploadUrl
     from harness.load.own_data import DataSource
     from harness.load.workloads import Workload
     from harness.metrics.slo import Slo
@@ -89,6 +90,7 @@ class OutputOptions:
     out_dir: Path
     json_to: str | None = None
     junit_to: str | None = None
+    upload: UploadUrl | None = None
     ui_port: int | None = None  # Locust's web UI; None: off
     live: bool = True  # the terminal view
     compat: tuple[str, ...] = ()  # other tools to compare figures with

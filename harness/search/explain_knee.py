@@ -17,7 +17,7 @@ from harness.diagnosis.audit import (
     prefix_hits,
 )
 from harness.diagnosis.bottleneck import diagnose
-from harness.diagnosis.client_host import UNKNOWN_HOST, HostFigures
+from harness.diagnosis.client_host import UNKNOWN_HOST, HostFigures, host_figures
 from harness.diagnosis.gpu_window import gpu_figures
 from harness.diagnosis.instrument import client_figures, instrument_sentence
 from harness.diagnosis.interference import arrival_figures, gap_figures
@@ -36,7 +36,13 @@ from harness.metrics.metrics import SCHEDULED, SLO_METRICS
 from harness.metrics.numbers import format_number
 from harness.metrics.result import Bottleneck, Everything, Latency, Level, SloCause, Speed
 from harness.metrics.window_summary import window_summary
-from harness.records.samples import ClientSample, GpuSample, ServerSample, samples_within
+from harness.records.samples import (
+    ClientSample,
+    GpuSample,
+    HostSample,
+    ServerSample,
+    samples_within,
+)
 from harness.search.cause_level import cause_level, first_to_break, times_the_knee, worst
 from harness.search.trend import dependent, drift_sentence
 from harness.units import MS
@@ -64,6 +70,7 @@ def with_observations(
     samples: Sequence[ServerSample],
     *,
     clients: Sequence[ClientSample] = (),
+    hosts: Sequence[HostSample] = (),
     gpus: Sequence[GpuSample] = (),
     some: Sequence[ServerSample] = (),
     counted: LevelTokenStats | None = None,
@@ -90,7 +97,9 @@ def with_observations(
         replicas=replica_figures(all_scrapes),
         skew=skew_sentence(replica_figures(complete_scrapes)),
         gpu=gpu_figures(gpu_samples, level.output_tokens_per_s or math.nan),
-        client=client_figures(table, window, slos, clients, token_gaps),
+        client=client_figures(
+            table, window, slos, clients, token_gaps, host=host_figures(hosts, start_ns, end_ns)
+        ),
         gaps=gap_figures(table, start_ns, end_ns, server.prefill_mean_s, gap_sample),
         arrivals=arrival_figures(table, start_ns, end_ns),
         late=late_split(table, complete_scrapes, slos),
@@ -279,6 +288,7 @@ def _level(hold: HeldLevel, counted: LevelTokenStats, run: Run, plan: SearchPlan
         plan.slos,
         run.server,
         clients=run.client,
+        hosts=run.host,
         gpus=run.gpu,
         some=run.some,
         counted=counted,

@@ -73,6 +73,7 @@ def client_samples(
             reads=int(report["reads"]),
             stamped_reads=int(report["stamped_reads"]),
             clock_steps=int(report["clock_steps"]),
+            throttled_s=float(report["throttled_s"]),
         )
         decoder = ClientSample(at_ns, f"decoder {worker}", report["decoder_cpu_s"])
         samples += [sender, decoder]

@@ -84,6 +84,7 @@ function showProgress({ step, users, purpose, phase, ended, failed, left_s }) {
   if (step && !page.facts.over) parts.push(`Level ${step}: ${users} ${page.facts.unit || (users === 1 ? "user" : "users")} (${purpose}), ${phase}`);
   if (ended !== undefined) parts.push(`${number(ended)} requests ended, ${number(failed)} failed`);
   if (left_s !== undefined && !page.facts.over && page.facts.searches) parts.push(`${clock(left_s)} left at most`);
+  if (page.facts.throttled && !page.facts.over) parts.push(`this client is ${page.facts.throttled} by its CPU limit`);
   text($("progress"), parts.join("; ") + (parts.length ? "." : ""));
 }
 
