@@ -33,6 +33,7 @@ from harness.records.runinfo import run_info
 from harness.records.samples import ClientSample, HostSample, ServerSample, without_buckets
 from harness.run.option_table import AUTO
 from harness.run.scenario import to_toml
+from harness.run.seats import with_seats
 from harness.search.controller import ALL_FAILED, KneeController
 from harness.search.explain_knee import invalid_reason, shared_prompt_tokens
 from harness.search.locust_levels import ASKED, AskedUsers
@@ -136,6 +137,7 @@ class Experiment:
 
         Raises RunFolderError, ServerUnreachable.
         """
+        wanted = with_seats(wanted, known)
         server = None if wanted.target.url is None else Address.parse(url)
         gpus = open_gpus(wanted.target.gpu_metrics, server)
         options = prepare(drive_options(wanted, url, known), known)

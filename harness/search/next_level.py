@@ -15,7 +15,7 @@ from the run folder.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from math import inf, log
+from math import exp, inf, log
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
@@ -63,7 +63,18 @@ HOLD_LIFETIMES: Final = 20
 # budget.
 NEED_SLACK: Final = 1.3
 NEED_BUDGET_SHARE: Final = 0.12
-QUICK_CLIMB: Final = 16  # users; below it, the next level is four times as high if latencies allow
+# On the way up: the next level is so many times as high at most, and twice as high from so many
+# users on, where one far above the knee takes long.
+CLIMB_TIMES: Final = 4
+QUICK_CLIMB: Final = 32
+# By how much the logarithm of a latency is taken to rise with that of the users: so many times as
+# much as it did since the level before, and at least so much.
+RISE_SLACK: Final = 2
+LEAST_RISE: Final = 0.35
+# The first level, as a share of the requests that the server can run at once, and its highest count
+# of users: requests may be long, and the server slow by something else.
+FIRST_SHARE: Final = 0.5
+FIRST_MOST: Final = 16
 # Ends so close, as a share of the lower one, are close enough where nothing closer was decided for
 # this share of the budget.
 CLOSE_ENDS: Final = 0.2
@@ -90,6 +101,7 @@ class SearchPlan:
     alpha: float = 0.05
     seed: int = 1
     unit: LoadUnit = CONCURRENT  # of levels, which a search calls by their counts
+    seats: int = 0  # requests that the server can run at once, known before any load; 0: unknown
 
     def to_json(self) -> dict[str, Any]:
         """As in run.json."""
@@ -114,6 +126,12 @@ class SearchPlan:
     def width(self, count: int) -> int:
         """Largest width of a final bracket that starts at `count`."""
         return max(1, int(count * self.precision))
+
+    @property
+    def first_count(self) -> int:
+        """The level with which a search begins."""
+        count = min(int(self.seats * FIRST_SHARE), FIRST_MOST)
+        return min(max(count, self.min_users), self.max_users)
 
     def judge(self, evidence: Evidence) -> Judgement:
         """The sequential test with this plan's limits."""
@@ -234,7 +252,7 @@ def _unexplored(
     would leave the interval without an upper end, and one well past the knee fails within seconds.
     """
     if not levels:
-        return plan.min_users, Purpose.up
+        return plan.first_count, Purpose.up
     top = levels[-1]
     if top.count < plan.max_users and plan.judge(top.evidence).decision != Decision.failed:
         return min(top.count * 2, plan.max_users), Purpose.up
@@ -270,7 +288,7 @@ def _promise_soon(
     belief = believe(levels, plan.allowed)
     below_knee = plan.leans(top.evidence) != Decision.failed and belief.above > CLIMB_CHANCE
     if below_knee and top.count < plan.max_users:
-        return _climb_to(plan, _higher(plan, top), left_ns)
+        return _climb_to(plan, _higher(plan, levels), left_ns)
 
     lowest = levels[0].count
     if bracket.low is None and lowest > plan.min_users:
@@ -383,11 +401,23 @@ def decided_levels(plan: SearchPlan, levels: Sequence[LevelFit]) -> tuple[list[i
     return passed, failed
 
 
-def _higher(plan: SearchPlan, top: LevelFit) -> int:
-    """The next level on the way up: four times as high where latencies are far from any limit."""
-    is_far = float(worst_ratio(top.evidence, plan.slos)[0]) < -log(4)
-    times = 4 if is_far and top.count < QUICK_CLIMB else 2
-    return min(top.count * times, plan.max_users)
+def _higher(plan: SearchPlan, levels: Sequence[LevelFit]) -> int:
+    """The next level on the way up: the higher, the farther and the slower latencies rise."""
+    top = levels[-1]
+    room = _room(plan, top)
+    rise = LEAST_RISE
+    if levels[1:]:
+        below = levels[-2]
+        risen = (_room(plan, below) - room) / log(top.count / below.count)
+        rise = max(RISE_SLACK * risen, LEAST_RISE)
+    most = CLIMB_TIMES if top.count < QUICK_CLIMB else 2
+    times = np.clip(exp(room / rise), 2, most)
+    return min(round(top.count * times), plan.max_users)
+
+
+def _room(plan: SearchPlan, level: LevelFit) -> float:
+    """Log of the times by which the worst latency is within its limit."""
+    return -float(worst_ratio(level.evidence, plan.slos)[0])
 
 
 def _confirm(
