@@ -143,11 +143,12 @@ def duel_cases() -> Iterator[tuple[int, float]]:
 
 
 def first_command(seed: int) -> list[Any]:
-    """The status and the promise of `make knee`, and its seconds of load."""
+    """The status of `make knee`, its ends, its seconds of load and those to its first promise."""
     case = Configuration("slots", EngineConfig(max_num_seqs=16), Traffic(128, 32, 0.4), FIRST_SLOS)
     plan = SearchPlan(case.slos, max_users=128, budget_ns=90 * SECOND, seed=seed, seats=16)
-    found, _, _, loop = search(case, seed, plan)
-    return [found.status, found.holds, loop.now_ns / SECOND]
+    found, plan, levels, loop = search(case, seed, plan)
+    _, first_s = first_promise(plan, levels)
+    return [found.status, found.holds, found.fails_by, loop.now_ns / SECOND, first_s]
 
 
 def first_cases() -> Iterator[tuple[int]]:

@@ -1,7 +1,7 @@
 """The search on 20 engines whose requests come in waves, ten times each, against their true knees.
 
-They are as lab/wave_engines.py draws them (docs/decisions/0020-waves.md); nobody looked at them while
-choosing the search's constants.
+They are as lab/wave_engines.py draws them (docs/decisions/0020-waves.md). Nobody looked at them
+while choosing the constants of the search.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def test_what_a_search_among_waves_has_promised(stop: str, figure: Callable[[str
     promise = median(holds / true for true, holds, _ in shown)
     figure(
         f"among waves, after {stop}: both ends shown {len(both) / n:.1%}, within 25% of the knee "
-        f"{near[0.25]:.1%}, within 12% {near[0.12]:.1%}; the median promise is {promise:.2f} of the "
-        f"knee, and {wrong:.1%} are too high"
+        f"{near[0.25]:.1%}, within 12% {near[0.12]:.1%}; the median promise is {promise:.2f} of "
+        f"the knee, and {wrong:.1%} are too high"
     )
     assert len(both) >= least_both * n
     assert near[0.25] >= least_near

@@ -391,11 +391,10 @@ class KneeController:
             is_long = length_ns >= STEADY_LIFETIMES * evidence.lifetime_ns
             return bool(is_long and evidence.ended.sum() >= CLEARLY_BAD_MIN_N)
         lifetimes = length_ns / max(evidence.lifetime_ns, 1)
-        if lacks_scrapes(evidence, self.plan, self.server):
-            return False
-        if now.hold.stop == StopRule.lean and is_overloaded(evidence, self.plan):
-            return True
-        if lifetimes < _min_lifetimes(now.hold):
+        is_lean = now.hold.stop == StopRule.lean
+        is_long = lifetimes >= _min_lifetimes(now.hold)
+        may_end = is_long or (is_lean and is_overloaded(evidence, self.plan))
+        if not may_end or lacks_scrapes(evidence, self.plan, self.server):
             return False
         is_decided = self._is_decided(now.hold, evidence, pooled, lifetimes)
         if now.hold.purpose == Purpose.repeat and not evidence.plain:
@@ -405,7 +404,7 @@ class KneeController:
         is_look = evidence.plain and now.hold.purpose == Purpose.bisect  # a side is enough
         if is_over or (is_look and self.plan.leans(pooled) != Decision.inconclusive):
             return True
-        may_go_on = is_look or now.hold.stop == StopRule.lean
+        may_go_on = is_look or is_lean
         return may_go_on and is_far(evidence, self.plan)
 
     def _is_hopeless(self, hold: Hold, pooled: Evidence, length_ns: int) -> bool:

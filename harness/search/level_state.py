@@ -135,7 +135,10 @@ def is_very_far(evidence: Evidence, plan: SearchPlan) -> bool:
     """Whether latencies are so far below every limit that even those of a ramp show enough."""
     if not evidence.plain:
         return False
-    return least_observed(evidence, plan) >= CLEARLY_GOOD_MIN_N and float(worst_ratio(evidence, plan.slos)[0]) < -VERY_FAR_LOG
+    return (
+        least_observed(evidence, plan) >= CLEARLY_GOOD_MIN_N
+        and float(worst_ratio(evidence, plan.slos)[0]) < -VERY_FAR_LOG
+    )
 
 
 def is_overloaded(evidence: Evidence, plan: SearchPlan) -> bool:

@@ -41,7 +41,7 @@ HOLD_SPREAD: Final = 0.15  # log-odds by which holds of a level differ more than
 DEVIATIONS: Final = np.array([-1.6, -0.9, -0.4, 0.0, 0.4, 0.9, 1.6])
 PROBABILITIES: Final = np.array([0.1, 0.15, 0.16, 0.18, 0.16, 0.15, 0.1])
 LEAST_SPREAD: Final = 0.02
-FIRST_SPREAD: Final = 0.14
+FIRST_SPREAD: Final = 0.1
 NEAR_TIMES: Final = 1.35  # the knee over a level that passed, a level that failed over the knee
 # Levels to consider, as shares of the likely knee; above it, the knee is such a share of the level.
 NEAR_SHARES: Final = np.concatenate([np.arange(0.4, 0.9, 0.04), np.arange(0.9, 1.0, 0.01)])

@@ -1,6 +1,6 @@
 """Which level to hold next: a pure function of the plan and of the evidence so far.
 
-    up       double the users until a level fails
+    up       two to four times as many users, until a level fails
     bisect   halve the bracket around the fitted crossing until it is 5% or one user wide
     repeat   measure both ends of the bracket again, until both are decided or the budget is spent
 
@@ -409,10 +409,10 @@ def _higher(plan: SearchPlan, levels: Sequence[LevelFit]) -> int:
     if levels[1:]:
         below = levels[-2]
         risen = (_room(plan, below) - room) / log(top.count / below.count)
-        rise = max(RISE_SLACK * risen, LEAST_RISE)
+        rise = max(LEAST_RISE, RISE_SLACK * risen)
     most = CLIMB_TIMES if top.count < QUICK_CLIMB else 2
-    times = np.clip(exp(room / rise), 2, most)
-    return min(round(top.count * times), plan.max_users)
+    times = max(2, exp(room / rise))  # 2 where it is NaN, too
+    return min(round(top.count * min(times, most)), plan.max_users)
 
 
 def _room(plan: SearchPlan, level: LevelFit) -> float:

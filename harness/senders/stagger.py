@@ -5,7 +5,7 @@ alike, and each level would begin with a wave. With more users requests take lon
 soon as the first of them end. So a user that has waited its part of the time that requests took
 when it came asks again what they take by now. Before any request has ended users enter over some
 seconds, as 256 that entered a vLLM server at once kept sending together for the whole minute. Then
-those that still wait enter over a few times of what the first requests took, which are the shortest.
+those that still wait enter over a few times what the first requests took, which are the shortest.
 """
 
 from __future__ import annotations
