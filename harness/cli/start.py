@@ -90,13 +90,20 @@ def plan_rows(wanted: Wanted) -> dict[str, str]:
     if wanted.holds:
         rows["levels"] = _held_levels_text(wanted)
     else:
-        rows["levels"] = (
-            f"{_loads_text(wanted)} on the way up, or fewer, until one fails; then between pass "
-            "and fail"
-        )
+        rows["levels"] = f"{_way_up_text(wanted)} until one fails; then between pass and fail"
         rows["budget"] = _budget_text(wanted)
     rows["results"] = str(wanted.output.out_dir)
     return {name: what for name, what in rows.items() if what}
+
+
+def _way_up_text(wanted: Wanted) -> str:
+    plan = wanted.plan
+    if plan.slos and wanted.never_pauses:
+        return (
+            f"{plan.min_users:,} to {plan.max_users:,} users: first as many as the server can "
+            "easily run at once, then two to four times as many,"
+        )
+    return f"{_loads_text(wanted)} on the way up, or fewer,"
 
 
 def _target_text(target: TargetOptions) -> str:

@@ -182,13 +182,6 @@ class Experiment:
             _write_scenario(wanted, folder)
         return begun
 
-    @property
-    def never_pauses(self) -> bool:
-        """Whether it searches among users who send one independent request after another."""
-        load = self.options.workload
-        searches = self.wanted.kind.searches and not self.wanted.plan.unit.by_schedule
-        return searches and load.conversation is None and load.think_ms is None
-
     def info(self) -> dict[str, Any]:
         """run.json: enough to replay the search and to repeat the run."""
         seeds = {"load": self.wanted.load.seed, "search": self.wanted.plan.seed}
@@ -303,7 +296,7 @@ class Experiment:
             on_some=None if files.replicas is None else files.add_replicas,
             drain_ns=DRAIN_NS,
             decides=decides,
-            asks_per_s=ASKS_PER_S if self.never_pauses else 1,
+            asks_per_s=ASKS_PER_S if self.wanted.never_pauses else 1,
         )
         self.session = session
         watched.report = partial(self._report, session, files)

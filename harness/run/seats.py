@@ -18,9 +18,7 @@ def with_seats(wanted: Wanted, known: Capabilities) -> Wanted:
 
     Not where users pause, as more of them than it has seats may then be few.
     """
-    workload = wanted.load.workload
-    pauses = workload.conversation is not None or workload.think_ms is not None
-    if not wanted.kind.searches or wanted.plan.unit.by_schedule or pauses:
+    if not wanted.never_pauses:
         return wanted
     plan = replace(wanted.plan, seats=known_seats(wanted, known))
     holds = wanted.holds
