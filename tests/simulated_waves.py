@@ -19,11 +19,14 @@ from harness.search.fit import fit_levels
 from harness.search.level_state import valid_evidence
 from harness.search.next_level import decided_levels
 from harness.units import SECOND
-from lab.reference_knee import true_knee
+from lab.closed_loop import ClosedLoop
+from lab.reference_knee import true_knee, worst_log_ratio
 from lab.wave_engines import wave_configuration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from lab.engine_configurations import Configuration
 
 TRUTHS = Path(__file__).parent / "data" / "true_knees_of_waves.json"
 DRAWN: Final = range(30)
@@ -32,12 +35,39 @@ ENGINES: Final = 20
 SEARCHES: Final = 10  # of each engine
 # The share over a limit is then known to about a tenth, and the knee to about 1%.
 LONGEST_NS: Final = 900 * SECOND
+OTHER_DRAWS: Final = (10_000, 20_000)
+AWAY: Final = 0.08
 
 
 def truth(drawn: int) -> int:
-    """The true knee of one engine, from long runs on other draws."""
+    """The true knee of one engine, from long runs on other draws; 0: it has no single one."""
     case = wave_configuration(drawn)
-    return true_knee(case.engine, case.traffic, case.slos, longest_ns=LONGEST_NS).users
+    users = true_knee(case.engine, case.traffic, case.slos, longest_ns=LONGEST_NS).users
+    return users if not LEAST <= users <= MOST or is_agreed(case, users) else 0
+
+
+def is_agreed(case: Configuration, users: int) -> bool:
+    """Whether runs with other requests have the knee there, too.
+
+    Where requests are nearly of one length users may stay in step for good, or never begin to, and
+    the same level then holds in one run and fails in the next.
+    """
+    away = max(2, round(AWAY * users))
+    return all(
+        _log_ratio(case, users - away, draw) <= 0 < _log_ratio(case, users + away, draw)
+        for draw in OTHER_DRAWS
+    )
+
+
+def _log_ratio(case: Configuration, users: int, draw: int) -> float:
+    """Of the worst latency to its limit, in a long run of these requests."""
+
+    def start(seed: int) -> ClosedLoop:
+        return ClosedLoop(case.engine, case.traffic, seed + draw)
+
+    return worst_log_ratio(
+        case.engine, case.traffic, case.slos, users, longest_ns=LONGEST_NS, start=start
+    )
 
 
 def known_truths() -> dict[int, int]:
