@@ -30,37 +30,42 @@ def held(users: int, ratio: float) -> Evidence:
 @pytest.mark.parametrize(
     ("levels", "want"),
     [
-        ({16: 0.05}, 64),  # nothing is known of how it rises
-        ({16: 0.45}, 64),
-        ({16: 0.7}, 44),
-        ({16: 0.9}, 32),
-        ({32: 0.05}, 64),  # from 32 users on twice as many
+        ({1: 0.01, 16: 0.05}, 64),
+        ({1: 0.01, 32: 0.05}, 64),  # from 32 users on twice as many
         ({4: 0.05, 16: 0.1}, 64),
         ({4: 0.05, 16: 0.3}, 32),  # it rises as fast as the users: in half the way that is left
         ({4: 0.1, 16: 0.1}, 64),
+        ({4: 0.69, 16: 0.7}, 44),  # near the limit, but it hardly rises
         ({128: 0.1, 256: 0.2}, 512),
         ({256: 0.1, 400: 0.2}, 512),  # not above the highest level
     ],
 )
 def test_the_next_level_on_the_way_up(levels: dict[int, float], want: int) -> None:
-    got = next_action(PLAN, [held(*level) for level in levels.items()], 0)
-    assert isinstance(got, Hold)
-    assert (got.load.count, got.purpose) == (want, Purpose.up)
+    assert climb(PLAN, levels) == want
 
 
 @pytest.mark.parametrize(
-    ("seats", "least", "most", "want"),
+    ("seats", "ratio", "want"),
     [
-        (0, 1, 512, 1),
-        (16, 1, 512, 8),
-        (1000, 1, 512, 16),
-        (1, 1, 512, 1),
-        (16, 10, 512, 10),
-        (16, 1, 6, 6),
+        (0, 0.01, 4),
+        (0, 0.5, 3),
+        (0, 0.9, 2),
+        (1000, 0.01, 16),
+        (1000, 0.25, 7),
+        (1000, 0.9, 2),
+        (20, 0.01, 10),
+        (4, 0.01, 4),
     ],
 )
-def test_the_first_level(seats: int, least: int, most: int, want: int) -> None:
-    plan = replace(PLAN, seats=seats, min_users=least, max_users=most)
-    got = next_action(plan, [], 0)
+def test_the_second_level_is_one_that_the_server_can_easily_run(
+    seats: int, ratio: float, want: int
+) -> None:
+    """Half of what it can run at once, 16 at most, and less where one user is near a limit."""
+    assert climb(replace(PLAN, seats=seats), {1: ratio}) == want
+
+
+def climb(plan: SearchPlan, levels: dict[int, float]) -> int:
+    got = next_action(plan, [held(*level) for level in levels.items()], 0)
     assert isinstance(got, Hold)
-    assert got.load.count == want
+    assert got.purpose == Purpose.up
+    return got.load.count

@@ -100,8 +100,8 @@ def _way_up_text(wanted: Wanted) -> str:
     plan = wanted.plan
     if plan.slos and wanted.never_pauses:
         return (
-            f"{plan.min_users:,} to {plan.max_users:,} users: first as many as the server can "
-            "easily run at once, then two to four times as many,"
+            f"{plan.min_users:,} to {plan.max_users:,} users: the fewest, as many as the server "
+            "can easily run at once, then two to four times as many,"
         )
     return f"{_loads_text(wanted)} on the way up, or fewer,"
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def with_seats(wanted: Wanted, known: Capabilities) -> Wanted:
-    """The same experiment, whose search begins at a level that suits the server.
+    """The same experiment, whose search knows how many the server can run at once.
 
     Not where users pause, as more of them than it has seats may then be few.
     """

@@ -71,10 +71,11 @@ QUICK_CLIMB: Final = 32
 # much as it did since the level before, and at least so much.
 RISE_SLACK: Final = 2
 LEAST_RISE: Final = 0.35
-# The first level, as a share of the requests that the server can run at once, and its highest count
-# of users: requests may be long, and the server slow by something else.
-FIRST_SHARE: Final = 0.5
-FIRST_MOST: Final = 16
+FIRST_RISE: Final = 0.7  # from the lowest level, of which nothing is known
+# A level to which the search may go from the lowest one: a share of the requests that the server
+# can run at once, and at most so many, as requests may be long and something else be slow.
+EASY_SHARE: Final = 0.5
+EASY_MOST: Final = 16
 # Ends so close, as a share of the lower one, are close enough where nothing closer was decided for
 # this share of the budget.
 CLOSE_ENDS: Final = 0.2
@@ -128,10 +129,9 @@ class SearchPlan:
         return max(1, int(count * self.precision))
 
     @property
-    def first_count(self) -> int:
-        """The level with which a search begins."""
-        count = min(int(self.seats * FIRST_SHARE), FIRST_MOST)
-        return min(max(count, self.min_users), self.max_users)
+    def easy_count(self) -> int:
+        """A level that the server can easily run; 0: unknown."""
+        return min(int(self.seats * EASY_SHARE), EASY_MOST)
 
     def judge(self, evidence: Evidence) -> Judgement:
         """The sequential test with this plan's limits."""
@@ -252,7 +252,7 @@ def _unexplored(
     would leave the interval without an upper end, and one well past the knee fails within seconds.
     """
     if not levels:
-        return plan.first_count, Purpose.up
+        return plan.min_users, Purpose.up
     top = levels[-1]
     if top.count < plan.max_users and plan.judge(top.evidence).decision != Decision.failed:
         return min(top.count * 2, plan.max_users), Purpose.up
@@ -405,12 +405,15 @@ def _higher(plan: SearchPlan, levels: Sequence[LevelFit]) -> int:
     """The next level on the way up: the higher, the farther and the slower latencies rise."""
     top = levels[-1]
     room = _room(plan, top)
-    rise = LEAST_RISE
+    rise = FIRST_RISE
+    most = max(CLIMB_TIMES, plan.easy_count / top.count)
     if levels[1:]:
         below = levels[-2]
         risen = (_room(plan, below) - room) / log(top.count / below.count)
         rise = max(LEAST_RISE, RISE_SLACK * risen)
-    most = CLIMB_TIMES if top.count < QUICK_CLIMB else 2
+        most = CLIMB_TIMES
+    if top.count >= QUICK_CLIMB:
+        most = 2
     times = max(2, exp(room / rise))  # 2 where it is NaN, too
     return min(round(top.count * min(times, most)), plan.max_users)
 
