@@ -65,9 +65,9 @@ class _Bought(NamedTuple):
 
 
 BOUGHT: Final = (
-    _Bought(60 * SECOND, 0.17, 0.0),
-    _Bought(150 * SECOND, 0.59, 0.59),
-    _Bought(600 * SECOND, 0.98, 0.14),
+    _Bought(60 * SECOND, 0.20, 0.0),
+    _Bought(150 * SECOND, 0.62, 0.21),
+    _Bought(600 * SECOND, 0.98, 0.12),
 )
 
 
