@@ -1,7 +1,7 @@
 # make knee is the first command on a fresh clone, make test the second; both set up .venv.
 
 .DEFAULT_GOAL := help
-.PHONY: help knee test test-all statistics drill truth versions up targets down setup lint audit format lock docs bench bench-quick soak clean
+.PHONY: help knee test test-all statistics drill truth versions up targets down setup lint audit format lock dist docs site bench bench-quick soak clean
 
 # The first interpreter that is new enough; say `make PYTHON=/path/to/python3.12 setup` for another.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -22,8 +22,10 @@ URL ?=
 VERSIONS ?= 0.11.0 0.15.1 0.18.1 0.22.1 0.26.0 0.32.0
 VERSIONS_OUT ?= .vllm/versions
 comma := ,
-# What `make statistics` computes where it is stale; all by default.
+# What `make statistics` computes where it is stale; all by default. With CHECK=yes only a tenth of
+# the cases, for a change that should change none.
 NAMES ?=
+CHECK ?=
 # How long `make soak` holds its load.
 MINUTES ?= 30
 # What else pytest is told: `make test TESTS="tests/test_units.py -x"`, and in how many processes.
@@ -52,7 +54,7 @@ test-all: $(READY) ## every test, with what CONTRIBUTING.md says to install (20 
 	exit $$worst
 
 statistics: $(READY) ## simulate again what the tests judge, where its code has changed: NAMES="knees rates"
-	@PYTHONPATH=. $(BIN)/python tests/stored_statistics.py $(NAMES)
+	@PYTHONPATH=. $(BIN)/python tests/stored_statistics.py $(if $(CHECK),--check) $(NAMES)
 
 drill: $(READY) ## rehearse each of drills/ once, on two simulated vLLMs (eight minutes)
 	@worst=0; for file in drills/*.toml; do $(BIN)/vllm-harness drill $$file || worst=$$?; done; \
@@ -90,11 +92,15 @@ lint: $(READY) ## ruff, mypy, and a linter for each other kind of file
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/hadolint Dockerfile Dockerfile.vllm
-	@$(BIN)/yamllint --strict --config-file .ci/yamllint.yml docker-compose.yml prometheus $(wildcard grafana) .github .ci
-	@$(BIN)/shellcheck .ci/run .ci/*.sh
+	@$(BIN)/yamllint --strict --config-file .ci/yamllint.yml docker-compose.yml prometheus $(wildcard grafana) .github .ci action.yml
+	@$(BIN)/shellcheck .ci/run .ci/*.sh docker/*.sh
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.compose-spec docker-compose.yml
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
-	@$(BIN)/zizmor --offline --quiet .github/workflows
+	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-actions action.yml
+	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.dependabot .github/dependabot.yml
+	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-issue-forms $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*))
+	@$(BIN)/zizmor --offline --quiet .github/workflows action.yml
+	@PATH=$(BIN):$$PATH actionlint .github/workflows/*.yml
 	@$(BIN)/mypy grafana/generate.py prometheus/recording.py prometheus/watching.py
 
 audit: $(READY) ## known vulnerabilities of what requirements.lock pins, where the index has advisories
@@ -104,9 +110,16 @@ format: $(READY) ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix-only .
 	@$(BIN)/ruff format .
 
-docs: $(READY) ## write the generated pages of docs/ and Grafana's dashboards again
+docs: $(READY) ## write the generated pages and pictures of docs/ and Grafana's dashboards again, and build the site
 	@$(BIN)/python docs/generate.py
+	@$(BIN)/python tests/page_pictures.py
 	@$(BIN)/python -W ignore::DeprecationWarning grafana/generate.py
+	@$(MAKE) --no-print-directory site
+
+# Each link leads somewhere, and each page has a place.
+site: $(READY) ## build the pages as a site with a search: build/site/index.html
+	@$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet --conf-dir docs --jobs auto . build/site
+	@echo "the site is build/site/index.html"
 
 bench: $(READY) ## accuracy and cost beside others, the whole matrix; the live page (22 minutes)
 	@$(BIN)/python bench/matrix.py
@@ -118,10 +131,16 @@ bench-quick: $(READY) ## the same, four cells (three minutes)
 soak: $(READY) ## MINUTES=30 at the knee of the embedded server: memory, descriptors, threads and lag must be flat
 	@PYTHONPATH=. $(BIN)/python bench/soak.py --minutes $(MINUTES)
 
-lock: $(READY) ## write requirements.lock again from pyproject.toml
+lock: $(READY) ## write requirements.lock and .ci/dist.lock again from pyproject.toml
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --extra dev \
 		--generate-hashes --no-emit-index-url --no-header --upgrade \
 		pyproject.toml --output-file requirements.lock
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --group dist \
+		--generate-hashes --no-emit-index-url --no-header --upgrade --output-file .ci/dist.lock
+
+dist: ## the source archive and the wheels of a release, in dist/ (two minutes)
+	@rm -rf dist
+	@.ci/dist.sh dist
 
 # Written once and never again: what stands in it is yours. Secrets: see .env.example.
 SERVER = $(filter gpu engine url,$(subst $(comma), ,$(PROFILES)))
@@ -152,7 +171,7 @@ targets: .env
 		> prometheus/targets/vllm.yml; else rm -f prometheus/targets/vllm.yml; fi
 
 clean: ## remove .venv and caches; run folders stay
-	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build harness/*/*.so
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist harness/*/*.so
 
 # uv is what reads the lock; pip brings it. The stamp file makes this run only after a change.
 $(READY): requirements.lock pyproject.toml $(wildcard harness/*/*.[ch])

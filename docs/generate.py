@@ -39,8 +39,10 @@ from harness.wire.gpu_series import REASON_LABELS
 from harness.wire.vllm_series import NOT_READ, SERIES
 
 sys.path.extend(
-    str(Path(__file__).parents[1] / name) for name in (".", "grafana", "prometheus", "tests")
+    str(Path(__file__).parents[1] / name)
+    for name in (".", "docs", "grafana", "prometheus", "tests")
 )
+from command_page import commands
 from kept_observations import cases
 from panels import PANELS
 from planted_bottlenecks import RESOURCES
@@ -131,7 +133,7 @@ def compat() -> str:
         "disagreement between two tools can be explained:",
         "",
         "    vllm-harness run http://127.0.0.1:8000 --users 2 --requests 60 --compat vllm-bench",
-        "    vllm-harness report reports/run-20261121-101500 --compat guidellm,aiperf,genai-bench",
+        "    vllm-harness report reports/run-20261121-101500 --compat guidellm,xk6-llm",
         "",
         "Both columns use the requests sent in the level's measured window (for gaps and",
         "throughput, those that ended in it). The number of earlier requests, which the tool would",
@@ -139,11 +141,12 @@ def compat() -> str:
         "requests are infinitely slow, and a quantile is an observed value. Every tool here leaves",
         "failed requests out and computes any percentile of any number of values. Both columns use",
         "our timestamps, so the delay of a tool's own event loop is not included. `result.json`",
-        "has the rows under `compat`.",
+        "has the rows under `compat`, and under `figures` the tool's with further percentiles.",
         "",
         "A tool divides its throughput by the duration of its whole run, whose first requests",
         "start and whose last ones end on a server that is not full: with C users and N requests",
         "its figure is lower by up to about C / N. Here both divide by the measured window.",
+        FILES_FOR_OTHERS.rstrip(),
     ]
     for tool in COMPAT.values():
         rows += ["", f"## {tool.title} {tool.version}", "", f"`--compat {tool.name}`. {tool.note}"]
@@ -162,6 +165,32 @@ def compat() -> str:
     return "\n".join(rows) + "\n"
 
 
+FILES_FOR_OTHERS = """
+## Files that other tools read
+
+`vllm-harness report DIR --format NAME` also writes each level into the run folder as another tool's
+file. The option may be repeated.
+
+| `--format` | File | Whose figures | Read by |
+|---|---|---|---|
+| `vllm-bench` | the result of `vllm bench serve` 0.32: `vllm-bench-*.json` | \
+`--compat vllm-bench` | llm-d-benchmark 0.8 |
+| `llm-d` | llm-d's Benchmark Report 0.2: `benchmark_report_v0.2,_*.yaml` | \
+`--compat inference-perf` | llm-d-benchmark 0.8 |
+
+The latencies and rates in a file are those in the column *theirs*, never ours under another name.
+Ours, with their intervals, and the knee are in a field of their own, `vllm_harness` (for llm-d
+below *observability*, the only place where its schema allows other keys). Counts are of the
+requests sent in the measured window and rates of those that ended in it, so a rate is not exactly
+count / duration. A figure that nothing is known about is null, where `vllm bench serve` writes 0.
+
+`vllm-bench` lacks `max_output_tokens_per_s`, `max_concurrent_requests` and `rtfx`, and the lists of
+`--save-detailed`. llm-d's report describes the server as a *generic* component: its *inference
+engine* needs numbers of GPUs that a client does not always know.
+
+GuideLLM's report is not written. It must have each request with the times of GuideLLM's scheduler,
+and its schema is young: GuideLLM 0.6 writes version 1, 0.7 version 2, and 0.8 adds fields to that.
+"""
 STEPS = "the smallest value up to which this share of the weight lies, never between two"
 
 
@@ -385,9 +414,9 @@ def told_of_searches() -> duel.Published:
     )
 
 
-def front_page() -> str:
-    """README.md, with a paragraph on the duel between its two comments."""
-    before, rest = (HERE.parent / "README.md").read_text().split(DUEL_BEGINS)
+def how_good() -> str:
+    """docs/how-good.md, with a paragraph on the duel between its two comments."""
+    before, rest = (HERE / "how-good.md").read_text().split(DUEL_BEGINS)
     _, after = rest.split(DUEL_ENDS)
     told = fill(told_of_searches().headline, WIDTH, break_on_hyphens=False)
     return f"{before}{DUEL_BEGINS}\n\n{told}\n\n{DUEL_ENDS}{after}"
@@ -437,12 +466,13 @@ def verdict() -> str:
             moved = sorted(truths[seed]["moved"].items(), key=lambda one: -one[1])[:2]
             most = ", ".join(f"{resource} {by:.2f}" for resource, by in moved)
             rows.append(f"| {seed} | {most} | {_causes(causes.items())} |")
-    rows += ["", VERDICT_REAL, "| Server | Moved the knee most | Said now | Rules chosen on it |"]
+    heads = "| Server | Moved the knee most | Named now | Used to tune the rules |"
+    rows += ["", VERDICT_REAL, heads]
     rows += ["|---|---|---|---|"]
     for case in cases():
         said = _causes((one.name, one.probability) for one in case.judge().causes)
         chosen = "yes" if case.chosen_on else "no"
-        rows.append(f"| {case.source} | {case.truth or 'nobody tried'} | {said} | {chosen} |")
+        rows.append(f"| {case.source} | {case.truth or 'not verified'} | {said} | {chosen} |")
     return "\n".join([*rows, "", VERDICT_LIMITS])
 
 
@@ -455,15 +485,24 @@ def _first_line(text: str | None) -> str:
 
 
 VERDICT_HOW = """\
-Each rule reads the metrics of one level, as they are in `result.json`. The level is the longest
-hold of the first one above the knee that breaks an SLO. A rule returns its confidence c, which is
-the probability of its cause if it were the only one, and its evidence. Together the causes are odds
-c / (1 - c) against 1 for *unknown*, so that the probabilities add up to 1, and two causes that both
-hold share it: if the second has at least half of the first one's probability, both are said. A
-cause below 1/3, or one with *unknown* above 0.5, is not named: the bottleneck is *undecided*, which
-is a valid result. `bottleneck` in `result.json` has the name, its probability (`confidence`), all
-causes with theirs (`causes`), the window, the evidence, every other cause with the reason why it
-was ruled out, and what to try next.
+Each rule reads the metrics of one level, as they are in `result.json`, and asks why one SLO is
+broken there. The SLO is the one that breaks first: that whose own knee is lowest (by its `curves`),
+or that which is broken at all levels near the knee together, where its own knee is not known. Where
+the knees of two SLOs lie within each other's interval, both are said, each with its cause (`also`).
+The level is at most 25% above the knee: the lowest one that breaks the SLO and was held at least
+half as long as the longest of them. If the only failing level is further away, a search with budget
+left holds one more at 1.15 times the knee for up to 20 s (*looking for the cause*), where the
+server has metrics and three request lifetimes take at most 40 s. The knee does not depend on it.
+Otherwise the cause is of that level, and the answer says at how many times the knee (`times_knee`):
+there another resource may bind.
+
+A rule returns its confidence c, which is the probability of its cause if it were the only one, and
+its evidence. Together the causes are odds c / (1 - c) against 1 for *unknown*, so that the
+probabilities add up to 1, and two causes that both hold share it: if the runner-up is at least
+half as likely, both are named. A cause below 1/3, or one with *unknown* above 0.5,
+is not named: the bottleneck is *undecided*, which is a valid result. `bottleneck` in `result.json`
+has the name, its probability (`confidence`), all causes with theirs (`causes`), the window, the
+evidence, every other cause with the reason why it was ruled out, and what to try next.
 
 A cause is judged by its share of what breaks the SLO. For an SLO on TTFT these are the requests
 over the limit. vLLM observes queue and prefill when a request ends; under overload these are
@@ -489,9 +528,9 @@ What the rules read:
 - From the GPU: utilization, clocks, and the share of its busy time in which memory is accessed,
   relative to the lowest level held, because the absolute value differs between GPUs.
 
-Without GPU metrics the engine process cannot be told from slow decoding. A GPU under full load sits
-at its power cap: it is called throttled only if its clock is lower than at a lower level with the
-GPU as busy, and if that explains how much longer the engine's steps are.
+Without GPU metrics the engine process cannot be told apart from slow decoding. A GPU under full
+load sits at its power cap: it is called throttled only if its clock is lower than at a lower level
+with the GPU as busy, and if that explains how much longer the engine's steps are.
 """
 VERDICT_TRUTH = """\
 ## How often it is right
@@ -519,7 +558,7 @@ none of the simulated causes goes above 0.9.
 VERDICT_REAL = """\
 ## Real servers
 
-What earlier rules said on real servers was wrong where they were sure. On one H200 with 48,000
+Earlier rules were wrong on real servers, and certain of it. On one H200 with 48,000
 tokens of KV cache they said *front end*, 0.9, because 190 ms of the mean TTFT were neither in the
 queue nor in prefill; on another day *KV cache capacity*, 0.9. Doubling the cache moved the knee
 from 56-82 to 96-140 users, and there they said *front end*, 0.9, again. On another server one of
@@ -533,6 +572,16 @@ the one with 2,048 they said *batch slots*, 0.9, which cannot be, as it has 512 
 among the cases that the rules were then chosen on. Later they said *batch slots*, 0.81, of a server
 with 512 slots of which 237 were taken, as 17 requests waited at one of three readings: two readings
 with a queue are needed since.
+
+Two searches on an H100 with a 7B shape and one API server named *front end*, one with 0.84 and the
+other with 0.5; four API servers tripled the knee. They had answered different questions. In the
+first, ITL was over its limit at 139 users for 12 s, by chance: it was in time at 150 and 163 users,
+which were held for longer. The second can only have been about TTFT, where the rule had a cliff: an
+API server at 0.84 cores had a confidence of 0.5, and one at 0.86 cores 0.9. Now the SLO that breaks
+first is asked about, which is TTFT, and the confidence rises from 0.5 at half a core to 0.9 at 0.85
+cores: of the first search's records *front end* has 0.85. On another H100, whose KV cache was full,
+the engine's process at one core looked as probable as the KV cache. Twice the blocks held a third
+more users, so a process behind a full cache counts less.
 
 What `result.json` had of these runs (but for the second server) is kept in
 `tests/data/observations`, and every test run judges it again by today's rules. `python
@@ -553,8 +602,9 @@ def dashboards() -> str:
     """docs/dashboards.md, from PANELS."""
     rows = ["# Dashboards", "", DASHBOARDS_HOW]
     for name, page in PANELS.items():
-        picture = f"![{page.title} over that run](pictures/dashboard-{name}.png)"
-        rows += [f"## {page.title}", "", page.says, "", picture, ""]
+        rows += [f"## {page.title}", "", page.says, ""]
+        if name in DRAWN:
+            rows += [f"![{page.title} over that run](pictures/dashboard-{name}.png)", ""]
         rows += ["| Panel | Shows | Reading it | What to do |", "|---|---|---|---|"]
         for panel in (panel for row in page.rows for panel in row.panels):
             cells = (panel.title, panel.shows, panel.read, panel.do)
@@ -576,36 +626,53 @@ the JSON with Grafana's own typed builders.
 
 To provision the dashboards, mount `grafana/provisioning` at `/etc/grafana/provisioning` and
 `grafana/dashboards` at `/var/lib/grafana/dashboards`, both read-only. To use them in an existing
-Grafana, import the JSON files and choose your Prometheus under **Data source**.
+Grafana, import the JSON files: Grafana asks for the data source, and no UID is fixed. *Knee* needs
+Grafana 13, because its XY charts have other options in 10.4; the others are for 10.4 and newer.
+
+vLLM ships dashboards of its own (`examples/observability/dashboards/grafana` in its repository),
+tested in Grafana 10 to 13. These do not replace them: what is here is the knee, client against
+server, the exporter's view, and one page for who is on call. Where vLLM's have the tag `vllm`, a
+menu at the top right of ours lists them, and takes the variables along.
 
 They need what [exporter.md](exporter.md) describes: vLLM's own `/metrics`, the exporter on the
 server's machine, and a run with `--metrics-port`, each scraped by Prometheus. Without a run,
-*Server*, *GPU* and the server's side of *Latency* still show a production server.
+*Overview*, *Server*, *GPU* and the server's side of *Latency* still show a production server.
+*Overview* and *Server* need nothing but vLLM's own `/metrics`, and *GPU* takes NVIDIA's
+dcgm-exporter where ours is not there.
 
 The variables above each dashboard:
 
-- **Data source**: a Prometheus; the provisioned one by default.
+- **Data source**: a Prometheus; provisioned, the first there is.
+- **Namespace** and **Pod**: labels that a cluster's Prometheus adds. Where there are none, leave
+  them at All, which also matches series without the label.
 - **Model**: vLLM's `model_name`.
 - **Target**: Prometheus' `instance`. The exporter's `target` is the HOST:PORT of its command line,
-  so start it with the name that Prometheus scrapes, or leave Target at All.
+  so start it with the name that Prometheus scrapes, or leave Target at All. A click on a replica
+  in the table of *Overview* or *Server* chooses it.
+- **Engine**: vLLM's `engine`, several with data parallelism.
 - **Run**: the name of a run folder.
-- **Window**: the range of rates and quantiles, 1 minute by default, which suits a scrape interval
-  of 15 s. Choose 5 s or 10 s if Prometheus scrapes every second or two, as the Docker stack does:
-  the levels of a search last only seconds. Set `timeInterval` of the data source to the scrape
-  interval.
+- **Price of a replica-hour** (*Overview*): for the cost per million tokens, in any currency.
+
+Rates and quantiles look back over `$__rate_interval`, at least four scrapes. Grafana takes the
+scrape interval from the data source: set its `timeInterval`, as the provisioned one does (2 s).
+With Grafana's default of 15 s a rate is one of a minute, and the levels of a search last only
+seconds. Where a quantile or a share is of nothing, a figure says *No traffic*.
 
 Prometheus interpolates quantiles within a bucket, so they are off by at most a third; the report's
 come from the records.
 
-The dashboards were tested without a Grafana server: every query of every panel and annotation by
-`promtool test rules`, over samples and answers written by hand, with a second run, model and server
-beside them; that each query has data in a real Prometheus after a real run of the embedded engine
-and of vLLM on a CPU (the GPU panels over recorded readings of an H200 during a burn-in, not vLLM);
-and the JSON against the types of `@grafana/schema`. The pictures are not screenshots:
-`tests/dashboard_pictures.py` draws what that Prometheus answered, placed as Grafana would place the
+No Grafana was run: the dashboards were tested without a Grafana server. Every query of every panel
+and annotation is checked by `promtool test rules`, over samples and answers written by hand, with a
+second run, model and server beside them, with a cluster's labels and without. Each query has data
+in a real Prometheus after a real run of the embedded engine, with those labels and without, and of
+vLLM on a CPU (the GPU panels over recorded readings of an H200 during a burn-in, not vLLM; DCGM's
+names only over samples by hand). The JSON fits the types of `@grafana/schema` 10.4 and 13.2. Clicks
+and menus were not tried. The pictures are not screenshots: `tests/dashboard_pictures.py` draws what
+that Prometheus answered, placed as Grafana would place the
 panels, for an embedded engine with `max_num_seqs` 8 and 112 KV blocks, over 80 seconds, with a
-window of 5 s.
+rate interval of 5 s.
 """
+DRAWN = ("overview", "knee", "latency", "server", "gpu", "client")  # by tests/dashboard_pictures.py
 
 
 class Options:
@@ -653,7 +720,8 @@ def run_folder() -> str:
     empty, levels = TableBuilder().piece(), Levels(HERE / "no such folder")
     rows = ["# The run folder", "", RUN_FOLDER_HOW, "## Files", "", "| File | What |", "|---|---|"]
     rows += [f"| `{name}` | {what} |" for name, what in FILES.items()]
-    rows += ["", "## With pandas", "", *(f"    {line}".rstrip() for line in SETUP)]
+    extra = "`pip install 'vllm-harness[pandas]'` has what this takes ([install.md](install.md))."
+    rows += ["", "## With pandas", "", extra, "", *(f"    {line}".rstrip() for line in SETUP)]
     for what, code in ONE_LINERS.items():
         rows += ["", f"{what}:", "", f"    {code}"]
     rows += ["", RULES_OF_FRAMES]
@@ -887,10 +955,11 @@ FILES = {
     names.GPU: "readings of the GPUs, if there are any",
     names.ENDED: "how the run ended, and the client's figures about itself",
     names.PROOF: "with `--prove`: what turning knobs did to the knee ([vary.md](vary.md))",
-    names.PARQUET: "one row per request, for pandas, DuckDB, Polars: `run.requests`",
+    names.PARQUET: "one row per request, for pandas, DuckDB, Polars: `run.requests`; where pyarrow "
+    "is installed",
     names.RESULT: "the result: `run.result`; its levels with all figures are `run.levels`",
     names.LEVELS_PARQUET: "the same levels as a table, intervals as two columns `..._lo` and "
-    "`..._hi`",
+    "`..._hi`; where pyarrow is installed",
     names.LEVELS_CSV: "the columns of it that a spreadsheet is opened for",
     names.REPORT_HTML: "the report, one file without scripts",
     names.SWEEP_CSV: "of a `sweep`: a row for each number of users, means over its measurements",
@@ -993,6 +1062,7 @@ REQUESTS = {
     "session": "its user's session, from 0; null without sessions",
     "turn": "its turn in the session, from 0; null without sessions",
     "mix_row": "the number of its workload in a mix, from 0; null without a mix",
+    "name": "the `name=` that a locustfile gave it; null without one",
     **PLACE,
     "scheduled_at": "when it was scheduled; null in a closed loop",
     "sent_at": "first byte sent on an open connection; if it was never sent, when that failed",
@@ -1032,7 +1102,47 @@ LEVELS = {
     "ended_at": "its measured window ends",
 }
 
+
+def decisions() -> str:
+    """docs/decisions/index.md: the title of each note."""
+    titles = {
+        path.name: path.read_text().partition("\n")[0].removeprefix("# ")
+        for path in sorted((HERE / "decisions").glob("0*.md"))
+    }
+    links = "\n".join(f"- [{title}]({name})" for name, title in titles.items())
+    return DECISIONS_HOW.format(links=links)
+
+
+DECISIONS_HOW = """\
+# Decisions
+
+Why a choice between two good ways was made, as it was seen on that day. `make docs` writes this
+list.
+
+{links}
+
+```{{toctree}}
+:hidden:
+:glob:
+
+0*
+```
+"""
+
+
+def llms_txt() -> str:
+    """llms.txt: what docs/index.md lists, for readers that are programs (https://llmstxt.org)."""
+    title, first, *rest = (HERE / "index.md").read_text().split("\n\n")
+    quoted = "> " + " ".join(first.split())
+    groups = [part for part in rest if part.startswith(("## ", "- ["))]
+    from_here = "\n\n".join(groups).replace("](", "](docs/").replace("(docs/../", "(")
+    return f"{title}\n\n{quoted}\n\n{from_here.rstrip()}\n"
+
+
 PAGES = {
+    "../llms.txt": llms_txt,
+    "commands.md": commands,
+    "decisions/index.md": decisions,
     "locust.md": locust,
     "metrics.md": metrics,
     "run-folder.md": run_folder,
@@ -1046,7 +1156,7 @@ PAGES = {
     "../prometheus/rules/harness_recorded.yml": recorded,
     "dashboards.md": dashboards,
     "../lab/results/duel.md": searches,
-    "../README.md": front_page,
+    "how-good.md": how_good,
     "../prometheus/rules/harness_routing.yml": routing,
     "../prometheus/rules/harness_watched.yml": watched,
 }

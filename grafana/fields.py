@@ -11,14 +11,18 @@ from grafana_foundation_sdk.builders import (
     prometheus,
     stat,
     statetimeline,
+    table,
     timeseries,
     xychart,
 )
 from grafana_foundation_sdk.models import common as values
 from grafana_foundation_sdk.models.dashboard import (
+    DashboardSpecialValueMapOptions,
     DataTransformerConfig,
     DynamicConfigValue,
     FieldColorModeId,
+    SpecialValueMap,
+    SpecialValueMatch,
     Threshold,
     ThresholdsMode,
     ValueMap,
@@ -31,14 +35,33 @@ from grafana_foundation_sdk.models.xychart import MatcherConfig, SeriesMapping, 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from panels.model import Panel, Query
+    from panels.model import Kind, Panel, Query
 
     # each has the methods that finished() calls, the SDK no class that says so
-    Visual = timeseries.Panel | stat.Panel | heatmap.Panel | xychart.Panel | statetimeline.Panel
+    Visual = (
+        timeseries.Panel
+        | stat.Panel
+        | heatmap.Panel
+        | xychart.Panel
+        | statetimeline.Panel
+        | table.Panel
+    )
 
+REF_IDS: Final = "ABCDEFGH"
 SOURCE: Final = values.DataSourceRef("prometheus", "${datasource}")  # the variable's choice
 RED: Final = DynamicConfigValue("color", {"mode": "fixed", "fixedColor": "red"})
 DASHED: Final = DynamicConfigValue("custom.lineStyle", {"fill": "dash", "dash": [8, 6]})
+NO_TRAFFIC: Final = SpecialValueMap(  # 0 / 0: a quantile or a share of nothing
+    options=DashboardSpecialValueMapOptions(
+        match=SpecialValueMatch.NA_N, result=ValueMappingResult(text="No traffic")
+    )
+)
+# Chooses the row's server for the dashboard that the table is on, whatever its UID is.
+CHOOSE: Final = {
+    "title": "Only this one",
+    "url": "/d/${__dashboard.uid}?var-target=${__value.raw}"
+    "&${datasource:queryparam}&${__url_time_range}",
+}
 STYLES: Final[dict[str, list[DynamicConfigValue]]] = {
     "limit": [
         RED,
@@ -56,12 +79,13 @@ STYLES: Final[dict[str, list[DynamicConfigValue]]] = {
 }
 
 
-def query(of: Query, place: int, *, heat: bool = False) -> prometheus.Dataquery:
+def query(of: Query, place: int, kind: Kind) -> prometheus.Dataquery:
     """One target; A, B, C by its place."""
-    made = prometheus.Dataquery().expr(of.expr).legend_format(of.legend).range()
-    return made.ref_id("ABCDEFGH"[place]).format(
-        PromQueryFormat.HEATMAP if heat else PromQueryFormat.TIME_SERIES
-    )
+    made = prometheus.Dataquery().expr(of.expr).legend_format(of.legend).ref_id(REF_IDS[place])
+    if kind == "table":
+        return made.instant().format(PromQueryFormat.TABLE)
+    heat = kind == "heatmap"
+    return made.range().format(PromQueryFormat.HEATMAP if heat else PromQueryFormat.TIME_SERIES)
 
 
 def thresholds(panel: Panel) -> dashboard.ThresholdsConfig:
@@ -138,9 +162,8 @@ def number(panel: Panel) -> stat.Panel:
         .orientation(values.VizOrientation.VERTICAL)
         .thresholds(thresholds(panel))
     )
-    if panel.zero_is_empty:
-        made = made.mappings([ValueMap({"0": ValueMappingResult(text=panel.empty)})])
-    return made
+    zero = ValueMap({"0": ValueMappingResult(text=panel.empty)})
+    return made.mappings([NO_TRAFFIC, zero] if panel.zero_is_empty else [NO_TRAFFIC])
 
 
 def heat(panel: Panel) -> heatmap.Panel:
@@ -221,13 +244,34 @@ def states(panel: Panel) -> statetimeline.Panel:
     )
 
 
+def rows(panel: Panel) -> table.Panel:
+    """A row for each instance, a column for each query, as they are now."""
+    names = {f"Value #{REF_IDS[i]}": each.legend for i, each in enumerate(panel.queries)}
+    renamed = {"instance": "replica", **names}
+    order = {name: place for place, name in enumerate(renamed)}
+    columns = {"renameByName": renamed, "excludeByName": {"Time": True}, "indexByName": order}
+    made = (
+        table.Panel()
+        .show_header(True)
+        .cell_options(values.TableAutoCellOptions())
+        .with_transformation(DataTransformerConfig("merge", options={}))
+        .with_transformation(DataTransformerConfig("organize", options=columns))
+        .mappings([NO_TRAFFIC])
+        .override_by_name("replica", [DynamicConfigValue("links", [CHOOSE])])
+    )
+    for each in panel.queries:
+        if each.unit:
+            made = made.override_by_name(each.legend, [DynamicConfigValue("unit", each.unit)])
+    return made
+
+
 def finished(make: Callable[[Panel], Visual]) -> Callable[[Panel], Visual]:
     """With what all kinds have."""
 
     def whole(panel: Panel) -> Visual:
         made = make(panel).title(panel.title).description(panel.description).unit(panel.unit)
         for place, each in enumerate(panel.queries):
-            made = made.with_target(query(each, place, heat=panel.kind == "heatmap"))
+            made = made.with_target(query(each, place, panel.kind))
         if panel.most is not None:
             made = made.max(panel.most)
         if panel.decimals is not None:
@@ -243,4 +287,5 @@ VISUALS: Final[dict[str, Callable[[Panel], Visual]]] = {
     "heatmap": finished(heat),
     "xy": finished(against),
     "states": finished(states),
+    "table": finished(rows),
 }

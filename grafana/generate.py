@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from fields import SOURCE, VISUALS
 from grafana_foundation_sdk.builders import dashboard as build
@@ -27,6 +27,29 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 WIDTH = 24  # of Grafana's grid
+INPUT: Final = {  # asked for when somebody imports the file
+    "name": "DS_PROMETHEUS",
+    "label": "Prometheus",
+    "description": "It scrapes vLLM, and the exporter where there is one.",
+    "type": "datasource",
+    "pluginId": "prometheus",
+    "pluginName": "Prometheus",
+}
+# Defaults that the SDK writes out and that 10.4 does not know, or 13 no longer.
+NOT_IN_ALL: Final = {
+    "allowCustomValue",
+    "footer",
+    "perPage",
+    "selectionMode",
+}
+SOURCE_PLUGIN: Final = {
+    "type": "datasource",
+    "id": "prometheus",
+    "name": "Prometheus",
+    "version": "1.0.0",
+}
+OLDEST: Final = "10.4.0"  # Grafana that a dashboard is checked for
+OLDEST_WITH_XY: Final = "13.0.0"  # XY charts have other options in 10.4
 
 
 def places(row: Row, top: int) -> Iterator[tuple[Panel, GridPos]]:
@@ -44,23 +67,30 @@ def bottom(row: Row, top: int) -> int:
     return max(place.y + place.h for _, place in places(row, top))
 
 
-def dashboard(name: str, of: Dashboard) -> build.Dashboard:
+def dashboard(of: Dashboard) -> build.Dashboard:
     """One page."""
     page = (
         build.Dashboard(f"vLLM harness: {of.title}")
-        .uid(f"harness-{name}")
         .description(of.says)
         .tags(["vllm-harness"])
         .refresh("5s")
         .time("now-15m", "now")
         .timezone("browser")
         .tooltip(DashboardCursorSync.CROSSHAIR)
-        .readonly()
+        .editable()
         .link(
             build.DashboardLink("Others")
             .type(DashboardLinkType.DASHBOARDS)
             .tags(["vllm-harness"])
             .as_dropdown(False)
+            .include_vars(True)
+            .keep_time(True)
+        )
+        .link(
+            build.DashboardLink("vLLM's own")
+            .type(DashboardLinkType.DASHBOARDS)
+            .tags(["vllm"])
+            .as_dropdown(True)
             .include_vars(True)
             .keep_time(True)
         )
@@ -84,21 +114,22 @@ def dashboard(name: str, of: Dashboard) -> build.Dashboard:
 
 
 def source() -> build.DatasourceVariable:
-    """Which Prometheus: the provisioned one, or where that is missing, the first there is."""
+    """Which Prometheus: the one chosen at import; provisioned, the first there is."""
+    chosen = f"${{{INPUT['name']}}}"
     return (
         build.DatasourceVariable("datasource")
         .label("Data source")
         .type("prometheus")
-        .current(VariableOption(selected=True, text="Prometheus", value="prometheus"))
+        .current(VariableOption(selected=True, text=chosen, value=chosen))
     )
 
 
-def variable(of: Variable) -> build.QueryVariable | build.CustomVariable:
-    """A choice: of a label's values, or of given ones."""
-    if of.values:
-        options = [VariableOption(v == of.values[0], v, v) for v in of.values]
-        listed = build.CustomVariable(of.name).values(",".join(of.values)).options(options)
-        return listed.label(of.label).description(of.says).current(options[0])
+def variable(of: Variable) -> build.QueryVariable | build.TextBoxVariable:
+    """A choice of a label's values, or a text to type."""
+    if of.text:
+        typed = VariableOption(selected=True, text=of.text, value=of.text)
+        box = build.TextBoxVariable(of.name).default_value(of.text).current(typed)
+        return box.options([typed]).label(of.label).description(of.says)
     text = f"label_values({of.series}, {of.of_label})"
     everything = VariableOption(selected=True, text=["All"], value=["$__all"])
     return (
@@ -130,10 +161,25 @@ def annotation(of: Note) -> build.AnnotationQuery:
     )
 
 
+def _for_every_version(part: dict[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in part.items() if key not in NOT_IN_ALL}
+    if kept.get("placement") == "inControlsMenu":  # of links: 10.4 has them at the top, as before
+        del kept["placement"]
+    return kept
+
+
 def text(name: str) -> str:
-    """The file's content."""
-    made = dashboard(name, PANELS[name]).build()
-    return json.dumps(made, cls=JSONEncoder, indent=1, sort_keys=True) + "\n"
+    """The file's content: a dashboard as Grafana exports it for others, without a UID."""
+    built = json.dumps(dashboard(PANELS[name]).build(), cls=JSONEncoder)
+    made = json.loads(built, object_hook=_for_every_version)
+    plugins = {panel["type"] for panel in made["panels"]} - {"row"}
+    panels = [
+        {"type": "panel", "id": plugin, "name": "", "version": ""} for plugin in sorted(plugins)
+    ]
+    oldest = OLDEST_WITH_XY if "xychart" in plugins else OLDEST
+    grafana = {"type": "grafana", "id": "grafana", "name": "Grafana", "version": oldest}
+    whole = {**made, "__inputs": [INPUT], "__requires": [grafana, SOURCE_PLUGIN, *panels]}
+    return json.dumps(whole, indent=1, sort_keys=True) + "\n"
 
 
 def main() -> None:

@@ -3,8 +3,8 @@
 Every search is a pure function of what it has seen, in simulated time: the tables say how often
 each is right and what it costs in load. `make statistics NAMES="duel duel_continuous"` asks the
 others (half an hour on two cores, only after their code or the engine has changed), `NAMES=knees`
-ours; then `make docs` writes results/duel.md and a paragraph of README. A test says which parts of
-the aim are met.
+ours; then `make docs` writes results/duel.md and a paragraph of docs/how-good.md. A test says which
+parts of the aim are met.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def engine_set(
 
 @dataclass(frozen=True)
 class Published:
-    """What is said of the duel: a page, each part of the aim and if it is met, and README's."""
+    """A page, each part of the aim and whether it is met, and the paragraph of docs/how-good.md."""
 
     page: str
     aims: list[tuple[str, bool]]

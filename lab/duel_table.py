@@ -252,7 +252,7 @@ def _whole(values: Sequence[float]) -> str:
 
 
 def headline(table: Mapping[str, Summary], engines: Engines, ours: str, nearest: str) -> str:
-    """README's paragraph: only what the figures are, so that it is right whatever they are."""
+    """The paragraph of docs/how-good.md: figures only, so that it is right whatever they are."""
     mine, other = (promises(engines.rows[name], engines.truths) for name in (ours, nearest))
     cheapest = cheapest_right(table, ours)
     if cheapest:
@@ -268,7 +268,7 @@ def headline(table: Mapping[str, Summary], engines: Engines, ours: str, nearest:
     return (
         '`make statistics NAMES="duel duel_continuous"` runs the searches of aiperf, guidellm and '
         "MLPerf's LoadGen on the same engines: how often each is right, and at what cost "
-        f"([lab/results/duel.md](lab/results/duel.md)). Ours takes {mine.seconds[0]:,.0f} s of "
+        f"([lab/results/duel.md](../lab/results/duel.md)). Ours takes {mine.seconds[0]:,.0f} s of "
         f"load (median); {among}. Its nearest rival is aiperf's `adaptive_scale`, which is one "
         f"continuous load, too. With its defaults it {_told(other)}. Ours {_told(mine)} "
         "(medians)."

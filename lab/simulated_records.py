@@ -142,6 +142,7 @@ def _table(rows: Ints, at: Ints, counts: Ints, horizon_ns: int) -> RecordTable:
     return RecordTable(
         **columns | {"planned_tokens": output, "done_ns": np.where(ended, done, horizon_ns)},
         outcome=np.where(ended, OK, OPEN),
+        name=zero - 1,
         offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]),
         at_ns=at,
         not_before_ns=at,

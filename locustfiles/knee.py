@@ -3,7 +3,7 @@
 from locust import task
 
 import harness.locust.locust_knee  # noqa: F401 - the search, its page, its results
-from harness.senders.users import WorkloadUser
+from harness.locust import WorkloadUser
 
 
 class Load(WorkloadUser):

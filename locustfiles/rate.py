@@ -1,7 +1,7 @@
 """Requests at a rate, an open loop. docs/locust.md describes the command and its options."""
 
 import harness.locust.locust_rate  # noqa: F401 - options, run folder, results, our page
-from harness.senders.users import Pacer
+from harness.locust import Pacer
 
 
 class Requests(Pacer):

@@ -54,9 +54,9 @@ class Stack:
         """Copy what git knows or would know; nothing is started."""
         names = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
         listed = subprocess.run(names, cwd=TOP, capture_output=True, text=True, check=True).stdout
-        for name in filter(lambda name: (TOP / name).is_file(), listed.splitlines()):
+        for name in filter(lambda name: (TOP / name).exists(), listed.splitlines()):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(TOP / name, folder / name)
+            shutil.copy2(TOP / name, folder / name, follow_symlinks=False)
         self.folder, self.url, self.login = folder, f"http://127.0.0.1:{port}", ""
         self.project = f"harness-test-{os.getpid()}"
         drop = ("COMPOSE_PROFILES", "HARNESS_TARGET", "MAKEFLAGS", "MAKELEVEL", "MFLAGS")

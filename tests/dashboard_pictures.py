@@ -15,6 +15,7 @@ import tempfile
 import textwrap
 import time
 import warnings
+from dataclasses import replace
 from math import isfinite, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -75,6 +76,7 @@ UNITS: Final = {
     "Bps": "MB/s",
     "joule": "J",
     "ops": "/s",
+    "count:tok/s": "tokens/s",
 }
 SCALE: Final = {"percentunit": 100.0, "bytes": 1 / 2**30, "hertz": 1e-9, "Bps": 1e-6}
 Series = list[tuple[str, "np.ndarray", "np.ndarray", "Query"]]
@@ -89,7 +91,7 @@ def asked(stage: Staged, panel: Panel) -> Series:
     """Every line of a panel: name, s since the run's first scrape, values in the unit drawn."""
     found = []
     for query in panel.queries:
-        scale = 1.0 if query.style == "users" else SCALE.get(panel.unit, 1.0)
+        scale = 1.0 if query.style == "users" else SCALE.get(query.unit or panel.unit, 1.0)
         for labels, points in stage.over(query.expr, WINDOW).items():
             at, values = np.array(points).T
             found.append((named(query.legend, labels), at - stage.began, values * scale, query))
@@ -167,8 +169,10 @@ def stat(_stage: Staged, panel: Panel, axes: Axes, series: Series) -> None:
 
 def number(value: float, panel: Panel) -> str:
     """With its unit."""
+    if not isfinite(value):
+        return "No traffic"
     digits = panel.decimals if panel.decimals is not None else 0 if value == round(value) else 2
-    return f"{value:.{digits}f} {UNITS.get(panel.unit, '')}" if isfinite(value) else "-"
+    return f"{value:.{digits}f} {UNITS.get(panel.unit, '')}"
 
 
 def against(_stage: Staged, panel: Panel, axes: Axes, series: Series) -> None:
@@ -206,7 +210,24 @@ def states(stage: Staged, _panel: Panel, axes: Axes, series: Series) -> None:
     axes.set_xlim(-2, stage.ended - stage.began + 2)
 
 
+def rows(stage: Staged, panel: Panel, axes: Axes, _series: Series) -> None:
+    """A row for each instance: the last value of each query."""
+    columns = []
+    for query in panel.queries:
+        told = {}
+        for labels, points in stage.over(query.expr, WINDOW).items():
+            value = points[-1][1] * SCALE.get(query.unit, 1.0)
+            told[dict(labels)["instance"]] = number(value, replace(panel, unit=query.unit))
+        columns.append(told)
+    instances = sorted({instance for told in columns for instance in told})
+    cells = [[each, *(told.get(each, "") for told in columns)] for each in instances]
+    names = ["replica", *(query.legend for query in panel.queries)]
+    axes.axis("off")
+    axes.table(cells, colLabels=names, loc="upper center", edges="horizontal")
+
+
 KINDS: Final[dict[str, Any]] = {
+    "table": rows,
     "graph": graph,
     "heatmap": heatmap,
     "stat": stat,

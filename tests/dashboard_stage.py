@@ -7,7 +7,7 @@ import threading
 import time
 from dataclasses import dataclass
 from math import isnan
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_server import prometheus
 from recorded_nvml import SAID, Recorded
@@ -28,20 +28,29 @@ if TYPE_CHECKING:
     from harness.metrics.slo import Slo
 
 
+ANY: Final = {"namespace": ".*", "pod": ".*", "engine": ".*", "price": "1"}  # All, and a price
+
+
+def with_variables(expr: str, values: Mapping[str, str]) -> str:
+    """As Grafana puts them in."""
+    for name, value in values.items():
+        expr = expr.replace(f"${name}", value)
+    return expr
+
+
 @dataclass(frozen=True, slots=True)
 class Staged:
     """A run that is over, in Prometheus and in its folder."""
 
     prometheus: Prometheus
     folder: Path
-    chosen: dict[str, str]  # run, model, target
+    chosen: dict[str, str]  # the variables of dashboards
     began: float  # the first and
     ended: float  # the last scrape of the run, s since 1970
 
     def over(self, expr: str, window: str, step_s: float = 1.0) -> dict[Labels, list[Point]]:
         """A dashboard's expression over the run."""
-        for name, value in {**self.chosen, "window": window}.items():
-            expr = expr.replace(f"${name}", value)
+        expr = with_variables(expr, {**self.chosen, "__rate_interval": window})
         return self.prometheus.over(expr, self.began - 2, self.ended + 2, step_s)
 
     def without_data(self, asked: Iterable[tuple[Any, str]]) -> set[Any]:
@@ -104,13 +113,20 @@ def staged(
     *command: str,
     gpu_s: float = 2.0,
     flags: Mapping[str, Any] | None = None,
+    pod: Mapping[str, str] | None = None,
 ) -> Iterator[Staged]:
-    """Run `command` against a server and wait until Prometheus has all of it."""
+    """Run `command` against a server and wait until Prometheus has all of it.
+
+    `pod`: labels with which the server is scraped a second time, as in a cluster.
+    """
     folder = place / "knee-of-the-stage"
     run, server = f"127.0.0.1:{port}", Address.parse(url).authority
     with exporter(url, gpu_s, flags or {}) as beside:
         jobs = {"run": run, "server": server, "beside": beside}
-        with prometheus(place / "prometheus", jobs, every="500ms") as prom:
+        if pod:
+            jobs["pod"] = server
+        labels = {"pod": pod or {}}
+        with prometheus(place / "prometheus", jobs, "500ms", labels) as prom:
             wait_for(lambda: prom.up(server) and prom.up(beside))
             process = started(
                 command[0],
@@ -128,5 +144,5 @@ def staged(
             wait_for(lambda: not prom.up(run))
             up = prom.raw(f'up{{instance="{run}"}}', time.time(), 600)
             at = [t for t, v in next(iter(up.values())) if v == 1]
-            chosen = {"run": folder.name, "model": model, "target": server}
+            chosen = {**ANY, "run": folder.name, "model_name": model, "target": server}
             yield Staged(prom, folder, chosen, at[0], at[-1])

@@ -336,6 +336,8 @@ class Run:
         for host in WORKERS:
             wrong += self._wrong_of(host, run, sent)
         ended = read_json(self.run_folder / names.RESULT) or {}
+        status = ended.get("status", "-")
+        client = ended.get("client") or {}
         return Row(
             self.fault,
             self.seed,
@@ -344,9 +346,9 @@ class Run:
             len(run.table),
             sum(run.damage.missing.values()),
             before,
-            f"{ended.get('status', '-')}, {self.master.returncode}",
+            f"{status}, {self.master.returncode}",
             self._moved_apart_ms(run.table),
-            (ended.get("client") or {}).get("clock_apart_ms"),
+            client.get("clock_apart_ms"),
             wrong,
         )
 
@@ -379,7 +381,8 @@ class Run:
         moved_ms = []
         for host in WORKERS:
             sent_ns = np.sort(table.sent_ns[table.worker == self._worker_of(host)])
-            arrived_ns = sorted(at for peer, at in self.arrived() if peer == self.hosts.peer(host))
+            own_peer = self.hosts.peer(host)
+            arrived_ns = sorted(at_ns for peer, at_ns in self.arrived() if peer == own_peer)
             if len(arrived_ns) != len(sent_ns):
                 return None
             # the fastest is the nearest to the truth

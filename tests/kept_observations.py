@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.core.typed_json import from_json
 from harness.metrics.level_figures import MaxNumSeqs
-from harness.metrics.result import Level
+from harness.metrics.result import KneeCurve, Level
 from harness.metrics.slo import Slo
 from harness.search.explain_knee import bottleneck
 
@@ -53,6 +53,7 @@ class Kept:
     knee: int
     max_num_seqs: MaxNumSeqs
     levels: list[Level]
+    curves: tuple[KneeCurve, ...] = ()  # the knee of each SLO, at its own limit
     truth: str = ""  # the knob that moved the knee most; "": nobody tried
     chosen_on: bool = False  # whether the rules were chosen with it in view
     source: str = ""  # server, and what was done to it
@@ -71,6 +72,7 @@ class Kept:
             knee=data["knee"],
             max_num_seqs=from_json(MaxNumSeqs, data["max_num_seqs"]),
             levels=levels,
+            curves=tuple(from_json(KneeCurve, curve) for curve in data.get("curves", ())),
             truth=data.get("truth", ""),
             chosen_on=data.get("chosen_on", False),
             source=data.get("source", ""),
@@ -78,7 +80,7 @@ class Kept:
 
     def judge(self) -> Bottleneck:
         """By the rules of today."""
-        return bottleneck(self.slos, self.knee, self.levels, self.max_num_seqs)
+        return bottleneck(self.slos, self.knee, self.levels, self.max_num_seqs, curves=self.curves)
 
 
 def kept_form(result: dict[str, Any]) -> dict[str, Any]:
@@ -93,7 +95,18 @@ def kept_form(result: dict[str, Any]) -> dict[str, Any]:
         "knee": knee_users(result["knee"] or {}),
         "max_num_seqs": known(result["target"]["max_num_seqs"]),
         "levels": levels,
+        "curves": own_limits((result["knee"] or {}).get("curves") or []),
     }
+
+
+def own_limits(curves: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of each SLO that was asked for, the knee at its own limit."""
+    kept = []
+    for curve in curves:
+        points = [point for point in curve["points"] if point[0] == curve["limit"]]
+        if points:
+            kept.append(curve | {"points": points})
+    return kept
 
 
 def knee_users(knee: dict[str, Any]) -> int:

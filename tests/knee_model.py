@@ -69,6 +69,7 @@ class Model:
             "done_ns": at[:, -1],
             "planned_tokens": np.full(count, EVENTS),
             "outcome": np.where(bad, OUTCOME_CODE["status"], OK),
+            "name": np.full(count, -1),
         }
         return RecordTable(
             **columns,

@@ -10,6 +10,7 @@ import subprocess
 import urllib.parse
 import urllib.request
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -79,21 +80,32 @@ class Prometheus:
         return int(self.ask("status/buildinfo")["version"].partition(".")[0])
 
 
-def configuration(jobs: Mapping[str, str], every: str) -> str:
+def configuration(
+    jobs: Mapping[str, str], every: str, labels: Mapping[str, Mapping[str, str]]
+) -> str:
     """The text of prometheus.yml: JSON is YAML."""
     scrapes = []
     for job, target in jobs.items():
-        scrapes.append({"job_name": job, "static_configs": [{"targets": [target]}]})
+        found = {"targets": [target], "labels": labels.get(job, {})}
+        scrapes.append({"job_name": job, "static_configs": [found]})
     return json.dumps({"global": {"scrape_interval": every}, "scrape_configs": scrapes})
 
 
 @contextlib.contextmanager
-def prometheus(folder: Path, jobs: Mapping[str, str], every: str = "1s") -> Iterator[Prometheus]:
-    """Scrapes `jobs` (name -> HOST:PORT) into `folder`. Skips the test where there is none."""
+def prometheus(
+    folder: Path,
+    jobs: Mapping[str, str],
+    every: str = "1s",
+    labels: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
+) -> Iterator[Prometheus]:
+    """Scrapes `jobs` (name -> HOST:PORT) into `folder`, with the job's `labels`.
+
+    Skips the test where there is none.
+    """
     if shutil.which("prometheus") is None:
         pytest.skip("prometheus is not installed (Debian, Ubuntu: apt-get install prometheus)")
     folder.mkdir(exist_ok=True)
-    (folder / "prometheus.yml").write_text(configuration(jobs, every))
+    (folder / "prometheus.yml").write_text(configuration(jobs, every, labels))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 60.0
 TOO_BUSY = (  # what the product says of a client that could not keep up
-    "this client cannot tell",
+    "this client can only place",
     "the client cannot keep its users busy",
     "a load process fell behind or stopped",
     "ms later than they were due",

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import ast
+import signal
 from pathlib import Path
 
+import pytest
+
 from harness.cli.app import COMMANDS
+from harness.cli.by_name import call
+from harness.core.held_signals import signals_held
 
 ROOT = Path(__file__).parents[1]
 BY_NAME = {"call": 0, "partial": 1, "add_command": 2}  # which of its arguments is the name
@@ -39,3 +44,36 @@ def test_every_name_is_of_something() -> None:
     names = {name for path in files for name in names_in(path)}
     assert len(names) >= len(COMMANDS) - 2  # run and sweep share the start of knee
     assert sorted(name for name in names if not is_callable(name)) == []
+
+
+INTERRUPTED_IMPORT = """
+import signal
+signal.raise_signal(signal.SIGINT)
+came_to_its_end = []
+def function(): came_to_its_end.append("called")
+"""
+
+
+def test_an_import_is_not_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its end is reached, and what it was imported for is not called."""
+    (tmp_path / "interrupted_import.py").write_text(INTERRUPTED_IMPORT)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        call("interrupted_import:function")
+    import interrupted_import  # noqa: PLC0415
+
+    assert interrupted_import.came_to_its_end == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_held_signals_come_when_the_block_is_left(number: signal.Signals) -> None:
+    came = []
+    before = signal.signal(number, lambda got, _frame: came.append(got))
+    try:
+        with signals_held():
+            signal.raise_signal(number)
+            signal.raise_signal(number)
+            assert came == []
+        assert came == [number]
+    finally:
+        signal.signal(number, before)

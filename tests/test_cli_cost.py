@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-HEAVY = ("locust", "gevent", "numpy", "pandas", "matplotlib", "pyarrow")
+HEAVY = ("locust", "gevent", "numpy", "pandas", "dukpy", "pyarrow")
 CASES = {
     # what is run: which of HEAVY it may import
     "import harness.cli": (),
     "import harness.cli.drill_work": ("numpy",),  # Locust, once the drill begins
     "import harness.senders.worker": ("locust", "gevent"),
     "import harness.reader.decoder_process": ("numpy",),
-    "from harness.cli import main; main(['report', 'run'])": ("numpy", "matplotlib", "pyarrow"),
+    "from harness.cli import main; main(['report', 'run'])": ("numpy", "dukpy", "pyarrow"),
 }
 
 

@@ -216,7 +216,8 @@ def test_known_answers(
 ) -> None:
     """As printed, and the exit code that says whether it fits."""
     assert run(tmp_path, config, *options) == code
-    shown = [re.sub(" +", " ", line) for line in capsys.readouterr().out.splitlines()]
+    printed = capsys.readouterr().out
+    shown = re.sub(" +", " ", printed).splitlines()
     assert [line for line in lines if line not in shown] == []
 
 
@@ -243,7 +244,9 @@ def test_replicas(
     out = tmp_path / "fit.json"
     run(tmp_path, config, *options, "--json", str(out))
     capsys.readouterr()
-    assert {row["gpus"]: row["users"] for row in json.loads(out.read_text())["splits"]} == users
+    splits = json.loads(out.read_text())["splits"]
+    got = {split["gpus"]: split["users"] for split in splits}
+    assert got == users
 
 
 def test_a_whole_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -46,6 +46,21 @@ BY_RATE = RESULT | {
     ],
 }
 
+# 200 sessions at 40 requests/s: a turn each 5 s, of which 0.5 s are waited for, so 20 in flight
+SESSIONS = RESULT | {
+    "unit": "session",
+    "knee": RESULT["knee"]
+    | {
+        "holds": 200,
+        "estimate": 210,
+        "ci95": [200, 220],
+        "requests_per_s": 40.0,
+        "unit": "sessions",
+        "measured_at_users": 200,
+        "in_flight": 20.0,
+    },
+}
+
 
 def said(
     path: Path, result: dict[str, Any], capsys: pytest.CaptureFixture[str], *words: str
@@ -72,6 +87,10 @@ def said(
         (BY_RATE, "--rate 300/s", "150 requests in flight", "5 (5 to 5), of which 0"),
         # 3,000 / (0.5 + 9.5) = 300 requests/s
         (BY_RATE, "--users 3000 --think-time 9.5s", "150 requests", "5 (5 to 5), of which 0"),
+        # 1,000 / 200, and / 220; a tenth of the sessions waits for an answer
+        (SESSIONS, "--users 1000", "100 requests in flight, 116 in", "5 (5 to 5), of which 0"),
+        # 300 requests/s x 5 s = 1,500 sessions
+        (SESSIONS, "--rate 300/s", "150 requests in flight, 170 in", "8 (7 to 8), of which 0"),
     ],
 )  # fmt: skip
 def test_replicas(tmp_path, capsys, result, options, load, replicas):

@@ -19,7 +19,7 @@ HEAVY = {
     "numpy",
     "locust",
     "gevent",
-    "matplotlib",
+    "dukpy",
     "rich",
     "pyarrow",
     "jinja2",
@@ -136,3 +136,49 @@ def test_python_m_harness_is_the_command() -> None:
         [sys.executable, "-m", "harness", "--version"], capture_output=True, text=True, check=True
     )
     assert done.stdout.startswith("vllm-harness ")
+
+
+def options(command: str) -> dict[str, str]:
+    """The options of a command with their help texts."""
+    commands = parser()._subparsers._group_actions[0].choices  # noqa: SLF001 - their only place
+    texts = {}
+    for action in commands[command]._actions:  # noqa: SLF001 - as above
+        text = (action.help or "") % {"default": action.default}
+        texts["/".join(action.option_strings) or action.dest] = text
+    return texts
+
+
+@pytest.mark.parametrize("command", NAMES)
+def test_help_texts_are_sentences(command: str) -> None:
+    """Each option has one, which begins with a capital and ends with a period."""
+    wrong = {}
+    for name, text in options(command).items():
+        first = text[:1]
+        begins_well = first.isupper()
+        if not begins_well or not text.endswith("."):
+            wrong[name] = text
+    assert wrong == {}
+
+
+MOST_SHOWN = 25
+
+
+@pytest.mark.parametrize("command", ["knee", "run", "sweep"])
+def test_help_shows_what_people_need(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--help` has a part of the options, `--help-all` has all, and the first says so."""
+    pages = {}
+    for flag in ("--help", "--help-all"):
+        with pytest.raises(SystemExit) as ended:
+            main([command, flag])
+        assert ended.value.code == 0
+        pages[flag] = capsys.readouterr().out
+    shown = {}
+    for flag, text in pages.items():
+        starts = [line.split()[0].rstrip(",") for line in text.splitlines() if line[:3] == "  -"]
+        shown[flag] = {start for start in starts if start.startswith("-")}
+    every = {name.split("/")[0] for name in options(command) if name.startswith("-")}
+    assert shown["--help-all"] == every
+    assert shown["--help"] < every
+    assert len(shown["--help"]) <= MOST_SHOWN
+    assert f"{len(shown['--help'])} of {len(every)} options; " in pages["--help"]
+    assert " options; " not in pages["--help-all"]

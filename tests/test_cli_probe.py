@@ -237,7 +237,8 @@ def test_tools_are_tried_before_any_load(refuses: bool) -> None:
         told = r"answers 400 to one with tools .*try `vllm serve ... --enable-auto-tool-choice"
         with pytest.raises(ServerUnreachable, match=told) if refuses else nullcontext():
             check_tools(where, known, planned_tools(2), {"temperature": 0})
-        assert [len(body.get("tools", ())) for path, body in server.asked if path == CHAT] == [0, 2]
+        chats = [body for path, body in server.asked if path == CHAT]
+        assert [len(body.get("tools", ())) for body in chats] == [0, 2]
 
 
 def raw(answer: bytes) -> Reply:
@@ -515,7 +516,10 @@ def test_addresses(
     found: list[str], want: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that connections are spread over."""
-    infos = [(10 if ":" in one else 2, 1, 6, "", (one, 8000)) for one in found]
+    infos = []
+    for address in found:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        infos.append((family, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (address, 8000)))
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: infos)
     assert addresses_of(Address.parse("http://replicas:8000")) == want
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-HEAVY = ("locust", "gevent", "numpy", "matplotlib", "pyarrow", "jinja2")
+HEAVY = ("locust", "gevent", "numpy", "dukpy", "pyarrow", "jinja2")
 SPY = f"""
 import sys
 from harness.cli import main

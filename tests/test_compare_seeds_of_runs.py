@@ -106,8 +106,10 @@ def test_half_of_alpha_is_the_knees(
     knee_z: float, figure_z: float, want: tuple[bool, bool]
 ) -> None:
     """A knee beside 100 other figures."""
-    others = [pair(figure_z, 1), *(pair(0, 1) for _ in range(99))]
-    found = compare([pair(-knee_z, 1, KNEE), *others], 0, 0.01)
+    knee = pair(-knee_z, 1, KNEE)
+    figure = pair(figure_z, 1)
+    unchanged = [pair(0, 1)] * 99
+    found = compare([knee, figure, *unchanged], 0, 0.01)
     assert tuple(d.verdict is Change.worse for d in found[:2]) == want
 
 
@@ -133,7 +135,7 @@ def test_a_quantile_and_its_interval(
 ) -> None:
     """The upper order statistic, as numpy has it, between two others."""
     got = latency_side(q, values, blocks)
-    lo, hi = (exp(x) / 1e6 if x < inf else inf for x in got.bounds(Z95))
+    lo, hi = np.exp(got.bounds(Z95)) / 1e6
     assert got.value == ms == np.quantile(values, q, method="higher") / 1e6
     assert (lo, hi) == pytest.approx(within, abs=1.01) or (lo <= within[0] and hi == within[1])
 
@@ -166,7 +168,10 @@ def test_a_share_of_failures(hits: int, n: int, want: tuple[float, float]) -> No
 
 def failures(hits: int, n: int) -> Difference:
     """None of 400 failed in A."""
-    return compare([Pair(ERROR_SHARE, 8, share_side(0, 400), share_side(hits, n))], 0.05, 0.01)[0]
+    a = share_side(0, 400)
+    b = share_side(hits, n)
+    (found,) = compare([Pair(ERROR_SHARE, 8, a, b)], 0.05, 0.01)
+    return found
 
 
 @pytest.mark.parametrize(
@@ -222,23 +227,30 @@ def test_knees(other: Crossing, verdict: Change, *, beyond: bool) -> None:
     assert got.b == other.count
 
 
-def test_nothing_known_is_no_green() -> None:
+@pytest.mark.parametrize(
+    ("extra", "want"),
+    [
+        ([], 6),
+        ([pair(0, 0.01)], 0),
+        ([pair(1, 0.01)], 99),
+    ],
+)
+def test_nothing_known_is_no_green(extra: list[Pair], want: int) -> None:
     """Three requests a side: no figure has an interval, and the exit code says so."""
     few = latency_side(0.5, VALUES[:3], IN_TURN[:3])
-    for extra, want in (([], 6), ([pair(0, 0.01)], 0), ([pair(1, 0.01)], 99)):
-        pairs = [Pair("ttft_p50", 8, few, few), *extra]
-        found = Comparison("a", "b", 0.05, {}, compare(pairs, 0.05, 0.01))
-        assert found.exit_code == want
-        assert found.differences[0].ci95 == (-1, inf)
+    pairs = [Pair("ttft_p50", 8, few, few), *extra]
+    found = Comparison("a", "b", 0.05, {}, compare(pairs, 0.05, 0.01))
+    assert found.exit_code == want
+    assert found.differences[0].ci95 == (-1, inf)
 
 
 def test_pairs_of_a_model(figure: Callable[[str], None]) -> None:
     """Nothing changed, and a knee 10% lower: as `make statistics` has stored it."""
     told = stored("pairs").values()
     assert len(told) == 25
-    alarms, worse, beyond = (
-        sum(one[what] for one in told) for what in ("alarm", "worse", "beyond")
-    )
+    alarms = sum(one["alarm"] for one in told)
+    worse = sum(one["worse"] for one in told)
+    beyond = sum(one["beyond"] for one in told)
     figure(
         f"compare, 25 pairs of a model: {alarms} false alarms; a knee 10% lower is worse in "
         f"{worse}, by more than 5% in {beyond}"
@@ -259,6 +271,8 @@ def test_pairs_of_a_model(figure: Callable[[str], None]) -> None:
 def test_what_changed_is_named(other: Model, metrics: set[str]) -> None:
     """One level of 2,000 requests, without a search: each change shows where it belongs."""
     a = Model(100).held(1, (64, 2000), searched=False)
-    found = compare(common_pairs(a, other.held(2, (64, 2000), searched=False)), 0.05, 0.01)
-    assert metrics <= {d.metric for d in found if d.beyond}
-    assert {d.metric for d in found if d.verdict is Change.better} == set()
+    b = other.held(2, (64, 2000), searched=False)
+    found = compare(common_pairs(a, b), 0.05, 0.01)
+    beyond = {difference.metric for difference in found if difference.beyond}
+    assert metrics <= beyond
+    assert all(difference.verdict is not Change.better for difference in found)

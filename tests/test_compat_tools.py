@@ -18,7 +18,7 @@ from harness.compat.tool_comparison import (
     WeightedValues,
     instants_of,
 )
-from harness.core.load import Users
+from harness.core.load import Rate, Users
 from harness.errors import ConfigError
 from harness.metrics.evidence import Window
 from harness.metrics.metrics import METRICS
@@ -119,6 +119,31 @@ def figures(tool: str, *records: object) -> dict[str, dict[str, object]]:
         }, {
             "TTFT mean": 100, "TPOT mean": 20, "End-to-End Latency mean": 120,
             "Mean Output Throughput": 2, "Requests Per Second": 1,
+        }),
+        ("inference-perf", {
+            "Time to First Token mean": 105,  # 110 - 5
+            "Time per Output Token mean": 26.666667,  # (190 - 110) / 3
+            "Normalized Time per Output Token mean": 50,  # (205 - 5) / 4
+            "Inter-token Latency mean": 26.666667,  # (20 + 60 + 0) / 3
+            "Inter-token Latency p50": 20,
+            "Request Latency mean": 200,  # 205 - 5
+            "Output Tokens per Second": 4, "Requests per Second": 1,
+        }, {
+            "Time to First Token mean": 100, "Time per Output Token mean": 20,
+            "Normalized Time per Output Token mean": 60,  # 120 / 2
+            "Inter-token Latency mean": 20, "Request Latency mean": 120,
+            "Output Tokens per Second": 2, "Requests per Second": 1,
+        }),
+        ("xk6-llm", {
+            "llm_ttft mean": 105,
+            "llm_itl mean": 40,  # (20 + 60) / 2
+            "llm_tpot mean": 31.666667,  # (205 - 110) / 3
+            "llm_request_duration mean": 200,
+            "llm_completion_tokens rate": 4, "llm_requests rate": 1,
+        }, {
+            "llm_ttft mean": 100, "llm_itl mean": 20, "llm_tpot mean": 20,
+            "llm_request_duration mean": 120,
+            "llm_completion_tokens rate": 2, "llm_requests rate": 1,
         }),
     ],
 )  # fmt: skip
@@ -234,6 +259,40 @@ def test_levels_are_told_apart() -> None:
     ]
     levels = levels_of("aiperf", ALL, windows)
     assert [(x["users"], x["requests"], x["left_out"]) for x in levels] == [(2, 0, 0), (4, 2, 1)]
+    by_rate = [replace(w, load=Rate(w.load.users / 8)) for w in windows]
+    levels = levels_of("aiperf", ALL, by_rate)
+    assert [(x["users"], x["rate_per_s"]) for x in levels] == [(0, 0.25), (0, 0.5)]
+
+
+def test_a_level_has_totals_and_further_statistics() -> None:
+    """What formats of other tools need: of the two that ended well, beside one that failed."""
+    window = Window(0, Users(2), "hold", 0, 0, 0, 1000 * MS, 1000 * MS)
+    whole = table(replace(CHAT, prompt_tokens=30), replace(PLAIN, prompt_tokens=10), FAILED)
+    (level,) = levels_of("vllm-bench", whole, [window])
+    assert level["totals"] == {
+        "succeeded": 2,
+        "failed": 1,
+        "prompt_tokens": 40,
+        "output_tokens": 6,
+        "seconds": 1.0,
+        "prompt_tokens_per_s": 40.0,
+    }
+    ttft = level["figures"]["TTFT"]  # 95 and 100
+    got = [ttft[name] for name in ("mean", "std", "min", "p25", "p99.9", "max")]
+    assert got == [97.5, 2.5, 95, 96.25, 99.995, 100]
+    rows = {(row["name"], row["statistic"]): row["theirs"] for row in level["rows"]}
+    for name, figures_ms in level["figures"].items():
+        for statistic in ("mean", "p50", "p95", "p99"):
+            assert figures_ms[statistic] == rows[name, statistic]
+
+
+def test_prompts_that_no_server_counts_have_no_total() -> None:
+    """A server that counts no prompt tokens of one request: not known, and no sum without it."""
+    window = Window(0, Users(2), "hold", 0, 0, 0, 1000 * MS, 1000 * MS)
+    whole = table(replace(CHAT, prompt_tokens=30), replace(PLAIN, prompt_tokens=-1))
+    (level,) = levels_of("aiperf", whole, [window])
+    totals = level["totals"]
+    assert (totals["prompt_tokens"], totals["prompt_tokens_per_s"]) == (None, None)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ far as the machine's noise lets two runs agree. The figures go to the summary.
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,6 +26,9 @@ APIS = {  # ours -> the tool's backend and path
 NAMES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}  # our key -> the tool's
 STATISTICS = ("mean", "p50", "p99")
 FACTOR = 3  # sanity only, wide: between two runs this machine may be given to somebody else
+
+# of its result: what `report --format vllm-bench` leaves out; see docs/compat.md
+LEFT_OUT = {"max_output_tokens_per_s", "max_concurrent_requests", "rtfx"}
 
 Figures = dict[tuple[str, str], float]  # by metric and statistic
 
@@ -53,6 +57,7 @@ def bench(tool: subprocess.Popen[str], url: str, folder: Path) -> dict[str, Figu
     found = {}
     for api, saved in zip(APIS, bench_serve(tool, url, folder, *runs), strict=True):
         assert (saved["completed"], saved["total_output_tokens"]) == (REQUESTS, REQUESTS * ANSWER)
+        (folder / f"{api}.json").write_text(json.dumps(saved))
         found[api] = {
             (k, s): saved[f"{s}_{name}_ms"] for k, name in NAMES.items() for s in STATISTICS
         }
@@ -87,10 +92,23 @@ def ours(url: str, out: Path, api: str) -> Figures:
     assert "Beside vllm bench serve" in said
     level: dict[str, Any] = load(out / "result.json")["compat"]["vllm-bench"]["levels"][0]
     assert level["approximate"] == ""
+    same_fields(load(out.parent / f"{api}.json"), out)
     if not level["requests"]:
         return {}
     found = {(row["metric"], row["statistic"]): row["theirs"] for row in level["rows"]}
     return {(k, s): found[k, s] for k in NAMES for s in STATISTICS}
+
+
+def same_fields(tools: dict[str, Any], out: Path) -> None:
+    """Our file for readers of the tool's has every field of its own, and of the same type."""
+    report = harness("report", str(out), "--format", "vllm-bench")
+    assert "vllm-bench-2-users.json" in report.stdout
+    mine = load(out / "vllm-bench-2-users.json")
+    per_request = {name for name, value in tools.items() if isinstance(value, list)}
+    assert tools.keys() - mine.keys() <= LEFT_OUT | per_request
+    for name in tools.keys() & mine.keys():
+        if mine[name] is not None and tools[name] is not None:
+            assert type(mine[name]) is type(tools[name]), name
 
 
 @pytest.mark.retry("two runs on cores that a real server shares with its client")

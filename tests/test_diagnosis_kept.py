@@ -50,7 +50,7 @@ def test_a_kept_case_is_judged_as_its_result(tmp_path: Path) -> None:
     result = Result(
         target=Target(max_num_seqs=MaxNumSeqs(256)),
         slos=tuple(SloResult(str(slo), Verdict.missed) for slo in case.slos),
-        knee=Knee(estimate=case.knee),
+        knee=Knee(estimate=case.knee, curves=case.curves),
         levels=tuple(case.levels),
     )
     whole = tmp_path / "result.json"

@@ -551,27 +551,30 @@ BESIDE = {"events wait for the API server": "decode bandwidth"}
 
 def test_the_rule_that_fits() -> None:
     """One change each from a server that is full, or one whose gaps are too long."""
-    found = {case: diagnose(changed(start, change)) for case, (start, change, *_) in TABLE.items()}
-    got = {case: (one.bound_by, one.confidence) for case, one in found.items()}
-    assert got == {case: (want, confidence) for case, (*_, want, confidence) in TABLE.items()}
+    got = {}
+    wanted = {}
+    for case, (start, change, want, confidence) in TABLE.items():
+        found = diagnose(changed(start, change))
+        got[case] = (found.bound_by, found.confidence)
+        wanted[case] = (want, confidence)
+    assert got == wanted
 
 
 def test_every_other_cause_is_ruled_out_in_words() -> None:
     """A verdict says why it is none of the others, and what to turn next with its trade."""
-    ruled_out, empty, advised = {}, [], {}
-    for case, (start, change, _, _) in TABLE.items():
+    for case, (start, change, want, _) in TABLE.items():
         found = diagnose(changed(start, change))
-        ruled_out[case] = [line.partition(":")[0] for line in found.ruled_out]
-        empty += [(case, line) for line in found.ruled_out if not line.partition(": ")[2]]
-        advised[case] = bool(found.evidence), bool(found.try_next)
-    wants = {case: want for case, (_, _, want, _) in TABLE.items()}
-    # what is said beside the first one is not ruled out
-    assert ruled_out == {
-        case: [n for n in RULES if n != want and n != BESIDE.get(case)]
-        for case, want in wants.items()
-    }
-    assert empty == []
-    assert advised == {case: (want != "undecided",) * 2 for case, want in wants.items()}
+        # what is said beside the first one is not ruled out
+        others = [name for name in RULES if name not in (want, BESIDE.get(case))]
+        names = []
+        for line in found.ruled_out:
+            name, _, reason = line.partition(": ")
+            names.append(name)
+            assert reason, (case, line)
+        assert names == others, case
+        is_decided = want != "undecided"
+        assert bool(found.evidence) == is_decided, case
+        assert bool(found.try_next) == is_decided, case
 
 
 def test_what_nobody_says_is_never_a_figure() -> None:

@@ -14,6 +14,8 @@ import psutil
 import pytest
 from study_process import check_code, harness, started, wait_for
 
+from harness.cli.app import parser
+from harness.cli.drill_work import planned, wanted_drill
 from harness.core.states import Verdict
 from harness.errors import ConfigError, RunFolderError
 from harness.server.address import free_port
@@ -131,6 +133,19 @@ def test_before_any_server(
     done = harness("drill", str(file), "--out", str(tmp_path / "out"), *flags)
     assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done.stderr
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("rate", ["1.003/s", "8/s", "0.333333 x knee"])
+def test_any_rate(rate: str, tmp_path: Path) -> None:
+    """A drill may hold rates between the steps of `run`, of which it takes the other options."""
+    file = tmp_path / "drill.toml"
+    text = f'[servers]\nengines = 1\n[[phase]]\nname = "a"\nrate = "{rate}"\nfor = "5s"\n'
+    file.write_text(text + '[[expect]]\nslo = "ttft_p50=60s"\n')
+    args = parser().parse_args(["drill", str(file), "--knee", "12.5", "--max-rate", "100"])
+    drill, words = planned(args)
+    wanted = wanted_drill(args, drill, words)
+    assert wanted.load.unit.by_schedule
+    assert [str(slo) for slo in wanted.plan.slos] == ["ttft_p50=60s"]
 
 
 def children_of(pid: int) -> list[psutil.Process]:

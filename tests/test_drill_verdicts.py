@@ -305,9 +305,9 @@ def test_a_phase_is_judged_by_what_is_expected_of_it() -> None:
     ("event", "unsure_ms", "said"),
     [
         ("", 0, ""),
-        ("", 100, "this client cannot tell p95 TTFT better than 100 to 200 ms"),  # 20% of 500 ms
+        ("", 100, "this client can only place p95 TTFT between 100 and 200 ms"),  # 20% of 500 ms
         (CUT, 100, ""),  # what was cut off comes at once, and the limit is far from it
-        (CUT, 400, "this client cannot tell p95 TTFT better than 200 to 600 ms"),
+        (CUT, 400, "this client can only place p95 TTFT between 200 and 600 ms"),
     ],
 )
 def test_a_phase_of_unsure_stamps(event: str, unsure_ms: int, said: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import runpy
@@ -12,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from npm_packages import PACKAGES
+from dashboard_stage import with_variables
+from npm_packages import GRAFANAS, packages
 from panels import PANELS, expressions
+from panels.promql import LENGTHS
 from prometheus_tools import test_rules
 from yamllint import linter
 from yamllint.config import YamlLintConfig
@@ -97,8 +100,7 @@ def test_knee_is_drawn_of_what_it_says(given, key, shown, tmp_path: Path) -> Non
         for (of, name, legend), e in expressions()
         if (of, name, legend) in names and key in (name, legend)
     ]
-    for name, value in (("run", ".*"), ("model", ".*"), ("window", "10s")):
-        expr = expr.replace(f"${name}", value)
+    expr = with_variables(expr, {"run": ".*", "model_name": ".*", "__rate_interval": "10s"})
     want = [] if shown is None else [{"labels": "{}", "value": shown}]
     asked = f"count({expr})" if key == "level ended" else expr
     case = {"expr": asked, "eval_time": "60s", "exp_samples": want}
@@ -112,10 +114,20 @@ def test_knee_is_drawn_of_what_it_says(given, key, shown, tmp_path: Path) -> Non
 def test_every_series_is_known() -> None:
     """Each name in an expression is one that we export or that SERIES has."""
     ours = {row.name for rows in METRIC_DEFINITIONS.values() for row in rows}
+    theirs = {*SERIES_NAMES, *LENGTHS.values()}
     for key, expr in expressions():
         for name in re.findall(r"\b((?:harness|vllm|process)[a-z0-9_:]+)", expr):
             plain = re.sub(r"_(bucket|sum|count)$", "", name)
-            assert {name, plain} & (ours | SERIES_NAMES), (key, name)
+            assert {name, plain} & (ours | theirs), (key, name)
+
+
+def test_what_only_dashboards_show_is_on_a_page_of_vllms() -> None:
+    """Series of vLLM's that nothing else reads."""
+    path = ROOT / "tests/data/metrics-pages/0.26.0.metrics.txt.gz"
+    page = gzip.decompress(path.read_bytes()).decode()
+    for name in LENGTHS.values():
+        assert f"# TYPE {name} histogram" in page
+    assert re.search(r'^http_requests_total\{.*status="\dxx"\}', page, re.MULTILINE)
 
 
 def test_every_series_has_a_panel() -> None:
@@ -153,19 +165,54 @@ def test_a_panel_explains_itself(panel: Panel) -> None:
 
 
 def test_data_source_and_folders_fit_together() -> None:
-    """Every panel asks the variable's source, by default the provisioned one."""
+    """Every panel asks the variable's source, which is asked for at import; no UID is given."""
     source = yaml.safe_load((GRAFANA / "provisioning/datasources/prometheus.yml").read_text())
     provider = yaml.safe_load((GRAFANA / "provisioning/dashboards/vllm-harness.yml").read_text())
     [found] = source["datasources"]
     assert (found["uid"], found["url"]) == ("prometheus", "http://prometheus:9090")
     assert provider["providers"][0]["options"]["path"] == "/var/lib/grafana/dashboards"
-    text = "".join(p.read_text() for p in (GRAFANA / "dashboards").glob("*.json"))
-    assert set(re.findall(r'"uid": "(?!harness-)([^"]+)"', text)) == {"${datasource}"}
-    for name in PANELS:
-        variables = dashboard(name)["templating"]["list"]
+    for name, page in PANELS.items():
+        made = dashboard(name)
+        assert made.get("uid") is None
+        assert made["editable"]
+        assert set(re.findall(r'"uid": "([^"]+)"', json.dumps(made))) == {"${datasource}"}
+        [asked] = made["__inputs"]
+        assert (asked["type"], asked["pluginId"]) == ("datasource", "prometheus")
+        variables = made["templating"]["list"]
         chosen = {each["name"]: each["current"]["value"] for each in variables}
-        assert list(chosen) == ["datasource", "model", "target", "run", "window"]
-        assert (chosen["datasource"], chosen["window"]) == (found["uid"], "1m")
+        assert list(chosen) == ["datasource", *(v.name for v in page.variables)]
+        assert chosen["datasource"] == f"${{{asked['name']}}}"
+        for each in variables:
+            if each["type"] == "query":
+                assert (each["allValue"], each["current"]["value"]) == (".*", ["$__all"])
+
+
+@pytest.mark.parametrize("name", PANELS)
+def test_every_variable_that_is_used_is_there(name: str) -> None:
+    """Grafana leaves an unknown `$name` as it is, which matches nothing."""
+    page = PANELS[name]
+    known = {variable.name for variable in page.variables} | {"__rate_interval"}
+    asked = [expr for (of, *_), expr in expressions() if of == name]
+    series = [variable.series for variable in page.variables]
+    used = {word for text in asked + series for word in re.findall(r"\$(\w+)", text)}
+    assert used <= known
+
+
+def test_a_table_has_a_row_for_each_replica() -> None:
+    """Columns by name, one click to choose a replica, and a word for what is no number."""
+    [replicas] = [p for p in dashboard("overview")["panels"] if p["type"] == "table"]
+    assert all(target["instant"] for target in replicas["targets"])
+    assert {target["format"] for target in replicas["targets"]} == {"table"}
+    options = replicas["transformations"][1]["options"]
+    names, places = options["renameByName"], options["indexByName"]
+    in_order = [names[column] for column in sorted(names, key=places.__getitem__)]
+    assert in_order[:3] == ["replica", "up", "running"]
+    assert len(in_order) == 1 + len(replicas["targets"])
+    by_column = {each["matcher"]["options"]: each for each in replicas["fieldConfig"]["overrides"]}
+    [link] = by_column["replica"]["properties"][0]["value"]
+    assert "var-target=${__value.raw}" in link["url"]
+    [nan] = replicas["fieldConfig"]["defaults"]["mappings"]
+    assert nan["options"] == {"match": "nan", "result": {"text": "No traffic"}}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
@@ -175,26 +222,14 @@ def test_yaml_is_clean(path: Path) -> None:
     assert list(linter.run(path.read_text(), YamlLintConfig(rules))) == []
 
 
-@pytest.fixture(scope="module")
-def types(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with Grafana's types and TypeScript, from npm."""
-    folder = tmp_path_factory.mktemp("types")
-    done = subprocess.run(
-        [
-            "npm",
-            "install",
-            "--prefix",
-            str(folder),
-            "--no-audit",
-            "--no-fund",
-            "--ignore-scripts",
-            *PACKAGES,
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=folder,
-    )
+@pytest.fixture(scope="module", params=GRAFANAS)
+def types(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the types of a Grafana and TypeScript, from npm; its name is the version."""
+    folder = tmp_path_factory.mktemp("types") / request.param
+    folder.mkdir()
+    quiet = ("--no-audit", "--no-fund", "--ignore-scripts")
+    command = ["npm", "install", "--prefix", str(folder), *quiet, *packages(request.param)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
     assert done.returncode == 0, done.stderr
     shutil.copy(ROOT / "tests/data/dashboard_types.ts", folder / "types.ts")
     return folder
@@ -208,20 +243,41 @@ def checked(folder: Path, text: str) -> str:
     return done.stdout
 
 
+def oldest_grafana(name: str) -> str:
+    """What the file says that it needs."""
+    required = {each["type"]: each["version"] for each in dashboard(name)["__requires"]}
+    return required["grafana"]
+
+
+def number_of(version: str) -> tuple[int, ...]:
+    """10.4 and 10.4.19 are the same here: a patch has the types of its minor version."""
+    return tuple(map(int, version.split(".")[:2]))
+
+
 @pytest.mark.npm
 @pytest.mark.process
 def test_grafanas_own_types(types: Path) -> None:
-    """Every dashboard is one, with its panels' options; a wrong one is not."""
-    texts = {name: (GRAFANA / f"dashboards/{name}.json").read_text() for name in PANELS}
+    """Every dashboard that is for this Grafana is one, with its panels' options."""
+    names = [n for n in PANELS if number_of(oldest_grafana(n)) <= number_of(types.name)]
+    assert {"overview", "server", "gpu"} <= set(names)
+    assert ("knee" in names) == (number_of(types.name) >= (13, 0))  # XY charts
+    texts = {name: (GRAFANA / f"dashboards/{name}.json").read_text() for name in names}
     assert (
         checked(types, "".join(f"export const {n}: Whole = {t};\n" for n, t in texts.items())) == ""
     )
-    knee = texts["knee"]
+
+
+@pytest.mark.npm
+@pytest.mark.process
+def test_grafanas_own_types_refuse_what_is_wrong(types: Path) -> None:
+    """A value, an option or a word that no panel has."""
+    server = (GRAFANA / "dashboards/server.json").read_text()
     for good, bad in (
         ('"showLegend": true', '"showLegend": "yes"'),
         ('"mode": "absolute"', '"mode": "absolut"'),
-        ('"graphMode"', '"graphModes"'),
+        ('"showHeader"', '"showHeaders"'),
         ('"lineWidth"', '"lineWidht"'),
     ):
-        assert good in knee
-        assert "error TS" in checked(types, f"export const x: Whole = {knee.replace(good, bad)};")
+        assert good in server
+        wrong = server.replace(good, bad)
+        assert "error TS" in checked(types, f"export const x: Whole = {wrong};")

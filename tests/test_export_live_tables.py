@@ -131,7 +131,7 @@ def test_slos_are_told_by_the_exact_share(n: int, slow: int, so_far: str, over: 
     """Of n requests so many took 600 ms; after a reset only what comes then counts."""
     counts, tables = fed([Slo.parse("ttft_p95=500ms")])
     counts.put([record(i, 600 if i < slow else 400) for i in range(n)])
-    told = {"slo": "ttft_p95=500ms", "so_far": so_far, "over": over, "allowed": "5.00%"}
+    told = {"slo": "ttft_p95=500ms", "so_far": so_far, "over": over, "allowed": "5%"}
     assert tables.rows()["slos"] == [told | {"n": n}]
     tables.clear()
     counts.put([record(n, 600)])

@@ -11,7 +11,9 @@ import re
 from typing import TYPE_CHECKING, Final
 
 import pytest
+from dashboard_stage import ANY, with_variables
 from panels import expressions
+from panels.gpu import OF_DCGM
 from prometheus_tools import test_rules
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ SERVER_BOUNDS: Final = {
     "e2e_request_latency_seconds": (5.0, 2.6), "request_queue_time_seconds": (0.3, 0.2),
     "request_prefill_time_seconds": (0.3, 0.1), "request_decode_time_seconds": (3.0, 2.0),
     "request_inference_time_seconds": (3.0, 2.1), "iteration_tokens_total": (16.0, 24.0),
+    "request_prompt_tokens": (128.0, 150), "request_generation_tokens": (64.0, 80),
 }  # fmt: skip
 
 
@@ -118,7 +121,13 @@ harness_loop_lag_seconds{process="worker 0"} 0.15
     ]
 )
 VLLM: Final = """
+up 1
 process_cpu_seconds_total +0.75
+http_requests_total{status="2xx"} +15
+http_requests_total{status="5xx"} +5
+vllm:spec_decode_num_drafts_total +2
+vllm:spec_decode_num_draft_tokens_total +6
+vllm:spec_decode_num_accepted_tokens_total +3
 vllm:num_requests_running{engine="0"} 3
 vllm:num_requests_running{engine="1"} 4
 vllm:num_requests_waiting{engine="0"} 1
@@ -136,6 +145,7 @@ vllm:generation_tokens_total{engine="1"} +40
 vllm:prompt_tokens_total +100
 vllm:request_success_total{finished_reason="stop"} +2
 vllm:request_success_total{finished_reason="length"} +3
+vllm:request_success_total{finished_reason="abort"} +5
 """ + "\n".join(map(server_histogram, SERVER_BOUNDS))
 EXPORTER: Final = """
 harness_target_info{target="server"} 1
@@ -163,6 +173,18 @@ harness_gpu_throttled{gpu="0", reason="power_cap"} 1
 harness_gpu_throttled{gpu="0", reason="thermal"} 0
 harness_gpu_energy_joules_total{gpu="0"} +500
 harness_gpu_energy_joules_total{gpu="1"} +400
+"""
+DCGM: Final = """
+DCGM_FI_DEV_GPU_UTIL{Hostname="h", gpu="0"} 90
+DCGM_FI_DEV_MEM_COPY_UTIL{Hostname="h", gpu="0"} 40
+DCGM_FI_DEV_FB_USED{Hostname="h", gpu="0"} 1000
+DCGM_FI_DEV_POWER_USAGE{Hostname="h", gpu="0"} 500
+DCGM_FI_DEV_SM_CLOCK{Hostname="h", gpu="0"} 1900
+DCGM_FI_DEV_MEM_CLOCK{Hostname="h", gpu="0"} 2600
+DCGM_FI_DEV_GPU_TEMP{Hostname="h", gpu="0"} 60
+DCGM_FI_PROF_PCIE_RX_BYTES{Hostname="h", gpu="0"} 100
+DCGM_FI_PROF_PCIE_TX_BYTES{Hostname="h", gpu="0"} 200
+DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{Hostname="h", gpu="0"} +900000
 """
 PAGES: Final = {"run": RUN, "server": VLLM, "exporter": EXPORTER}  # by job and instance
 
@@ -194,7 +216,7 @@ GIVEN: Final = [
     for where, page in PAGES.items()
     for decoy in (False, True)
     for series in scraped(page, where, decoy=decoy)
-]
+] + scraped(DCGM, "dcgm")
 
 
 def quantiles(b: float, last: float) -> dict[float, float]:
@@ -211,6 +233,11 @@ def by_le(key: str) -> dict[str, float]:
 def gpu(value: float) -> dict[str, float]:
     """The answer of the only GPU that has the figure."""
     return {'gpu="0", instance="exporter"': value}
+
+
+def dcgm(value: float) -> dict[str, float]:
+    """The answer of the only GPU of dcgm-exporter's."""
+    return {'Hostname="h", gpu="0"': value}
 
 
 # By panel and legend
@@ -323,7 +350,13 @@ SERVER_ANSWERS: Final[dict[tuple[str, str], Answer]] = {
     ("Waiting requests by reason", "for a slot or KV blocks"): 2,
     ("Waiting requests by reason", "for something else"): 1,
     ("Finished requests by reason", "{{finished_reason}}"):
-        {'finished_reason="length"': 3, 'finished_reason="stop"': 2},
+        {'finished_reason="length"': 3, 'finished_reason="stop"': 2, 'finished_reason="abort"': 5},
+    ("Draft tokens accepted", "accepted"): 3 / 6,
+    ("Tokens per draft", "tokens"): 1 + 3 / 2,
+    ("Prompt length", "p50"): 128 + 128 * 10 / 30,  # the 20th of 40
+    ("Prompt length", "p95"): 128 + 128 * 28 / 30,
+    ("Output length", "p50"): 64 + 64 * 10 / 30,
+    ("Output length", "p95"): 64 + 64 * 28 / 30,
     ("Tokens per engine step, distribution", "{{le}}"):
         {'le="+Inf"': 40, 'le="16.0"': 10, 'le="32.0"': 40},
     ("Free slots and KV cache", "slots free (max_num_seqs)"): 2 / 8,
@@ -350,6 +383,16 @@ GPU_ANSWERS: Final[dict[tuple[str, str], Answer]] = {
     },
     ("Energy per token", "J per generated token"): (500 + 400) / (20 + 40),
     ("GPUs: age of the last reading", "GPU {{gpu}}: {{name}}"): {'gpu="0", name="H200"': 0.25},
+    ("GPU utilization", OF_DCGM): dcgm(0.9),
+    ("Memory bus utilization", OF_DCGM): dcgm(0.4),
+    ("Memory in use", OF_DCGM): dcgm(1000 * 2**20),
+    ("Power", OF_DCGM): dcgm(500),
+    ("SM clock", OF_DCGM): dcgm(1900e6),
+    ("Temperature", OF_DCGM): dcgm(60),
+    ("Memory clock", OF_DCGM): dcgm(2600e6),
+    ("PCIe", "{{Hostname}} GPU {{gpu}} receives (DCGM)"): dcgm(100),
+    ("PCIe", "{{Hostname}} GPU {{gpu}} sends (DCGM)"): dcgm(200),
+    ("Energy per token", "J per generated token (DCGM)"): 900 / (20 + 40),
 }
 CLIENT_ANSWERS: Final[dict[tuple[str, str], Answer]] = {
     ("CPU of each process, cores", "{{process}}"): {
@@ -368,24 +411,68 @@ CLIENT_ANSWERS: Final[dict[tuple[str, str], Answer]] = {
     ("Tokens per second", "output"): 50,
     ("Tokens per second", "prompt"): 90,
 }
+TTFT, ITL, E2E = (
+    SERVER_BOUNDS[name][0]
+    for name in (
+        "time_to_first_token_seconds",
+        "inter_token_latency_seconds",
+        "e2e_request_latency_seconds",
+    )
+)
+THE_38TH: Final = 1 + 28 / 30  # of 40, in units of b
+
+
+def replica(value: float) -> dict[str, float]:
+    """The answer of the only server chosen."""
+    return {'instance="server"': value}
+
+
+REPLICA_ANSWERS: Final[dict[tuple[str, str], Answer]] = {
+    ("Replicas", "up"): replica(1),
+    ("Replicas", "running"): replica(3 + 4),
+    ("Replicas", "waiting"): replica(1 + 2),
+    ("Replicas", "KV cache"): replica(0.75),
+    ("Replicas", "p95 TTFT"): replica(TTFT * THE_38TH),
+    ("Replicas", "p95 ITL"): replica(ITL * THE_38TH),
+    ("Replicas", "output"): replica(20 + 40),
+}
+OVERVIEW_ANSWERS: Final[dict[tuple[str, str], Answer]] = {
+    ("p95 TTFT", "p95 TTFT"): TTFT * THE_38TH,
+    ("p95 ITL", "p95 ITL"): ITL * THE_38TH,
+    ("p95 e2e", "p95 e2e"): E2E * THE_38TH,
+    ("Targets down", "Targets down"): 0,
+    ("Waiting", "Waiting"): 1 + 2,
+    ("Fullest KV cache", "Fullest KV cache"): 0.75,
+    ("TTFT of production", "p50"): TTFT * (1 + 10 / 30),
+    ("TTFT of production", "p95"): TTFT * THE_38TH,
+    ("TTFT of production", "p99"): TTFT * (1 + 29.6 / 30),
+    ("Running and waiting", "running"): 3 + 4,
+    ("Running and waiting", "waiting"): 1 + 2,
+    **REPLICA_ANSWERS,
+    ("Tokens per second", "generated"): 20 + 40,
+    ("Tokens per second", "prompt"): 100,
+    ("Requests that failed", "aborted"): 5 / 10,
+    ("Requests that failed", "HTTP 5xx"): 5 / 20,
+    ("Cost per million output tokens", "cost"): 1e6 * 2 / 3600 / 60,  # 2 an hour, 60 tokens/s
+}
 ANSWERS: Final[dict[Key, Answer]] = {
     (dashboard, *key): answer
     for dashboard, answers in {
         "knee": knee_answers(),
         "latency": latency_answers(),
-        "server": SERVER_ANSWERS,
+        "overview": OVERVIEW_ANSWERS,
+        "server": SERVER_ANSWERS | REPLICA_ANSWERS,
         "gpu": GPU_ANSWERS,
         "client": CLIENT_ANSWERS,
     }.items()
     for key, answer in answers.items()
 }
-CHOSEN: Final = {"run": "r", "model": "m", "target": "server"}
+CHOSEN: Final = {**ANY, "price": "2", "run": "r", "model_name": "m", "target": "server"}
 
 
 def asked(expr: str, answer: Answer, chosen: dict[str, str]) -> dict[str, object]:
     """One case of promtool's, which compares floats bit by bit: rounded to a millionth."""
-    for name, value in {**chosen, "window": "10s"}.items():
-        expr = expr.replace(f"${name}", value)
+    expr = with_variables(expr, {**chosen, "__rate_interval": "10s"})
     each = answer if isinstance(answer, dict) else {"": answer}
     samples = [{"labels": f"{{{labels}}}", "value": round(v, 6)} for labels, v in each.items()]
     return {"expr": f"round({expr}, 1e-6)", "eval_time": "60s", "exp_samples": samples}
@@ -404,7 +491,8 @@ def test_every_expression(tmp_path: Path) -> None:
     check([asked(asked_for[key], answer, CHOSEN) for key, answer in ANSWERS.items()], tmp_path)
 
 
-ALL: Final = {"run": ".*", "model": ".*", "target": ".*"}
+CHOICES: Final = ("run", "model_name", "target")
+ALL: Final = {**ANY, **dict.fromkeys(CHOICES, ".*")}
 USERS = ("knee", "Users", "Users")
 TOKENS = ("knee", "Output tokens/s", "Output tokens/s")
 RUNNING, SEATS = (("server", "Running and waiting", name) for name in ("running", "max_num_seqs"))
@@ -429,14 +517,74 @@ LIMIT: Final = ("knee", "TTFT p95 against users", "limit")
             },
         ),
         # an exporter names no model
-        ({**ALL, "model": "m"}, {USERS: 8, TOKENS: 50, RUNNING: 7, SEATS: 8 + 25, CPU: 0.75}),
+        ({**ALL, "model_name": "m"}, {USERS: 8, TOKENS: 50, RUNNING: 7, SEATS: 8 + 25, CPU: 0.75}),
         ({**ALL, "run": "other"}, {USERS: 25, TOKENS: 151, RUNNING: 7 + 10 + 13, SEATS: 8 + 25}),
         ({**ALL, "target": "server"}, {USERS: 8 + 25, RUNNING: 7, SEATS: 8, CPU: 0.75}),
-        (dict.fromkeys(ALL, "other"), {USERS: 25, RUNNING: 10 + 13, SEATS: 25, CPU: 3.25}),
-        (dict.fromkeys(ALL, "none"), {key: {} for key in (USERS, TOKENS, RUNNING, SEATS, CPU)}),
+        (
+            {**ALL, **dict.fromkeys(CHOICES, "other")},
+            {USERS: 25, RUNNING: 10 + 13, SEATS: 25, CPU: 3.25},
+        ),
+        (
+            {**ALL, **dict.fromkeys(CHOICES, "none")},
+            {key: {} for key in (USERS, TOKENS, RUNNING, SEATS, CPU)},
+        ),
     ],
 )
 def test_what_is_chosen(chosen: dict[str, str], want: dict[Key, Answer], tmp_path: Path) -> None:
     """Where several runs or servers are chosen, counts add up and limits are the largest."""
     asked_for = dict(expressions())
     check([asked(asked_for[key], answer, chosen) for key, answer in want.items()], tmp_path)
+
+
+IN_CLUSTER: Final = 'namespace="prod", pod="vllm-0", '
+OF_THE_SERVER: Final = re.compile(r"vllm:|DCGM_")  # what Prometheus finds in the server's pod
+
+
+def in_cluster(series: dict[str, str]) -> dict[str, str]:
+    """As a PodMonitor labels it."""
+    return {**series, "series": series["series"].replace("{", "{" + IN_CLUSTER, 1)}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "found"),
+    [
+        ({"namespace": "prod", "pod": "vllm-0"}, True),
+        ({"namespace": "prod|test"}, True),
+        ({}, True),  # All
+        ({"namespace": "test"}, False),
+        ({"pod": "vllm-1"}, False),
+    ],
+)
+def test_a_pod_is_chosen(chosen: dict[str, str], found: bool, tmp_path: Path) -> None:
+    """With a cluster's labels every answer is what it is without; of another pod there is none."""
+    given = [in_cluster(series) for series in GIVEN]
+    asked_for = dict(expressions())
+    cases = []
+    for key, answer in ANSWERS.items():
+        # what a run or our exporter says is of no pod; `limit` and the like may be of both
+        if not OF_THE_SERVER.search(asked_for[key]) or "harness_" in asked_for[key]:
+            continue
+        if key[1] == "Targets down":
+            continue  # 0 of none, too
+        cases.append(asked(asked_for[key], answer if found else {}, {**CHOSEN, **chosen}))
+    assert len(cases) > 30
+    test = {"interval": "1s", "input_series": given, "promql_expr_test": cases}
+    test_rules("groups: []\n", tmp_path, [test])
+
+
+@pytest.mark.parametrize(
+    ("up", "want"),
+    [("1x60", 0), ("1x50 0x9", 1), ("1x30 stale", 0)],
+    ids=["up", "no answer", "out of service discovery"],
+)
+def test_a_target_that_is_down_is_counted(up: str, want: int, tmp_path: Path) -> None:
+    """A server whose series ended ten seconds ago, beside something that is no vLLM."""
+    labels = 'job="j", instance="server", model_name="m"'
+    given = [
+        {"series": 'up{job="j", instance="server"}', "values": up},
+        {"series": f"vllm:num_requests_running{{{labels}}}", "values": "3x50 stale"},
+        {"series": 'up{job="node", instance="n"}', "values": "0x60"},
+    ]
+    expr = dict(expressions())["overview", "Targets down", "Targets down"]
+    test = {"interval": "1s", "input_series": given, "promql_expr_test": [asked(expr, want, ALL)]}
+    test_rules("groups: []\n", tmp_path, [test])

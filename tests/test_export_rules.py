@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from array import array
 from dataclasses import replace
+from itertools import product
 from math import isnan, nan
 from pathlib import Path
 from typing import Any
@@ -85,11 +86,13 @@ def buckets(name: str, limit_s: float, labels: str, bad: bool) -> list[dict[str,
 
     Over it they lie in (limit, 2 limit]: the p95 that Prometheus interpolates is 1.95 limits.
     """
-    rows = {limit_s / 2: 0 if bad else 60, limit_s: 0 if bad else 60, 2 * limit_s: 60, "+Inf": 60}
-    return [
-        {"series": f'{name}_bucket{{{labels},le="{le}"}}', "values": f"0+{n}x40"}
-        for le, n in rows.items()
-    ]
+    n_within = 0 if bad else 60
+    counts = {limit_s / 2: n_within, limit_s: n_within, 2 * limit_s: 60, "+Inf": 60}
+    series = []
+    for bound, n in counts.items():
+        bucket = f'{name}_bucket{{{labels},le="{bound}"}}'
+        series.append({"series": bucket, "values": f"0+{n}x40"})
+    return series
 
 
 SOURCES = {
@@ -118,8 +121,9 @@ def routing_case(
     source: str, key: str, labels: dict[str, str], p95: str, bad: bool
 ) -> dict[str, object]:
     """Whether the alert of this latency fires, and with which words."""
-    known = {(a.name, a.labels["seen_by"]): a for a in routing_alerts(500 * MS, 50 * MS)}
-    alert = known[NAMES[key], source]
+    alerts = routing_alerts(500 * MS, 50 * MS)
+    of_source = [alert for alert in alerts if alert.labels["seen_by"] == source]
+    alert = next(alert for alert in of_source if alert.name == NAMES[key])
     description = alert.annotations["description"]
     text = description.replace("{{ $value | humanizeDuration }}", p95)
     fires = {
@@ -131,13 +135,10 @@ def routing_case(
 
 def test_routing_rules_fire_in_their_quadrant(tmp_path):
     """Prometheus itself: neither, the first, the second, both; by vLLM's histograms and by ours."""
-    cases = [
-        quadrant(source, ttft_bad, itl_bad)
-        for source in SOURCES
-        for ttft_bad in (False, True)
-        for itl_bad in (False, True)
-    ]
-    run_rules((ROOT / "prometheus/rules/harness_routing.yml").read_text(), tmp_path, cases)
+    each = product(SOURCES, (False, True), (False, True))
+    cases = [quadrant(source, ttft_bad, itl_bad) for source, ttft_bad, itl_bad in each]
+    rules = (ROOT / "prometheus/rules/harness_routing.yml").read_text()
+    run_rules(rules, tmp_path, cases)
 
 
 KNEE = {
@@ -250,9 +251,9 @@ def test_knee_rules(tmp_path):
         },
     }
     case = {"eval_time": "5m", "alertname": "ReplicaPastKnee", "exp_alerts": [fires]}
-    query = form(tmp_path, "keda")
+    (trigger,) = form(tmp_path, "keda")["spec"]["triggers"]
     total = {  # 32 + 31: KEDA asks for ceil(63 / 31) = 3 replicas
-        "expr": query["spec"]["triggers"][0]["metadata"]["query"],
+        "expr": trigger["metadata"]["query"],
         "eval_time": "5m",
         "exp_samples": [{"labels": "{}", "value": 63}],
     }

@@ -37,12 +37,17 @@ S = 1_000_000_000
 NONE = GpuReadings("none", why="not asked")
 
 
+def below_a_second(n: int, each_s: float) -> Histogram:
+    """`n` observations that took so long each."""
+    return Histogram((1.0, inf), (float(n), float(n)), n * each_s)
+
+
 def sample(at_s: float, *, running: float = 3, kv: float = 0.25, n: int = 0) -> ServerSample:
     """After `n` requests of 100 ms TTFT, 40 ms of it in the queue and 25 ms in prefill."""
-    each_s = {"ttft": 0.1, "queue": 0.04, "prefill": 0.025}
     histograms = {
-        key: Histogram((1.0, inf), (float(n), float(n)), n * seconds)
-        for key, seconds in each_s.items()
+        "ttft": below_a_second(n, 0.1),
+        "queue": below_a_second(n, 0.04),
+        "prefill": below_a_second(n, 0.025),
     }
     return ServerSample(
         int(at_s * S),
@@ -113,8 +118,8 @@ def test_target(seen, want):
 
 def test_seats_are_inferred():
     """Six scrapes with 12 running while others wait: no seat is free."""
-    full = tuple(replace(sample(i, running=12), waiting=4.0) for i in range(94, 100))
-    found = values_of(replace(UP, samples=full))
+    full = [replace(sample(at_s, running=12), waiting=4.0) for at_s in range(94, 100)]
+    found = values_of(replace(UP, samples=tuple(full)))
     assert found["server_max_num_seqs source=inferred"] == 12
     assert found["server_slots_free"] == 0
 
@@ -210,7 +215,9 @@ def test_figures_that_a_gpu_lacks_have_no_line():
     """NaN is nothing: a query finds no series instead of a wrong one."""
     nvml = Recorded(lacks=("nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetFieldValues"))
     source = NvmlGpus.open(nvml)
-    text = render_metrics(GPU, gpu_values([], source.read(nvml.go_to(0)), nvml.go_to(0)))
+    at_ns = nvml.go_to(0)
+    samples = source.read(at_ns)
+    text = render_metrics(GPU, gpu_values([], samples, at_ns))
     assert b"energy" not in text
     assert b"pcie" not in text
     assert b"harness_gpu_power_watts" in text
@@ -313,9 +320,12 @@ def test_names_keep_prometheus_rules():
     rows = [row for some in METRIC_DEFINITIONS.values() for row in some]
     names = [row.name for row in rows]
     assert len(set(names)) == len(names)
-    assert [n for n in names if not n.startswith("harness_") or ":" in n] == []
-    assert [r.name for r in rows if (r.kind == "counter") != r.name.endswith("_total")] == []
-    assert [n for n in names if any(u in n for u in ("_ms", "_mib", "_pct", "_mhz", "_ns"))] == []
+    for row in rows:
+        assert row.name.startswith("harness_"), row.name
+        assert ":" not in row.name
+        assert row.name.endswith("_total") == (row.kind == "counter"), row.name
+        other_units = [unit for unit in ("_ms", "_mib", "_pct", "_mhz", "_ns") if unit in row.name]
+        assert other_units == [], row.name
 
 
 def test_promtool_likes_the_page():
@@ -325,9 +335,11 @@ def test_promtool_likes_the_page():
     gpus = [GpuInfo.of(said) for said in source.gpus()]
     source.read(nvml.go_to(2))
     at_ns = nvml.go_to(3)
-    seen = replace(UP, samples=(sample(40, n=5), sample(99, n=25)), given={"max_num_seqs": 8})
+    samples = (sample(40, n=5), sample(99, n=25))
+    seen = replace(UP, samples=samples, given={"max_num_seqs": 8})
     text = render_metrics(TARGET, target_values(seen, 100 * S))
-    text += render_metrics(GPU, gpu_values(gpus, source.read(at_ns), at_ns))
+    readings = source.read(at_ns)
+    text += render_metrics(GPU, gpu_values(gpus, readings, at_ns))
     assert promtool("check", "metrics", stdin=text) == ""
 
 

@@ -105,8 +105,10 @@ SEED = 246  # prefill, one of the cheapest to simulate
 @pytest.fixture(scope="module")
 def rows() -> dict[str, Row]:
     """Every search on one engine."""
-    found = {name: Row(*row) for name, row in duel.answer(SEED, duel.BUDGET_S).items()}
-    return {duel.OURS: duel.ours(simulated_knee.answer(SEED)), **found}
+    answers = duel.answer(SEED, duel.BUDGET_S)
+    found = {name: Row(*answer) for name, answer in answers.items()}
+    ours = duel.ours(simulated_knee.answer(SEED))
+    return {duel.OURS: ours, **found}
 
 
 def test_every_search_on_an_engine_whose_knee_is_known(rows) -> None:
@@ -179,8 +181,10 @@ def test_the_curve() -> None:
 
 def test_roots_of_the_curve() -> None:
     """Where a line is zero; None where nothing crosses."""
-    assert root({1: [-3.0], 2: [-2.0], 4: [0.0], 8: [4.0]}, 2, 8) == pytest.approx(4)
-    assert root({1: [-3.0], 2: [1.0], 3: [-1.0], 8: [4.0]}, 1, 8) == pytest.approx(2, abs=0.1)
+    at_a_point = {1: [-3.0], 2: [-2.0], 4: [0.0], 8: [4.0]}
+    assert root(at_a_point, 2, 8) == pytest.approx(4)
+    crossing_thrice = {1: [-3.0], 2: [1.0], 3: [-1.0], 8: [4.0]}
+    assert root(crossing_thrice, 1, 8) == pytest.approx(2, abs=0.1)
     assert root({1: [1.0], 2: [2.0]}, 1, 2) is None
 
 
@@ -245,7 +249,9 @@ def test_sets_of_engines_have_a_table_each(line) -> None:
     lines = told.splitlines()
     begins = [lines.index(f"## In one load: {name}") for name in ("two", "more")]
     table = in_one_load_table(two)
-    assert [lines[begin + 2 : begin + 2 + len(table)] for begin in begins] == [table, table]
+    for begin in begins:
+        first = begin + 2  # below the heading and an empty line
+        assert lines[first : first + len(table)] == table
 
 
 def test_a_set_of_engines_by_its_configurations() -> None:

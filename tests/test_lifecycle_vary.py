@@ -12,7 +12,7 @@ import sys
 from array import array
 from dataclasses import replace
 from math import inf, isfinite, log
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import real_vllm
@@ -139,13 +139,20 @@ def test_runs_of_one_setting(sides: list[Side], want: tuple[float, float, float]
     lo, hi = found.bounds(1.0)
     got = (found.value, lo - log(50), hi - log(50))
     assert [*map(float, got)] == pytest.approx(want, abs=1e-4)
-    share = mean_side(ERROR_SHARE, [Side(x, x, lambda z, x=x: (x - z, x + z)) for x in (0.0, 0.1)])
+    share = mean_side(ERROR_SHARE, [share_of(0.0), share_of(0.1)])
     assert share.value == pytest.approx(0.05)
+
+
+def share_of(value: float) -> Side:
+    """A share whose standard error is 1."""
+    return Side(value, value, lambda z: (value - z, value + z))
 
 
 def difference(change: float, verdict: Change, metric: str = KNEE) -> Difference:
     """B against an A of 10."""
-    return Difference(metric, 0, 10, 10 * (1 + change), change, (change, change), verdict, False, 1)
+    b = 10 * (1 + change)
+    ci95 = (change, change)
+    return Difference(metric, 0, 10, b, change, ci95, verdict, False, 1)
 
 
 def pair(a: str, b: str, change: float, verdict: Change, metric: str = KNEE) -> Comparison:
@@ -156,7 +163,8 @@ def pair(a: str, b: str, change: float, verdict: Change, metric: str = KNEE) -> 
 def setting(name: str, *codes: int, **figures: float) -> Setting:
     """With runs that ended so."""
     runs = {f"{name}{i}": code for i, code in enumerate(codes)}
-    return Setting(name, runs=runs, figures={key: (x, x, x) for key, x in figures.items()})
+    known_exactly = {key: (value, value, value) for key, value in figures.items()}
+    return Setting(name, runs=runs, figures=known_exactly)
 
 
 RATE = "output_tokens_per_s"
@@ -243,19 +251,28 @@ def compared(
 ) -> tuple[list[Setting], list[Comparison]]:
     """40 slots against 30 and against 40 again, of which one run more is invalid."""
     folder = tmp_path_factory.mktemp("settings")
-    runs = [("a", 40, (1, 2)), ("b", 30, (3, 4)), ("c", 40, (5,))]
-    settings = [
-        Setting(name, runs={searched(folder / f"{name}{i}", i, slots): 0 for i in seeds})
-        for name, slots, seeds in runs
-    ]
-    settings[2].runs["nowhere"] = 5  # an invalid run has no figures
+    a = setting_of_runs(folder, "a", 40, (1, 2))
+    b = setting_of_runs(folder, "b", 30, (3, 4))
+    c = setting_of_runs(folder, "c", 40, (5,))
+    c.runs["nowhere"] = 5  # an invalid run has no figures
+    settings = [a, b, c]
     return settings, compare_settings(settings, 0.05)
+
+
+def setting_of_runs(folder: Path, name: str, slots: int, seeds: tuple[int, ...]) -> Setting:
+    """With a search for each seed, whose server has so many slots."""
+    runs = {}
+    for seed in seeds:
+        run = searched(folder / f"{name}{seed}", seed, slots)
+        runs[run] = 0
+    return Setting(name, runs=runs)
 
 
 def test_settings_of_recorded_runs(compared: tuple[list[Setting], list[Comparison]]) -> None:
     """The knee by all runs of each."""
     settings, pairs = compared
-    assert [(pair.a, pair.b) for pair in pairs] == [("a", "b"), ("a", "c"), ("b", "c")]
+    compared_names = [f"{pair.a} {pair.b}" for pair in pairs]
+    assert compared_names == ["a b", "a c", "b c"]
     knees = [pair.differences[0] for pair in pairs]
     assert [knee.metric for knee in knees] == [KNEE] * 3
     of_ab, of_ac, of_bc = (knee.verdict for knee in knees)
@@ -273,24 +290,25 @@ def test_a_report_of_settings(compared: tuple[list[Setting], list[Comparison]]) 
     assert re.search(r"b against a: knee \(users\) -2\d\.\d% \(", text)
     assert re.search(r", for .*1\.\d\d times the p95 ITL \(\d\.\d\d to ", text)
     plain = page.replace("http://www.w3.org/", "")  # the names of SVG's namespaces
-    assert [word for word in ("<script", "src=", "http:", "https:") if word in plain] == []
-    assert page.count("<details") == 3  # settings; b against a; c against b
-    assert page.count("b against a: ") == 1
-    chart = page[page.index('<svg class="plot"') : page.index("</svg>")]
-    words = ["Knee, users, with", "p95 TTFT, ms, with", "p95 ITL, ms, with", ">a<", ">b<", ">c<"]
+    plain = plain[: plain.index("</main>")]  # then the charts' own script
+    assert [word for word in ("src=", "http:", "https:") if word in plain] == []
+    assert re.findall(r"<h2>(.*)</h2>", page) == ["Settings", "b against a", "c against b"]
+    assert re.findall(r">([abc])</th>", page) == ["a", "b", "b", "c"]  # the heads of both steps
+    chart = page[page.index("<svg ") : page.index("</svg>")]
+    words = ["Knee, users", "p95 TTFT, ms", "p95 ITL, ms", ">a<", ">b<", ">c<"]
     assert [word for word in words if word not in chart] == []
 
 
 def test_a_refused_run_says_why(tmp_path: Path) -> None:
     """In the headline, where nothing is left to compare."""
-    refused, good = tmp_path / "refused", tmp_path / "good"
+    refused = tmp_path / "refused"
     refused.mkdir()
     (refused / names.RESULT).write_text(json.dumps({"invalid_reason": "The client is late."}))
-    settings = [
-        Setting("a", runs={str(refused): 5}),
-        Setting("b", runs={searched(good, 1, 40): 0}),
-        Setting("c", failure="no memory"),
-    ]
+    good = searched(tmp_path / "good", 1, 40)
+    a = Setting("a", runs={str(refused): 5})
+    b = Setting("b", runs={good: 0})
+    c = Setting("c", failure="no memory")
+    settings = [a, b, c]
     text, page = settings_report(settings, compare_settings(settings, 0.05), [], 5)
     headline = "Nothing to compare: only b was measured. a: The client is late. c: no memory"
     assert text.splitlines()[0] == headline
@@ -448,10 +466,11 @@ def test_with_real_processes(tmp_path: Path) -> None:
     a, b = told["settings"]
     assert [len(one["runs"]) for one in (a, b)] == [2, 2]
     assert [len(one["starts_s"]) for one in (a, b)] == [2, 1]
-    urls = [json_of(folder / names.RUN)["server"]["url"] for folder in sorted(out.glob("?-*/"))]
+    servers = servers_of(out)
+    urls = [server["url"] for server in servers]
     assert [urls.count(url) for url in urls] == [1, 2, 2, 1]
-    flags = [json_of(path / names.RUN)["server"]["flags"] for path in sorted(out.glob("?-*/"))]
-    assert [one["max_num_seqs"] for one in flags] == [2, 8, 8, 2]
+    slots = [server["flags"]["max_num_seqs"] for server in servers]
+    assert slots == [2, 8, 8, 2]
     assert (out / "vary.md").read_text().startswith(told["headline"])
     assert told["headline"] in (out / "vary.html").read_text()
     left_out = tmp_path / "left out"
@@ -538,10 +557,9 @@ def test_ctrl_c(moment: str, number: int, tmp_path: Path) -> None:
     assert process.returncode == 130, err
     assert alive(family) == []
     told = json_of(out / "vary.json")
-    assert (told["exit_code"], [len(one["runs"]) for one in told["settings"]]) == (
-        130,
-        [1, 0] if moment == "the second run" else [0, 0],
-    )
+    assert told["exit_code"] == 130
+    n_runs = [len(one["runs"]) for one in told["settings"]]
+    assert n_runs == ([1, 0] if moment == "the second run" else [0, 0])
     for folder in out.glob("2-*/"):
         assert json_of(folder / names.RESULT)["interrupted"] is True
 
@@ -635,8 +653,14 @@ def test_a_and_b_on_a_real_vllm(
     assert told["best"] == "server.max-num-seqs=8"  # seven times as fast; the figure says how sure
     assert [one["flags"]["max_num_seqs"] for one in told["settings"]] == [1, 8]
     assert [len(one["starts_s"]) for one in told["settings"]] == [1, 1]
-    seen = [json_of(path)["server"]["flags"]["max_num_seqs"] for path in out.glob("?-*/run.json")]
+    seen = [server["flags"]["max_num_seqs"] for server in servers_of(out)]
     assert sorted(seen) == [1, 8]  # which /server_info shows
+
+
+def servers_of(out: Path) -> list[dict[str, Any]]:
+    """What the run.json of each run says of its server, in the order of the runs."""
+    folders = sorted(out.glob("?-*/"))
+    return [json_of(folder / names.RUN)["server"] for folder in folders]
 
 
 def by_length(path: Path, prompt: int, seed: int) -> str:
@@ -644,30 +668,20 @@ def by_length(path: Path, prompt: int, seed: int) -> str:
 
     Gaps are 10 ms and 500 us per 1,000 tokens of context; everything has 1% of noise.
     """
-    rng, records, at = random.Random(seed), [], report_example.T0  # noqa: S311 - a fixture
-    length, begin_ns = prompt / 1000, at
+    rng = random.Random(seed)  # noqa: S311 - a fixture
+    records: list[RequestRecord] = []
+    begin_ns = at = report_example.T0
+    thousands = prompt / 1000
+    ttft_ms = 20 + 30 * thousands + 4 * thousands**2
     while at < begin_ns + 30 * report_example.S:
-        stamps = [at + int((20 + 30 * length + 4 * length**2) * 1e6 * rng.gauss(1, 0.01))]
+        stamps = [at + int(ttft_ms * 1e6 * rng.gauss(1, 0.01))]
         for token in range(63):
             gap_us = 10_000 + 0.5 * (prompt + token + 1)
-            stamps.append(stamps[-1] + int(gap_us * 1e3 * rng.gauss(1, 0.01)))
-        records += [
-            RequestRecord(
-                0,
-                len(records) + user,
-                user,
-                at,
-                stamps[-1],
-                Outcome.ok,
-                prompt_tokens=prompt,
-                output_tokens=64,
-                planned_tokens=64,
-                at_ns=array("q", stamps),
-                not_before_ns=array("q", stamps),
-                tokens=array("q", [1] * 64),
-            )
-            for user in range(2)
-        ]
+            gap_ns = int(gap_us * 1e3 * rng.gauss(1, 0.01))
+            stamps.append(stamps[-1] + gap_ns)
+        for user in range(2):
+            number = len(records)
+            records.append(answered(number, user, at, prompt, stamps))
         at = stamps[-1] + 10**6
     folder = begin(path)
     writer = RecordWriter(folder, 0)
@@ -678,22 +692,46 @@ def by_length(path: Path, prompt: int, seed: int) -> str:
     return str(path)
 
 
+def answered(number: int, user: int, sent_ns: int, prompt: int, stamps: list[int]) -> RequestRecord:
+    """A request whose 64 tokens came at these instants."""
+    return RequestRecord(
+        0,
+        number,
+        user,
+        sent_ns,
+        stamps[-1],
+        Outcome.ok,
+        prompt_tokens=prompt,
+        output_tokens=64,
+        planned_tokens=64,
+        at_ns=array("q", stamps),
+        not_before_ns=array("q", stamps),
+        tokens=array("q", [1] * 64),
+    )
+
+
 @pytest.mark.parametrize(("times", "lengths"), [(2, 4), (2, 3), (1, 3), (2, 2)])
 def test_cost_of_length(times: int, lengths: int, tmp_path: Path) -> None:
     """The planted coefficients are found, within intervals where each length was measured twice."""
     settings = [*parse_variable("prompt-tokens=128,512,2048,8192")][-lengths:]
     for one in settings:
         size = int(one.name.partition("=")[2])
-        one.runs = {by_length(tmp_path / f"{size}-{i}", size, size + i): 0 for i in range(times)}
+        for i in range(times):
+            run = by_length(tmp_path / f"{size}-{i}", size, size + i)
+            one.runs[run] = 0
         one.figures = {"output_tokens_per_s": (1, 1, 1)}
     found = context_costs(settings)
     values = {one.name: one.value for one in found}
     # of two lengths only a line: 4 per square is 4 * (2.048 + 8.192) per 1,000 between them
-    want = [20, 30, 4] if lengths > 2 else [20 - 4 * 2.048 * 8.192, 30 + 4 * (2.048 + 8.192)]
+    want = [20, 30, 4]
+    if lengths == 2:
+        want = [20 - 4 * 2.048 * 8.192, 30 + 4 * (2.048 + 8.192)]
     assert [*values.values()] == pytest.approx([*want, 10_000, 500], rel=0.1)
     assert {one.load for one in found} == {2.0}
-    known = [isfinite(hi - lo) and lo < one.value < hi for one in found for lo, hi in [one.ci95]]
-    assert known == [times == 2] * len(found)
+    for one in found:
+        lo, hi = one.ci95
+        is_known = isfinite(hi - lo) and lo < one.value < hi
+        assert is_known == (times == 2), one.name
     assert context_costs([*settings, Setting("server.a=1", server=("--a=1",))]) == []
     text, page = settings_report(settings, [], [], 0, found)
     assert "By length, at 2 users:" in text

@@ -115,7 +115,8 @@ def test_request_k_is_row_k(tmp_path: Path) -> None:
             sent[number] = data.spec(number).text
     assert [sent[number] for number in sorted(sent)] == want
     other = DataSource(workload=data.workload, calibration=Calibration(), **data.to_json())
-    assert [other.spec(k) for k in range(12)] == [data.spec(k) for k in range(12)]
+    for number in range(12):
+        assert other.spec(number) == data.spec(number)
 
 
 def test_each_process_plans_its_rows(tmp_path: Path) -> None:
@@ -129,15 +130,19 @@ def test_each_process_plans_its_rows(tmp_path: Path) -> None:
         "http://h:1", "m", data.workload, processes=2, data=data.to_json(), requests=5
     )
     text = json.dumps(options.to_json())
-    drivers = [Driver(DriveOptions.from_json(json.loads(text)), worker) for worker in (0, 1)]
+    drivers = []
+    for worker in (0, 1):
+        read = DriveOptions.from_json(json.loads(text))
+        drivers.append(Driver(read, worker))
     sent = []
     for driver in drivers:
         while (spec := driver.next_spec(driver.issued % 3)) is not None:
             sent.append(spec.text)
             driver.issued += 1
     assert sorted(sent) == [f"s/0 row {i}" for i in range(5)]
-    due = [driver.due_spec(Due(level, 6, 0)).text for driver in drivers for level in (0, 1)]
-    assert due == ["s/1 row 1", f"s/{(1 << 20) + 1} row 1"] * 2
+    for driver in drivers:
+        due = [driver.due_spec(Due(level, 6, 0)).text for level in (0, 1)]
+        assert due == ["s/1 row 1", f"s/{(1 << 20) + 1} row 1"]
 
 
 def test_answers_without_a_length_get_the_workloads(tmp_path: Path) -> None:
@@ -285,7 +290,8 @@ def test_the_longest_text_is_clipped(tmp_path: Path) -> None:
     assert spec.prompt_tokens == 1950
     assert spec.output_tokens == 10  # 2% of margin: 1,960
     assert set(kept) == {"ä"}
-    assert len(kept.encode()) == pytest.approx(8000 - (whole - 1950) * 2, abs=2)
+    cut_bytes = 2 * (whole - 1950)
+    assert len(kept.encode()) == pytest.approx(8000 - cut_bytes, abs=2)
     assert spec.messages[0] == USER
 
 
@@ -357,11 +363,12 @@ def test_expected_prefix_hits(
 
 def test_a_longer_conversation_shares_the_shorter_one(tmp_path: Path) -> None:
     """Its history is the same text from the start, tools included."""
-    talk = [{"role": "user", "content": "word " * 100}, {"role": "assistant", "content": "x" * 99}]
+    asked = {"role": "user", "content": "word " * 100}
+    said = {"role": "assistant", "content": "x" * 99}
     rows: list[dict[str, object]] = [
-        {"messages": talk[:1], "tools": [TOOL]},
-        {"messages": [*talk, USER], "tools": [TOOL]},
-        {"messages": [*talk, USER]},
+        {"messages": [asked], "tools": [TOOL]},
+        {"messages": [asked, said, USER], "tools": [TOOL]},
+        {"messages": [asked, said, USER]},
     ]
     first, second, third = source(tmp_path, rows).shared_tokens()
     assert first == 0
@@ -371,11 +378,11 @@ def test_a_longer_conversation_shares_the_shorter_one(tmp_path: Path) -> None:
 
 def as_object(row: dict[str, str]) -> dict[str, object]:
     """A row of a CSV as a log has it in JSON: without empty cells, tools as what they are."""
-    filled = {key: text for key, text in row.items() if text}
-    return {
-        key: json.loads(text) if key in ("tools", "tool_calls") else text
-        for key, text in filled.items()
-    }
+    filled: dict[str, object] = {key: text for key, text in row.items() if text}
+    for key in ("tools", "tool_calls"):
+        if row.get(key):
+            filled[key] = json.loads(row[key])
+    return filled
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
@@ -438,19 +445,17 @@ def test_times_of_a_log(tmp_path: Path) -> None:
         ("b", "assistant", "2026-11-23T10:00:03Z"),
         ("a", "assistant", "2026-11-23T10:00:09Z"),
     ]
-    log.write_text(
-        lines(
-            {"conversation_id": talk, "role": role, "content": "hi", "timestamp": at}
-            for talk, role, at in rows
-        )
-    )
+    fields = ("conversation_id", "role", "timestamp")
+    messages = [dict(zip(fields, row, strict=True)) | {"content": "hi"} for row in rows]
+    log.write_text(lines(messages))
     made = convert(log, out)
     assert made.n == 4
     assert made.talks == 2
     assert len(made.rows) == 2
     assert made.notes == []
     found = [json.loads(line) for line in out.read_text().splitlines()]
-    assert [(row["conversation_id"], row["timestamp"]) for row in found] == [("a", 0), ("b", 2000)]
+    due_ms = {row["conversation_id"]: row["timestamp"] for row in found}
+    assert due_ms == {"a": 0, "b": 2000}
 
 
 def test_the_command_shows_what_a_file_holds(capsys: pytest.CaptureFixture[str]) -> None:

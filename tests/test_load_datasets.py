@@ -171,9 +171,8 @@ def test_traces_of_lengths(
 def test_prompts_of_a_length_alone(tmp_path: Path) -> None:
     """Exactly so long, by row, pass and seed another, and each time the same."""
     path = tmp_path / "rows.jsonl"
-    path.write_text(
-        lines({"input_length": 600, "output_length": 5}, {"input_length": 600, "output_length": 5})
-    )
+    row = {"input_length": 600, "output_length": 5}
+    path.write_text(lines(row, row))
     drawn = []
     for seed in (1, 2):
         data = DataSource(str(path), CHAT, seed=seed)
@@ -201,7 +200,8 @@ def test_mooncake_hashes_of_64_bits(tmp_path: Path) -> None:
 def test_blocks_of_another_size(tmp_path: Path) -> None:
     """They are named: a trace of 16-token blocks is none of Mooncake's."""
     path = tmp_path / "rows.jsonl"
-    path.write_text(lines({"input_length": 521, "output_length": 5, "hash_ids": [*range(33)]}))
+    row = {"input_length": 521, "output_length": 5}
+    path.write_text(lines(row | {"hash_ids": [*range(33)]}))
     with pytest.raises(ConfigError, match="these would be blocks of 16 tokens"):
         DataSource(str(path), CHAT)
 
@@ -414,8 +414,10 @@ def test_rows_whose_length_nobody_knows(tmp_path: Path) -> None:
     asked = {"role": "user", "content": [text, picture]}
     long = {"role": "user", "content": "word " * 1000}
     file = tmp_path / "rows.jsonl"
-    talks = [[asked], [asked, long], [{"role": "user", "content": [text]}], [long]]
-    file.write_text(lines(*({"messages": talk, "output_tokens": 8} for talk in talks)))
+    without_picture = {"role": "user", "content": [text]}
+    talks = [[asked], [asked, long], [without_picture], [long]]
+    rows = [{"messages": talk, "output_tokens": 8} for talk in talks]
+    file.write_text(lines(*rows))
     data = DataSource(str(file), replace(CHAT, max_model_len=500))
     assert data.n_unsized == 2
     assert data.n_clipped(500) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import json
 import os
 import re
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from harness.records.record_table import RecordTable
+    from harness.run.run_frames import RunFrames
 
 HERE = Path(__file__).parent
 TOP = HERE.parent
@@ -112,7 +114,7 @@ from harness.locust import ChatUser
 @events.request.add_listener
 def on_request(name, context, **rest):
     with Path(SAID + ".events").open("a") as out:
-        print(json.dumps([name, context.get("ttft_ms")]), file=out)
+        print(json.dumps([name, context["ttft_ms"], context["output_tokens"]]), file=out)
 class Steps(LoadTestShape):
     def tick(self):
         at_s = self.get_run_time()
@@ -130,6 +132,7 @@ class Own(ChatUser):
             except (HarnessError, TypeError) as error:
                 row = ["refused", str(error)]
             print(json.dumps(row), file=out)
+        self.send(name="summarize")  # read by C, and yet its TTFT is known
 """
 MANY = 100  # requests of a first test: they would show in the counts of the second
 HELLO = {"role": "user", "content": "one two three"}
@@ -138,24 +141,52 @@ HELLO = {"role": "user", "content": "one two three"}
 def check_replies(replies: list[list[Any]], events: list[list[Any]], run: Run) -> None:
     """Each reply (outcome, TTFT, e2e, tokens, text) is that of a record and of Locust's event."""
     ok = np.flatnonzero(run.table.outcome == OUTCOMES.index(Outcome.ok))
+    replied = run.table.name[ok] != run.names["summarize"]
     first_ns = run.table.at_ns[run.table.offsets[:-1][ok]]
     ttft_ms = (first_ns - run.table.sent_ns[ok]) / 1e6
     e2e_ms = (run.table.done_ns[ok] - run.table.sent_ns[ok]) / 1e6
-    recorded = zip(ttft_ms.tolist(), e2e_ms.tolist(), strict=True)
+    recorded = zip(ttft_ms[replied].tolist(), e2e_ms[replied].tolist(), strict=True)
     assert sorted((row[1], row[2]) for row in replies) == sorted(recorded)
-    # Locust's event has the name that was given, and the TTFT of the reply.
-    assert {name for name, _ in events} == {"hello", "/v1/chat/completions"}
-    assert {row[1] for row in replies} <= {ttft_ms for _, ttft_ms in events}
+    # Locust's event has the name that was given, and the TTFT and the tokens of the reply.
+    assert {name for name, *_ in events} == {"hello", "summarize", "/v1/chat/completions"}
+    assert sorted(ttft for _, ttft, _ in events if ttft is not None) == sorted(ttft_ms.tolist())
+    assert {(row[1], row[3]) for row in replies} <= {(ttft, n) for _, ttft, n in events}
     hello, second = replies[:2]
     assert hello[3:] == [3, " a" * 3]
     assert second[3:] == [second[3], " a" * second[3]]
     assert run.table.prompt_tokens[ok][:1].tolist() == [8]  # of hello, with the chat template
 
 
+def check_names(stats: list[dict[str, str]], frames: RunFrames) -> None:
+    """Each name has its rows in Locust's statistics, its requests, and a row in the report."""
+    counts = frames.requests.name.fillna("/v1/chat/completions").value_counts().to_dict()
+    assert set(counts) == {"hello", "summarize", "/v1/chat/completions"}
+    by_type: dict[str, dict[str, int]] = {"POST": {}, "TTFT": {}, "": {}}
+    for row in stats:
+        by_type[row["Type"]][row["Name"]] = int(row["Request Count"])
+    assert by_type["POST"] == counts
+    assert by_type[""] == {"Aggregated": len(frames.requests)}  # those of TTFT are not in it
+    first_tokens = frames.requests.dropna(subset=["first_token_at"])
+    n_first_tokens = first_tokens.name.fillna("/v1/chat/completions").value_counts().to_dict()
+    assert by_type["TTFT"] == n_first_tokens
+    for level in frames.result.levels:
+        n_by_name = sum(group["e2e_ms"].n for group in level.by_name.values())
+        assert n_by_name == level.latencies["e2e_ms"].n
+        n_gaps_by_name = sum(group["itl_ms"].n for group in level.by_name.values())
+        assert n_gaps_by_name == level.latencies["itl_ms"].n
+    report = (frames.path / "report.md").read_text()
+    assert not frames.result.levels or "summarize |" in report
+
+
 def check_refusals(sentences: list[str]) -> None:
     """Each request has its own, whichever user's came first, and there is no other."""
-    parts = ["body has 'n': expected", "given with a prompt", "not JSON serializable"]
-    counts = {part: sum(part in sentence for sentence in sentences) for part in parts}
+    parts = [
+        "body has 'n', and messages or tools are given with a prompt, or to a user of chat",
+        "messages or tools are given with a prompt, or to a user of chat: expected",
+        "Type is not JSON serializable",
+        r"name is 'two\nlines': expected one line of text, of at most 100 characters",
+    ]
+    counts = {part: sum(sentence.startswith(part) for sentence in sentences) for part in parts}
     assert min(counts.values()) >= 1
     assert sum(counts.values()) == len(sentences)
 
@@ -168,13 +199,16 @@ def test_what_own_requests_get_back(url: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     said = tmp_path / "said"
     file = tmp_path / "own.py"
-    asked = (
-        '[dict(messages=[HELLO], body={"top_p": 0.9}, output_tokens=3, name="hello"), '
-        'dict(body={"n": 2}),'
-        ' dict(prompt="a b", messages=[HELLO]), dict(body={"stop": {1}}), dict(prompt="a b c d")]'
-    )
+    asked = """[
+        dict(messages=[HELLO], body={"top_p": 0.9}, output_tokens=3, name="hello"),
+        dict(body={"n": 2}, prompt="a b", messages=[HELLO]),
+        dict(prompt="a b", messages=[HELLO]),
+        dict(body={"stop": {1}}),
+        dict(prompt="a b c d"),
+        dict(prompt="a b", name="two\\nlines"),
+    ]"""
     file.write_text(f"SAID, HELLO = {str(said)!r}, {HELLO}\nASKED = {asked}\n{OWN}")
-    flags = ("--headless", "--output-tokens", 9, "--run-folder", folder)
+    flags = ("--headless", "--output-tokens", 9, "--run-folder", folder, "--csv", tmp_path / "own")
     ended(locust(file, *flags, "--host", url))
     rows = [json.loads(line) for line in said.read_text().splitlines()]
     fired = [json.loads(line) for line in Path(f"{said}.events").read_text().splitlines()]
@@ -183,6 +217,8 @@ def test_what_own_requests_get_back(url: str, tmp_path: Path) -> None:
     check_replies([row for row in rows if row[0] == "ok"], fired, run)
     check_refusals([row[1] for row in rows if row[0] == "refused"])
     frames = open_run(folder)
+    with (tmp_path / "own_stats.csv").open() as stats:
+        check_names([*csv.DictReader(stats)], frames)
     levels = frames.levels.users.tolist()
     assert frames.result is not None
     assert levels == [1, 3] or frames.result.unheld
@@ -359,10 +395,8 @@ def test_a_dead_decoder_ends_the_run(url: str, processes: int, tmp_path: Path) -
     )
     wait_for(lambda: any(path.stat().st_size for path in folder.glob("records.*")))
     found = descendants(process.pid)
-    os.kill(
-        next(p for p, what in found.items() if "harness.reader.decoder_process" in what),
-        signal.SIGKILL,
-    )
+    decoders = [pid for pid, what in found.items() if "harness.reader.decoder_process" in what]
+    os.kill(decoders[0], signal.SIGKILL)
     out = ended(process, 5)
     assert "ended in the middle of the run by signal 9" in out
     wait_for(lambda: alive(found) == [])
@@ -401,7 +435,7 @@ def test_a_killed_worker_is_named(url: str, tmp_path: Path) -> None:
         8,
         *bind,
     )
-    wait_for(lambda: sum(path.stat().st_size > 0 for path in folder.glob("records.*")) == 2)
+    wait_for(lambda: n_record_files(folder) == 2)
     found = descendants(process.pid)
     # the master has two children; each has a decoder
     worker = next(pid for pid, what in found.items() if "killed.py" in what)
@@ -535,6 +569,11 @@ def test_the_live_page_of_a_second_test(url: str) -> None:
     assert 0 < after["now"]["ended"] <= total["num_requests"]
 
 
+def n_record_files(folder: Path) -> int:
+    """Those that hold a record already."""
+    return sum(path.stat().st_size > 0 for path in folder.glob("records.*"))
+
+
 def page_at(
     web: int, points: int, after: dict[str, Any] | None = None, *, ended: int = 1
 ) -> dict[str, Any]:
@@ -546,8 +585,9 @@ def page_at(
     until = time.monotonic() + 45
     while time.monotonic() < until:
         told: dict[str, Any] = json.loads(get(web, "/harness/live.json"))
-        another = told["cursor"].split("-")[0] != before
-        if another and len(told["points"]) >= points and (told["now"].get("ended") or 0) >= ended:
+        is_another = told["cursor"].split("-")[0] != before
+        n_ended = told["now"].get("ended") or 0
+        if is_another and len(told["points"]) >= points and n_ended >= ended:
             return told
         time.sleep(0.2)
     raise AssertionError("no test runs")

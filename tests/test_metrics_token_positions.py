@@ -39,6 +39,7 @@ def table_of(gap_ns: Ints, per_event: int = 1) -> RecordTable:
     columns["scheduled_ns"] = np.full(requests, -1)
     columns["done_ns"] = at_ns[:, -1]
     columns["outcome"] = np.full(requests, OK)
+    columns["name"] = np.full(requests, -1)
     return RecordTable(
         **columns,
         offsets=np.arange(requests + 1) * events,

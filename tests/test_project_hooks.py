@@ -13,7 +13,8 @@ import yaml
 TOP = Path(__file__).parents[1]
 CONFIG: dict[str, Any] = yaml.safe_load((TOP / ".pre-commit-config.yaml").read_text())
 HOOKS: dict[str, Any] = {hook["id"]: hook for hook in CONFIG["repos"][0]["hooks"]}
-STEPS = "on: push\npermissions: {{}}\njobs:\n  a:\n    name: a\n    runs-on: x\n    steps:\n{}"
+JOB = "    name: a\n    runs-on: ubuntu-24.04\n    steps:\n{}"
+STEPS = "on: push\npermissions: {{}}\njobs:\n  a:\n" + JOB
 # by hook: a file's name, a text with a fault, and one without
 CASES = {
     "ruff-check": ("a.py", "import os\n", '"""A."""\n'),
@@ -27,6 +28,11 @@ CASES = {
     "zizmor": (
         "w.yml",
         STEPS.format("      - uses: a/b@main\n"),
+        STEPS.format("      - run: a\n"),
+    ),
+    "actionlint": (
+        "w.yml",
+        STEPS.format("      - run: echo ${{ gihub.ref }}\n"),
         STEPS.format("      - run: a\n"),
     ),
 }

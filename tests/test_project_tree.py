@@ -7,6 +7,8 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 TOP = {
     "locustfiles",
@@ -16,6 +18,7 @@ TOP = {
     "grafana",
     "reports",
     "tests",
+    "docker",
     "docker-compose.yml",
     "Dockerfile.vllm",
     "Dockerfile",
@@ -27,8 +30,13 @@ TOP = {
     "Makefile",
     "LICENSE",
     "CHANGELOG.md",
+    "AGENTS.md",
+    "action.yml",
+    "examples",
     "CONTRIBUTING.md",
     "SECURITY.md",
+    "CODE_OF_CONDUCT.md",
+    "llms.txt",
     "requirements.lock",
     ".pre-commit-config.yaml",
     ".github",
@@ -67,17 +75,21 @@ def test_no_traces_of_a_machine() -> None:
         assert [str(path) for path in paths] == [], what
 
 
-def test_lock_holds_names_versions_and_hashes_only() -> None:
-    """Every line of the lock is a pin, a hash or a comment about who needs it."""
+LOCKS = ("requirements.lock", ".ci/dist.lock")
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_lock_holds_names_versions_and_hashes_only(lock: str) -> None:
+    """Every line of it is a pin, a hash or a comment about who needs it."""
     line = re.compile(r"[a-z0-9.-]+==\S+.*\\|    --hash=sha256:[0-9a-f]{64}( \\)?|    #.*")
-    lines = (ROOT / "requirements.lock").read_text().splitlines()
+    lines = (ROOT / lock).read_text().splitlines()
     assert [text for text in lines if not line.fullmatch(text)] == []
 
 
-def test_lock_is_of_this_pyproject() -> None:
+def test_locks_are_of_this_pyproject() -> None:
     """Each direct dependency is pinned: `make lock` was run after the last change."""
     project = (ROOT / "pyproject.toml").read_text()
-    lock = (ROOT / "requirements.lock").read_text()
+    lock = "".join((ROOT / name).read_text() for name in LOCKS)
     wanted = set(re.findall(r'^  "([a-z0-9-]+)>=', project, re.MULTILINE))
     pinned = set(re.findall(r"^([a-z0-9.-]+)==", lock, re.MULTILINE))
     assert wanted - pinned == set()

@@ -35,8 +35,10 @@ FOLDERS = (
     "grafana",
     "prometheus",
     "locustfiles",
+    "examples",
     "docs",
     ".ci",
+    "docker",
 )
 OTHER_CODE = ("*.c", "*.h", "*.js", "*.ts", "*.css", "*.html", "*.toml", "*.yml", "*.json", "*.sh")
 PAGES = sorted([*TOP.glob("*.md"), *TOP.glob("docs/**/*.md")])

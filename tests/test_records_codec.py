@@ -58,6 +58,7 @@ CASES = {
     "several tokens an event": record(events=[1, 2, 3], tokens=array("q", [1, 4, 300])),
     "failed, with words": record(outcome=Outcome.status, status=503, error="zu viel los: 负载过高"),
     "reasoning": record(events=[1, 2], answer_index=1, finish_reason="length"),
+    "named": record(events=[1, 2], name="Zusammenfassung, kurz"),
     "extremes": record(scheduled_ns=-(2**63), connect_ns=2**63 - 1),
 }
 
@@ -118,7 +119,7 @@ def test_any_msgpack_reader_walks_the_file() -> None:
 
 def test_the_codec_knows_every_field() -> None:
     """A field added to the record must be added to the format: to LATER, with a default."""
-    texts = ("outcome", "error", "finish_reason")
+    texts = ("outcome", "error", "finish_reason", "name")
     arrays = ("at_ns", "not_before_ns", "tokens")
     known = {*NUMBER_FIELDS, *OPTIONAL_NUMBERS, *texts, *arrays, "frame"}
     assert known == {f.name for f in fields(RequestRecord)}
@@ -148,6 +149,11 @@ def test_a_frame_of_an_older_version_reads() -> None:
         planned_prompt=16,
     )
     assert decode(encode(wanted)).records == [wanted]
+    named = replace(wanted, name="summarize")
+    assert decode(encode(named)).records == [named]
+    # a name is all that the frame of a request without one lacks
+    n_name_bytes = 1 + len("summarize")
+    assert len(encode(named)) == len(encode(wanted)) + n_name_bytes
 
 
 @pytest.mark.parametrize("name", CASES)

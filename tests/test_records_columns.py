@@ -82,7 +82,7 @@ def test_the_same_as_at_once(
     (tmp_path / "records").write_bytes(data)
     damage = Damage()
     with FileIO(tmp_path / "records") as file:
-        pieces = list(read_tables(file, SeenNumbers(), damage))
+        pieces = list(read_tables(file, SeenNumbers(), damage, {}))
     fresh = first_of_each(want.records)
     check_pieces(pieces, fresh)
     assert damage.torn_bytes == want.torn_bytes
@@ -98,7 +98,7 @@ def test_more_events_than_any_request_has_are_damage(n: int, tmp_path: Path) -> 
     (tmp_path / "records").write_bytes(data)
     damage = Damage()
     with FileIO(tmp_path / "records") as file:
-        pieces = list(read_tables(file, SeenNumbers(), damage))
+        pieces = list(read_tables(file, SeenNumbers(), damage, {}))
     assert len(concat_tables([piece.table for piece in pieces])) == 30
     assert damage.damaged_bytes == len(bad)
     assert damage.duplicates == 30

@@ -73,4 +73,4 @@ def test_bounds(given, want, end):
     seen = facts(*given)
     assert [round(bound, 1) for bound in bounds_of(seen).values()] == want
     assert bounds_sentence(seen).endswith(end)
-    assert bounds_chart(seen).startswith("<svg") == bool(want)
+    assert (bounds_chart(seen) is not None) == bool(want)

@@ -22,16 +22,16 @@ OVER = SloResult(TTFT, MISSED, 612.0, 8, n=120, n_over=30, allowed=0.05)
 FEW = SloResult(ITL, OPEN, 40.0, 8, n=20, n_over=1, allowed=0.05, needs_more=80)
 FINE = SloResult(ITL, MET, 40.0, 8, n=900, n_over=1, allowed=0.05)
 HELD = SloResult(TTFT, MET, 460.2, 34, allowed=0.05)  # of a search: its own test, no planned look
-SAID_OVER = f"{TTFT} missed at 8 concurrent requests: 30 of 120 over {TTFT} (25.0%; 5.0% allowed)."
+SAID_OVER = f"{TTFT} missed at 8 concurrent requests: 30 of 120 over 500 ms (25.0%; 5% allowed)."
 SAID_FEW = (
-    f"{ITL} inconclusive at 8 concurrent requests: 1 of 20 over {ITL} (5.0%; 5.0% allowed); about "
+    f"{ITL} inconclusive at 8 concurrent requests: 1 of 20 over 50 ms (5.0%; 5% allowed); about "
     "80 more requests would decide it."
 )
 SAID_OPEN = f"{TTFT} inconclusive at 34 concurrent requests: 460 ms"
 SAID_SPEED = f"{TPS} inconclusive at 34 concurrent requests: 31.2 tokens/s"
-GATE = Gate("holds at least 40", MISSED, "Fails by 38 users; asked for at least 40.")
+GATE = Gate("holds at least 40", MISSED, "Fails at 38 users; asked for at least 40.")
 ERRORS = SloResult("max_errors=1%", MISSED, users=8, n=100, n_over=9, allowed=0.01)
-SAID_ERRORS = "SLO missed: 9 of 100 requests failed at 8 concurrent requests (9.0%; 1.0% allowed)."
+SAID_ERRORS = "SLO missed: 9 of 100 requests failed at 8 concurrent requests (9.0%; 1% allowed)."
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,13 @@ SAID_ERRORS = "SLO missed: 9 of 100 requests failed at 8 concurrent requests (9.
         ),
         (
             {"status": Status.missed, "exit_code": 99, "slos": (replace(OVER, slo=TPS),)},
-            [(TPS, "failure", SAID_OVER.replace("over", "under").replace(TTFT, TPS))],
+            [
+                (
+                    TPS,
+                    "failure",
+                    SAID_OVER.replace("over 500 ms", "under 30 tokens/s").replace(TTFT, TPS),
+                )
+            ],
         ),
         (
             {

@@ -13,29 +13,35 @@ from measure_tables import evidence
 from rich.console import Console
 
 from harness.cli.terminal import (
-    PASSING_SO_FAR,
     LevelRow,
     LiveTerminal,
     TerminalPanel,
     affordable_ns,
-    bracket_text,
-    phase_text,
     progress_line,
     progress_panel,
-    purpose_text,
     request_counts,
-    result_text,
 )
 from harness.core.load import Users
 from harness.core.states import Decision, Purpose
 from harness.metrics import ledger as ledgers
 from harness.metrics.ledger import Ledger
 from harness.metrics.numbers import Quantity
+from harness.metrics.result import Level
 from harness.metrics.slo import Slo
 from harness.records.request_record import Outcome, RequestRecord
 from harness.search.judge import Judgement
 from harness.search.knee_estimate import bracket_users
 from harness.search.level_state import HeldLevel
+from harness.search.level_words import (
+    PASSING_SO_FAR,
+    bracket_text,
+    headline_so_far,
+    outlook,
+    phase_text,
+    purpose_text,
+    reported_result_text,
+    result_text,
+)
 from harness.search.next_level import SearchPlan
 from harness.units import SECOND
 
@@ -184,12 +190,110 @@ def test_a_reason_is_never_cut_off(row: LevelRow, width: int, want: list[str]) -
         (Purpose.repeat, 8, "repeating a level"),
         (Purpose.repeat, 9, "near the knee"),  # an end of the bracket that was never held
         (Purpose.bisect, 9, "bisecting"),
-        (Purpose.hold, 8, ""),
+        (Purpose.hold, 8, "confirming"),
     ],
 )
 def test_why_a_level_is_held(purpose: Purpose, users: int, want: str) -> None:
-    """Only a level that was held before is repeated."""
-    assert purpose_text(purpose, Users(users), [held_level(8, 40, 1)]) == want
+    """Only a level that was held before is repeated; a search that is over confirms its answer."""
+    assert purpose_text(purpose, Users(users), [Users(8)]) == want
+
+
+def test_a_level_of_a_run_is_given() -> None:
+    """Where nothing is searched nothing is confirmed."""
+    assert purpose_text(Purpose.hold, Users(8), [], searches=False) == "given"
+
+
+TTFT = Slo.parse("ttft_p95=500ms")
+
+
+@pytest.mark.parametrize(
+    ("purpose", "decision", "over", "want"),
+    [
+        (Purpose.up, Decision.inconclusive, 0.0, PASSING_SO_FAR),
+        (Purpose.up, Decision.inconclusive, 0.05, PASSING_SO_FAR),  # just what is allowed
+        (Purpose.up, Decision.inconclusive, 0.06, "inconclusive"),
+        (Purpose.up, Decision.passed, 0.0, "pass"),
+        (Purpose.repeat, Decision.inconclusive, 0.0, "inconclusive"),
+        (Purpose.up, Decision.invalid, 0.0, "invalid"),
+        (Purpose.hold, Decision.held, 0.0, "measured"),
+    ],
+)
+def test_a_report_has_the_words_of_the_run(
+    purpose: Purpose, decision: Decision, over: float, want: str
+) -> None:
+    """The row of a level says the same in the terminal, on the page and in the report."""
+    level = Level(0, 8, purpose, decision, over_share={TTFT.name: over})
+    assert reported_result_text(level, (TTFT,)) == want
+
+
+CLIMB = "Next: a higher level unless this one fails, then a "
+
+
+@pytest.mark.parametrize(
+    ("purpose", "users", "bracket", "headline", "next_step"),
+    [
+        (Purpose.up, 8, (None, None), "No level is decided yet.", f"{CLIMB}lower level."),
+        (
+            Purpose.up,
+            64,
+            (16, None),
+            "Holds at least 16 concurrent requests so far.",
+            f"{CLIMB}level between 16 and 64.",
+        ),
+        (
+            Purpose.up,
+            512,
+            (None, None),
+            "No level is decided yet.",
+            "This is the highest level. If it fails, next: a lower level.",
+        ),
+        (
+            Purpose.bisect,
+            38,
+            (37, 40),
+            "Between 37 and 40 concurrent requests so far.",
+            "Next: levels between 37 and 40, until they are 5% apart or the budget is spent.",
+        ),
+        (
+            Purpose.bisect,
+            4,
+            (None, 8),
+            "Fewer than 8 concurrent requests so far.",
+            "Next: levels below 8, until one passes.",
+        ),
+        (
+            Purpose.repeat,
+            4,
+            (None, None),
+            "No level is decided yet.",
+            "Next: levels nearby, until one passes and one fails.",
+        ),
+        (
+            Purpose.hold,
+            37,
+            (37, 40),
+            "Between 37 and 40 concurrent requests so far.",
+            "The search is over: the level that it promises is held once more.",
+        ),
+    ],
+)
+def test_a_search_tells_where_it_is(
+    purpose: Purpose,
+    users: int,
+    bracket: tuple[int | None, int | None],
+    headline: str,
+    next_step: str,
+) -> None:
+    """What it has shown is the headline of the page, and below it what comes next."""
+    plan = SearchPlan((TTFT,))
+    assert headline_so_far(plan.unit, *bracket) == headline
+    assert outlook(plan, purpose, Users(users), *bracket) == next_step
+
+
+def test_a_power_knee_has_no_bracket() -> None:
+    """Without an SLO no level passes or fails."""
+    want = "Next: other levels, to see where throughput divided by latency peaks."
+    assert outlook(SearchPlan(()), Purpose.up, Users(8), None, None) == want
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,9 @@ import math
 
 import pytest
 
-from harness.metrics.numbers import Quantity, count_of
+from harness.metrics.numbers import Quantity, count_of, percent_text
 from harness.metrics.result import Latency
+from harness.report.small_print import started_text
 
 INF = math.inf
 NAN = math.nan
@@ -82,3 +83,26 @@ def test_a_weak_figure(lo: float, hi: float, want: bool) -> None:
 def test_count(n: int, want: str) -> None:
     """One of a thing has no plural."""
     assert count_of(n, "user") == want
+
+
+@pytest.mark.parametrize(
+    ("share", "want"),
+    [(0.05, "5%"), (0.1, "10%"), (0.025, "2.5%"), (0.001, "0.1%"), (1, "100%"), (1 - 0.95, "5%")],
+)
+def test_a_share_that_was_chosen(share: float, want: str) -> None:
+    """No digits are added to it, also where it is the rest of a quantile."""
+    assert percent_text(share) == want
+
+
+@pytest.mark.parametrize(
+    ("started", "want"),
+    [
+        ("2026-11-25T17:29:56+0000", "25 Nov 2026, 17:29 UTC"),
+        ("2026-01-05T07:09:56+0200", "5 Jan 2026, 07:09 UTC+02:00"),
+        ("yesterday", "yesterday"),  # a folder of others
+        ("", ""),
+    ],
+)
+def test_when_a_run_started(started: str, want: str) -> None:
+    """A time as people write it."""
+    assert started_text({"clock": {"started": started}}) == want

@@ -17,14 +17,22 @@ from harness.core.states import Decision, Status, Verdict
 from harness.errors import one_line
 from harness.metrics.level_figures import ServerFigures
 from harness.metrics.numbers import UNKNOWN, as_sentence, escape_markdown
-from harness.metrics.result import Knee, Latency, Level, Result, SloResult, Target
+from harness.metrics.result import Gate, Knee, Latency, Level, Result, SloResult, Target
 from harness.records import names
+from harness.records.folder_reader import read_run
 from harness.records.record_table import RecordTable
 from harness.records.request_record import Outcome
 from harness.report.answer import build_answer, silent_sentences
 from harness.report.report_data import ReportData
 from harness.report.small_print import limitations
-from harness.report.tables import level_rows, tiles, tool_number
+from harness.report.tables import (
+    expectation_rows,
+    further_level_rows,
+    level_rows,
+    main_level_rows,
+    tiles,
+    tool_number,
+)
 from harness.run.results import write_results
 
 if TYPE_CHECKING:
@@ -83,7 +91,7 @@ STATUSES: dict[str, tuple[tuple[int, ...], str, str]] = {
     ),
     "holds": (
         (4, 64), " under 50 ms. No failing level nearby: the next one fails at 64; best estimate ",
-        "the precision it reached is 1500%, and 5.00% was asked for.",
+        "The knee's interval is 1,500% wide; 5% was asked for.",
     ),
     "interrupted": (
         (4, 64), "Interrupted. Holds 4 concurrent requests: p95 TTFT ",
@@ -111,7 +119,7 @@ def test_each_ending_has_its_sentence(status: str, tmp_path: Path) -> None:
 def test_a_found_knee_has_its_sentence(folder: Path) -> None:
     """The same of the knee that all here share."""
     text = (folder / names.REPORT_MD).read_text()
-    assert "Fails by 52; best estimate 51 (95% interval 50 to 51)." in text.partition("\n\n")[0]
+    assert "Fails at 52; best estimate 51 (95% interval 50 to 51)." in text.partition("\n\n")[0]
     assert "Try next: --processes higher." in text
 
 
@@ -342,3 +350,65 @@ def test_a_server_that_reports_nothing_further_has_no_further_columns() -> None:
     level = Level(0, 8, server=figures)
     (row,) = level_rows(ReportData(run, Result(levels=(level,))))
     assert not {"Preemptions per request", "Rejected at admission", "TFLOP/s", "MFU"} & set(row)
+
+
+def test_the_levels_have_two_tables(folder: Path, found: tuple[Path, Result]) -> None:
+    """The first fits on a page, the second has what is left; each figure is in one of them."""
+    facts = ReportData(read_run(folder), found[1])
+    every = level_rows(facts)
+    main = main_level_rows(facts)
+    further = further_level_rows(facts)
+    assert list(main[0]) == [
+        "#", "Users", "Purpose", "Result", "p95 TTFT, ms", "p95 ITL, ms", "Tokens/s", "n", "Failed",
+        "Seconds", "Why",
+    ]  # fmt: skip
+    assert {*main[0], *further[0]} == {*every[0]}
+    assert {*main[0]} & {*further[0]} == {"#", "Users"}
+    words = [(row["Purpose"], row["Result"]) for row in main]
+    assert words[0] == ("ramping up", "passing so far")
+    assert words[6] == ("ramping up", "fail")
+    assert words[-1][0] == "repeating a level"
+
+
+def test_given_levels_have_no_purpose() -> None:
+    """A column that says the same of every level is left out."""
+    level = Level(
+        0, 4, decision=Decision.held, latencies={"ttft_ms": Latency(), "itl_ms": Latency()}
+    )
+    run = SimpleNamespace(info={})
+    facts = ReportData(run, Result(command="run", levels=(level,)))  # type: ignore[arg-type]
+    assert {"Purpose", "Why"} & {*main_level_rows(facts)[0]} == set()
+
+
+def test_a_drill_has_its_expectations_in_a_table(tmp_path: Path) -> None:
+    """What was expected, what came of it and when; its levels have the names of the phases."""
+    phases = "".join(f'[[phase]]\nname = "{name}"\n' for name in ("before", "after"))
+    (tmp_path / names.DRILL).write_text(phases)
+    levels = tuple(
+        Level(i, 0, rate_per_s=5, latencies={"ttft_ms": Latency(), "itl_ms": Latency()})
+        for i in range(2)
+    )
+    gates = (
+        Gate("ttft_p95=500ms in before", Verdict.met, "0.0% of 235", 25.0),
+        Gate("lost 0", Verdict.missed, "3 requests without a record"),
+    )
+    run = SimpleNamespace(info={}, path=tmp_path)
+    result = Result(command="drill", levels=levels, gates=gates)
+    facts = ReportData(run, result)  # type: ignore[arg-type]
+    assert [tuple(row.values()) for row in expectation_rows(facts)] == [
+        ("true", "ttft_p95=500ms in before", "25.0 s", "0.0% of 235"),
+        ("false", "lost 0", "", "3 requests without a record"),
+    ]
+    assert [row["Phase"] for row in main_level_rows(facts)] == ["before", "after"]
+
+
+def test_a_page_says_each_thing_once(found: tuple[Path, Result], folder: Path) -> None:
+    """What tiles and sections have is in the text alone."""
+    facts = ReportData(read_run(folder), found[1])
+    answer = build_answer(facts)
+    left_out = [line for line in answer.sentences if line not in answer.on_page]
+    begins = [line.split(":")[0] for line in left_out]
+    assert begins[:2] == ["Bottleneck", "Try next"]
+    assert begins[-1] == f"At {facts.measured_at}"
+    assert [line for line in answer.on_page if "p95 ITL" in line] == []
+    assert len(answer.on_page) + len(left_out) == len(answer.sentences)

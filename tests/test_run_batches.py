@@ -61,7 +61,7 @@ class Slots:
         """`counts`: it reports prompt tokens; request `fails` fails, and from `most` users all."""
         self.ledger = Ledger()
         self.all = list[RequestRecord]()
-        self.counts = counts
+        self.prompt_tokens = PROMPT if counts else -1
         self.fails = fails
         self.most = most
         self.told = self.users = 0
@@ -77,26 +77,43 @@ class Slots:
             done = max(sent, slots[0]) + took_ns
             heapreplace(slots, done)
             heapreplace(free, done)
-            bad = number == self.fails or users >= self.most
-            at = array("q", [] if bad else [done - took_ns // 2, *[done] * (OUTPUT - 1)])
-            self.all.append(
-                RequestRecord(
-                    0,
-                    number,
-                    0,
-                    sent,
-                    done,
-                    Outcome.status if bad else Outcome.ok,
-                    -1,
-                    error="503" if bad else "",
-                    prompt_tokens=PROMPT if self.counts else -1,
-                    planned_tokens=OUTPUT,
-                    at_ns=at,
-                    not_before_ns=at,
-                    tokens=array("q", [1] * len(at)),
-                    answer_index=0 if at else -1,
-                )
-            )
+            is_bad = number == self.fails or users >= self.most
+            if is_bad:
+                self.all.append(self._failed(number, sent, done))
+            else:
+                self.all.append(self._answered(number, sent, done, took_ns))
+
+    def _failed(self, number: int, sent_ns: int, done_ns: int) -> RequestRecord:
+        return RequestRecord(
+            0,
+            number,
+            0,
+            sent_ns,
+            done_ns,
+            Outcome.status,
+            error="503",
+            prompt_tokens=self.prompt_tokens,
+            planned_tokens=OUTPUT,
+        )
+
+    def _answered(self, number: int, sent_ns: int, done_ns: int, took_ns: int) -> RequestRecord:
+        first_ns = done_ns - took_ns // 2
+        others_ns = [done_ns] * (OUTPUT - 1)
+        at = array("q", [first_ns, *others_ns])
+        return RequestRecord(
+            0,
+            number,
+            0,
+            sent_ns,
+            done_ns,
+            Outcome.ok,
+            prompt_tokens=self.prompt_tokens,
+            planned_tokens=OUTPUT,
+            at_ns=at,
+            not_before_ns=at,
+            tokens=array("q", [1] * OUTPUT),
+            answer_index=0,
+        )
 
     def put(self, now_ns: int) -> int:
         """Hand out; the users that still have a request."""
@@ -109,8 +126,12 @@ class Slots:
 def batch_plan(users: tuple[int, ...], repeats: int) -> list[Hold]:
     """Per repeat a batch one at a time, then one at each number of users."""
     one_at_a_time = Hold(Users(1), Purpose.sequential, StopRule.batch, 0, BATCH)
-    at_once = [Hold(Users(n), Purpose.batch, StopRule.batch, 0, BATCH) for n in users]
+    at_once = [batch_at(n_users) for n_users in users]
     return [one_at_a_time, *at_once] * repeats
+
+
+def batch_at(n_users: int) -> Hold:
+    return Hold(Users(n_users), Purpose.batch, StopRule.batch, 0, BATCH)
 
 
 def write_folder(path: Path, server: Slots, controller: KneeController, plan: SearchPlan) -> str:
@@ -327,8 +348,12 @@ def test_the_interval_of_repeats(
 @pytest.mark.parametrize(("purpose", "accused"), [(Purpose.hold, True), (Purpose.batch, False)])
 def test_the_end_of_a_batch_is_no_lack_of_load(purpose: Purpose, *, accused: bool) -> None:
     """12 requests by 12 users, of 1 to 12 s: 6.5 in flight on average."""
-    records = [RequestRecord(0, i, i, T0, T0 + (i + 1) * SECOND, Outcome.ok, -1) for i in range(12)]
-    window = Window(0, Users(12), purpose, T0, T0, T0, T0 + 12 * SECOND, T0)
+    records = []
+    for user in range(12):
+        done_ns = T0 + (user + 1) * SECOND
+        records.append(RequestRecord(0, user, user, T0, done_ns, Outcome.ok, -1))
+    end_ns = T0 + 12 * SECOND
+    window = Window(0, Users(12), purpose, T0, T0, T0, end_ns, T0)
     said = audit_sentence(RecordTable.from_records(records), window, [])
     assert ("6.5 requests were in flight with 12 users" in said) is accused
 
@@ -377,12 +402,13 @@ def most_in_flight(batch: pd.DataFrame) -> int:
 def batch_figures(batch: pd.DataFrame) -> dict[str, float]:
     """The figures of a batch of 16 requests from its requests alone."""
     seconds = (batch.done_at.max() - batch.sent_at.min()).total_seconds()
-    output = batch.output_tokens.sum()
+    output_tokens = batch.output_tokens.sum()
+    tokens = batch.prompt_tokens.sum() + output_tokens
     return {
         "s": seconds,
         "qps": 16 / seconds,
-        "output_tok_s": output / seconds,
-        "tok_s": (batch.prompt_tokens.sum() + output) / seconds,
+        "output_tok_s": output_tokens / seconds,
+        "tok_s": tokens / seconds,
         "mean_e2e_s": batch.e2e_ms.mean() / 1e3,
     }
 
@@ -414,15 +440,13 @@ def test_a_command_and_its_records(tmp_path: Path) -> None:
     lengths = [one.output_tokens.tolist() for _, one in requests.groupby("level")]
     assert lengths == [lengths[0]] * 6
     figures = []
-    for users, (_, batch) in zip([1, 2, 8] * 2, requests.groupby("level"), strict=True):
+    batches = [batch for _, batch in requests.groupby("level")]
+    for users, batch in zip([1, 2, 8] * 2, batches, strict=True):
         assert most_in_flight(batch) == users
         figures.append(batch_figures(batch))
-    rows = load_list(out / names.BATCHING)
-    for row, place in zip(rows, (1, 2), strict=True):
-        for side, at in (("sequential", 0), ("concurrent", place)):
-            for name in figures[0]:
-                want = fmean([figures[at][name], figures[3 + at][name]])
-                assert row[f"{side}_{name}"] == pytest.approx(want, rel=1e-4), name
+    for row, place in zip(load_list(out / names.BATCHING), (1, 2), strict=True):
+        check_means(row, "sequential", figures[0], figures[3])
+        check_means(row, "concurrent", figures[place], figures[3 + place])
         speedup = row["sequential_s"] / row["concurrent_s"]
         assert row["speedup"] == pytest.approx(speedup, abs=1e-4)
     kept = {}
@@ -430,6 +454,15 @@ def test_a_command_and_its_records(tmp_path: Path) -> None:
         kept[name] = (out / name).read_bytes()
     assert harness("report", str(out)).returncode == 0
     assert {name: (out / name).read_bytes() for name in kept} == kept
+
+
+def check_means(
+    row: dict[str, float], side: str, first: dict[str, float], second: dict[str, float]
+) -> None:
+    """The figures of a side are the means of its two batches."""
+    for name, figure in first.items():
+        want = fmean([figure, second[name]])
+        assert row[f"{side}_{name}"] == pytest.approx(want, rel=1e-4), name
 
 
 def load_list(path: Path) -> list[dict[str, float]]:

@@ -99,7 +99,8 @@ def test_timestamps_say_when(url: str, tmp_path: Path) -> None:
     table = open_run(out).requests.sort_values("scheduled_at")
     due_ns = table.scheduled_at.astype("int64")
     fast = DataSource(str(SAMPLES / "trace.jsonl"), WORKLOADS["chat"], speed=2.0)
-    assert [ns - due_ns.iloc[0] for ns in due_ns] == [fast.offset_ns(k) for k in range(len(table))]
+    offsets_ns = (due_ns - due_ns.iloc[0]).tolist()
+    assert offsets_ns == [fast.offset_ns(number) for number in range(len(table))]
     lengths = list(zip(table.prompt_tokens, table.output_tokens, strict=True))
     assert lengths == (ROWS * 9)[: len(table)]
     assert len(table) >= 12

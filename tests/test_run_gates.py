@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from report_folder import make
 
+from harness.cli.app import main
 from harness.core.states import Status, Verdict
 from harness.metrics.result import Gate, Knee, Result
 from harness.records import names
@@ -78,26 +79,51 @@ def test_what_is_asked_of_a_wide_promise(
     assert got == want
 
 
+SEARCHED = Knee(holds=100)
+
+
 @pytest.mark.parametrize(
-    ("status", "verdicts", "want"),
+    ("status", "knee", "verdicts", "want"),
     [
-        (Status.found, [], 0),
-        (Status.holds, [], 0),
-        (Status.holds, ["inconclusive"], 6),
-        (Status.found, ["met"], 0),
-        (Status.inconclusive, ["met"], 0),  # what was asked is answered
-        (Status.found, ["met", "inconclusive"], 6),
-        (Status.not_reached, ["missed", "inconclusive"], 99),
-        (Status.invalid, ["met"], 5),
-        (Status.interrupted, ["met"], 130),
-        (Status.target_failed, ["met"], 99),
+        (Status.met, None, ["met"], 0),
+        (Status.met, None, ["inconclusive"], 6),
+        (Status.met, None, ["missed"], 99),
+        (Status.missed, None, ["met"], 99),  # as good as the baseline, and too slow
+        (Status.inconclusive, None, ["met"], 6),  # that says nothing of the SLO
+        (Status.measured, None, ["missed"], 99),
+        (Status.invalid, None, ["met"], 5),
+        (Status.found, SEARCHED, [], 0),
+        (Status.holds, SEARCHED, [], 0),
+        (Status.holds, SEARCHED, ["inconclusive"], 6),
+        (Status.found, SEARCHED, ["met"], 0),
+        (Status.inconclusive, SEARCHED, ["met"], 0),  # what was asked is answered
+        (Status.found, SEARCHED, ["met", "inconclusive"], 6),
+        (Status.not_reached, SEARCHED, ["missed", "inconclusive"], 99),
+        (Status.invalid, SEARCHED, ["met"], 5),
+        (Status.interrupted, SEARCHED, ["met"], 130),
+        (Status.target_failed, SEARCHED, ["met"], 99),
     ],
 )
-def test_the_exit_code(status: Status, verdicts: list[str], want: int) -> None:
-    """The worst gate's, where the search has an answer at all."""
+def test_the_exit_code(status: Status, knee: Knee | None, verdicts: list[str], want: int) -> None:
+    """The worst gate's, where there is an answer at all; of given levels the SLOs' too."""
     gates = [Gate(one, Verdict(one), "") for one in verdicts]
-    codes = {"invalid": 5, "interrupted": 130, "target_failed": 99, "inconclusive": 6}
-    assert exit_code(status, gates, codes.get(status, 0)) == want
+    assert exit_code(Result(status=status, knee=knee), gates) == want
+
+
+def test_a_baseline_has_one_of_the_levels(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run is compared at a level that both held: else it is refused, and nothing is sent."""
+    baseline = tmp_path / "main"
+    make(baseline, seconds=1)
+    run = ["run", "http://127.0.0.1:1", "--baseline", str(baseline), "--duration", "1s"]
+    assert main([*run, "--users", "3"]) == 2
+    said = capsys.readouterr().err
+    assert f"--baseline is {baseline}, which held " in said
+    assert "expected one of the levels asked for (3 users)" in said
+    assert main([*run, "--users", "16", "--dry-run"]) == 0
+    assert main(["run", "http://127.0.0.1:1", "--users", "3", "--tolerance", "5%"]) == 2
+    assert "--tolerance is given without --baseline" in capsys.readouterr().err
 
 
 def test_a_baseline_of_itself_is_no_worse(tmp_path: Path) -> None:

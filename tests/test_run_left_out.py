@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from harness.metrics.result import Result
     from harness.records.request_record import RequestRecord
 
-WHY = "this client cannot tell p95 ITL better than 16.9 to 50.2 ms"
+WHY = "this client can only place p95 ITL between 16.9 and 50.2 ms"
 MEDIANS = tuple(replace(slo, q=0.5) for slo in SLOS)  # which eight seconds decide
 USERS = (12, 16, 20, 24, 32, 64)
 

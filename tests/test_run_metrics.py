@@ -46,9 +46,9 @@ def filled(seed: int, count: int, users: int) -> RunSeries:
     live.set_load(Users(users), users)
     live.set_level(users, "measuring", "up")
     live.set_progress(["pass"] * users, 1.0, float(users))
-    live.set_client_samples(
-        [ClientSample(CLOCK.now_ns(), "main", 1.0), ClientSample(CLOCK.now_ns(), "worker 0", 2.0)]
-    )
+    main = ClientSample(CLOCK.now_ns(), "main", 1.0)
+    worker = ClientSample(CLOCK.now_ns(), "worker 0", 2.0)
+    live.set_client_samples([main, worker])
     for record in records(seed, count):
         live.counts.put(with_parts(record, [0.5]))
     live.set_knee(Knee(users - 1, users, ci95=(users - 1, users + 1)))
@@ -57,7 +57,8 @@ def filled(seed: int, count: int, users: int) -> RunSeries:
 
 def test_label_sets_are_bounded():
     """Two quite different loads show the same series, so nothing of a load is a label."""
-    small, large = (lines_of(filled(*load).page()) for load in ((1, 3, 2), (2, 300, 90)))
+    small = lines_of(filled(1, 3, 2).page())
+    large = lines_of(filled(2, 300, 90).page())
     assert set(small) == set(large)
     assert small != large
     assert len(small) < 350
@@ -77,11 +78,11 @@ def test_state_of_a_run():
     live.set_progress(["pass", "fail", "invalid", "pass"], 4.0, 8.0)
     live.set_client_samples([ClientSample(0, "main", 1.5, 12.5), ClientSample(0, "decoder 0", 0.5)])
     live.set_knee(Knee(holds=5, estimate=6, ci95=(5, 7)))
-    lines = {
-        name.removeprefix("harness_") + "".join(f" {v}" for _, v in labels): value
-        for (name, labels), value in lines_of(live.page()).items()
-        if value or "phase" not in name + "purpose"
-    }
+    lines = {}
+    for (name, labels), value in lines_of(live.page()).items():
+        label_values = [label_value for _, label_value in labels]
+        series = " ".join([name.removeprefix("harness_"), *label_values])
+        lines[series] = value
     want = {
         "run_info knee qwen knee-1 gpu:8000 rag": 1, "level": 3,
         "users_target": 8, "users_running": 7,
@@ -147,7 +148,9 @@ def test_a_run_as_prometheus_sees_it(tmp_path: Path, figure: Callable[[str], Non
 
     The exporter beside it splits the server's TTFT into what the run folder's samples say.
     """
-    out, port = tmp_path / "run", free_port()
+    out = tmp_path / "run"
+    port = free_port()
+    slo_flags = [part for slo in SLOS for part in ("--slo", str(slo))]
     flags = (
         "--users",
         "6",
@@ -162,7 +165,7 @@ def test_a_run_as_prometheus_sees_it(tmp_path: Path, figure: Callable[[str], Non
         str(out),
         "--metrics-port",
         str(port),
-        *(part for slo in SLOS for part in ("--slo", str(slo))),
+        *slo_flags,
     )
     engine = EngineConfig(max_num_seqs=4)
     watched = Watched()
@@ -187,14 +190,13 @@ def check_pages(pages: list[Lines], out: Path, target: str) -> None:
     """Of the run, from its first to its last."""
     table = concat_tables(list(read_run(out).chunks()))
     want = exposed(expected(table, SLOS), SLOS)
-    assert {series: pages[-1][series] for series in want} == pytest.approx(want, abs=1e-9)
-    falls = [
-        series
-        for before, after in pairwise(pages)
-        for series, value in before.items()
-        if series[0].endswith(("_total", "_bucket", "_count")) and after[series] < value
-    ]
-    assert falls == []
+    got = {series: pages[-1][series] for series in want}
+    assert got == pytest.approx(want, abs=1e-9)
+    for before, after in pairwise(pages):
+        fallen = [
+            series for series in before if is_counter(series) and after[series] < before[series]
+        ]
+        assert fallen == []
     assert max(page.get(("harness_users_running", ()), 0) for page in pages) == 6
     n_ended = [page["harness_e2e_seconds_count", ()] for page in pages]
     assert any(0 < n < len(table) for n in n_ended)  # live
@@ -208,6 +210,11 @@ def check_pages(pages: list[Lines], out: Path, target: str) -> None:
     assert pages[-1]["harness_run_info", tuple(sorted(about.items()))] == 1
 
 
+def is_counter(series: Series) -> bool:
+    name, _ = series
+    return name.endswith(("_total", "_bucket", "_count"))
+
+
 def check_exporter(lines: Lines, out: Path, target: str, engine: EngineConfig) -> None:
     """What it says of the server, beside the run's own figures."""
     assert lines["harness_target_info", (("target", target),)] == 1
@@ -215,11 +222,10 @@ def check_exporter(lines: Lines, out: Path, target: str, engine: EngineConfig) -
     assert lines["harness_server_max_num_seqs", (("source", "read"),)] == engine.max_num_seqs
     assert lines["harness_server_kv_tokens", ()] == engine.blocks * engine.block_size
     level = load(out / "result.json")["levels"][0]["server"]
-    parts = {
-        dict(labels)["part"]: value
-        for (name, labels), value in lines.items()
-        if name == "harness_server_ttft_part_mean_seconds"
-    }
+    parts = {}
+    for (name, labels), value in lines.items():
+        if name == "harness_server_ttft_part_mean_seconds":
+            parts[dict(labels)["part"]] = value
     mean_s = lines["harness_server_ttft_mean_seconds", ()]
     assert sum(parts.values()) == pytest.approx(mean_s)
     assert parts["queue"] == pytest.approx(level["queue_mean_s"], rel=0.5)  # another window
@@ -274,9 +280,6 @@ def test_refused(line: str, code: int, says: str) -> None:
 def test_outcomes_are_all_there_from_the_start():
     """A rate over a counter that appears with its first failure would miss that failure."""
     lines = lines_of(RunSeries("run", "chat").page())
-    found = {
-        dict(labels)["outcome"]
-        for (name, labels), _ in lines.items()
-        if "requests" in name and labels
-    }
+    of_requests = [labels for name, labels in lines if "requests" in name and labels]
+    found = {dict(labels)["outcome"] for labels in of_requests}
     assert found == {str(o) for o in Outcome} - {"open"}

@@ -433,7 +433,7 @@ def test_the_report_has_each_replica(tmp_path: Path) -> None:
     *_, uneven, gaps = build_answer(facts).sentences
     assert uneven.startswith("At 8 concurrent requests, r0 has 80% of the requests in flight and")
     assert gaps == (
-        "The server's figures have gaps, because no sum may lack a replica: 3 times "
+        "The server's metrics were not read 3 times, so its figures have gaps: "
         f"{B}/metrics answers 503."
     )
 

@@ -61,16 +61,17 @@ def requests(*steps: tuple[int, float, float], pause_ms: float = 0) -> list[Requ
 
 def asked(*steps: tuple[int, float, float, float | None]) -> list[AskedUsers]:
     """So many users from then to then (s), all there at that time; None: never."""
-    return [
-        AskedUsers(
-            users,
-            round(since * SECOND),
-            round(until * SECOND),
-            -1 if there is None else round(there * SECOND),
-            0 if there is None else users,
-        )
-        for users, since, until, there in steps
-    ]
+    asked = []
+    for users, since, until, there in steps:
+        there_ns = -1
+        n_there = 0
+        if there is not None:
+            there_ns = round(there * SECOND)
+            n_there = users
+        since_ns = round(since * SECOND)
+        until_ns = round(until * SECOND)
+        asked.append(AskedUsers(users, since_ns, until_ns, there_ns, n_there))
+    return asked
 
 
 SHAPE = load((2, 0, 5), (6, 5, 12), (1, 12, 17))

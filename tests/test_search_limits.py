@@ -65,7 +65,7 @@ def test_evidence_at_another_limit(slo: Slo, steps: int) -> None:
     [
         # its levels of 52 and 56 decide it
         ("ttft_p95=600ms", EXIT_OK, "Holds 52 concurrent requests: p95 TTFT 500 ms"),
-        ("ttft_p95=300ms", EXIT_OK, "Fails by 48; best estimate 44"),
+        ("ttft_p95=300ms", EXIT_OK, "Fails at 48; best estimate 44"),
         ("itl_p95=20ms", EXIT_OK, "nearby: the next one fails at 16; best estimate 11"),
         ("ttft_p95=300ms itl_p95=20ms", EXIT_OK, "best estimate 10"),
         ("ttft_p95=20s", EXIT_OK, "No failing level nearby."),

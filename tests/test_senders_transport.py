@@ -122,8 +122,8 @@ def test_what_a_dead_worker_did_not_send_is_counted() -> None:
     assert wire.inbox.trouble == ""
     assert wire.inbox.missing() == {1: 97}
     said = say_missing(wire.inbox.missing())
-    assert said.startswith("97 requests were begun whose records never arrived (97 of worker 1)")
-    assert "either a load process died, which is said above, or one was too busy" in said
+    assert said.startswith("The records of 97 requests never arrived (97 of worker 1)")
+    assert "Either a load process died, as reported above, or one was too busy" in said
     assert say_missing({}) == ""
 
 

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 from dataclasses import asdict, replace
 from math import isnan
 from pathlib import Path
 
+import psutil
 import pytest
 from little_servers import http, little_server
 from recorded_nvml import Recorded
 
 from harness.diagnosis.gpu_window import gpu_figures
-from harness.errors import ConfigError, ServerUnreachable
+from harness.errors import ConfigError, RunFolderError, ServerUnreachable
 from harness.metrics.level_figures import GpuFigures
 from harness.records.samples import GpuSample
 from harness.run import checks
 from harness.server.address import Address
-from harness.server.gpu import GpuInfo, GpuReadings, NoGpu, NvmlGpus, local_gpus, open_gpus
+from harness.server.gpu import (
+    GpuInfo,
+    GpuReadings,
+    NoGpu,
+    NvmlGpus,
+    local_gpus,
+    open_gpus,
+    visible_gpus,
+)
 from harness.wire.gpu_pages import GpuKey, gpu_labels, gpu_samples
 
 H200 = GpuInfo(0, "NVIDIA H200", 143771.0, "580.159.04", "GPU-12345678")
@@ -109,6 +120,34 @@ def test_only_the_gpus_of_the_server(
     source = NvmlGpus.open(nvml, users)
     assert [one["index"] for one in source.gpus()] == want
     assert [one.gpu for one in source.read(0)] == want
+
+
+@pytest.mark.parametrize(
+    ("visible", "want", "of_server"),
+    [
+        ((), [0, 1, 2], False),
+        (("2",), [2], True),
+        (("0", "1"), [0, 1], True),  # one of each data-parallel engine
+        (("7",), [0, 1, 2], False),  # numbered otherwise
+    ],
+)
+def test_gpus_that_a_container_hides(
+    visible: tuple[str, ...], want: list[int], of_server: bool
+) -> None:
+    """Those that the server was given, where nobody is seen to compute."""
+    nvml = Recorded(devices=3, users={40: 0})
+    source = NvmlGpus.open(nvml, users=(99,), visible=visible)
+    assert ([one["index"] for one in source.gpus()], source.of_server) == (want, of_server)
+
+
+def test_the_gpus_that_processes_were_given() -> None:
+    """As CUDA_VISIBLE_DEVICES of a real process has them; none where it is not set."""
+    names = {"CUDA_VISIBLE_DEVICES": "1, GPU-6fee"}
+    with subprocess.Popen(["sleep", "60"], env=os.environ | names) as process:
+        given = visible_gpus([psutil.Process(process.pid)])
+        process.kill()
+    assert given == {"1", "GPU-6fee"}
+    assert visible_gpus([]) == set()
 
 
 def test_pcie_counters_wrap() -> None:
@@ -289,6 +328,18 @@ def test_memory_that_is_not_supported(monkeypatch: pytest.MonkeyPatch) -> None:
     assert checks.gpu().what == "NVIDIA H200, memory unknown, driver 580.159.04"
 
 
+def test_nvml_is_closed_where_a_run_is_refused() -> None:
+    """A run that begins closes it at its end."""
+    nvml = Recorded()
+    readings = GpuReadings("local", source=NvmlGpus.open(nvml))
+    with readings.closed_if_refused():
+        pass
+    assert nvml.inits == 1
+    with pytest.raises(RunFolderError), readings.closed_if_refused():
+        raise RunFolderError("the folder is not empty")
+    assert nvml.inits == 0
+
+
 @pytest.mark.parametrize("path", ["", "/metrics", "/metrics/"])
 def test_a_dcgm_exporter(path: str) -> None:
     """Over a real socket: units, blanks, labels; asked again and again."""
@@ -355,22 +406,26 @@ def test_an_exporter_that_is_none(url: str, error: type[Exception], words: tuple
     assert "vLLM server" not in str(caught.value)
 
 
+def reading(at_s: int, gpu: int) -> GpuSample:
+    """The second GPU is busier, hotter and, from 1 s on, held down."""
+    is_throttled = gpu == 1 and at_s > 0
+    return GpuSample(
+        at_s * 10**9,
+        gpu,
+        util_pct=50.0 + 50 * gpu,
+        memory_used_mib=1000.0 * (gpu + at_s),
+        energy_j=100.0 * at_s * (gpu + 1),
+        sm_clock_mhz=1000.0 - gpu - at_s,
+        temperature_c=50.0 + gpu,
+        throttled=("power cap",) if is_throttled else (),
+    )
+
+
 def test_two_gpus_in_one_window() -> None:
     """Power and memory add up, utilisation is the mean, clocks and heat the worst."""
-    samples = [
-        GpuSample(
-            at * 10**9,
-            gpu,
-            util_pct=50.0 + 50 * gpu,
-            memory_used_mib=1000.0 * (gpu + at),
-            energy_j=100.0 * at * (gpu + 1),
-            sm_clock_mhz=1000.0 - gpu - at,
-            temperature_c=50.0 + gpu,
-            throttled=("power cap",) if gpu and at else (),
-        )
-        for at in (0, 1, 2)
-        for gpu in (0, 1)
-    ]
+    samples = []
+    for at_s in (0, 1, 2):
+        samples += [reading(at_s, 0), reading(at_s, 1)]
     got = gpu_figures(samples, 150.0)
     assert got.gpus == 2
     assert got.samples == 6

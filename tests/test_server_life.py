@@ -12,16 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import pytest
+from recorded_nvml import Recorded
 from study_process import alive, descendants, wait_for
 
 from harness.cli.app import main
 from harness.cli.serve import PRESETS
-from harness.errors import ConfigError, ServerUnreachable
+from harness.errors import ConfigError, HarnessError, ServerUnreachable
 from harness.lifecycle import vllm_start
 from harness.lifecycle.vllm_start import StartOptions, command_line, started
 from harness.records.samples import GpuSample
 from harness.server.address import check_port, free_port
-from harness.server.gpu import GpuReadings
+from harness.server.gpu import GpuReadings, NvmlGpus
 from harness.server.model_config import context_limit, model_config
 
 if TYPE_CHECKING:
@@ -200,6 +201,27 @@ def test_gpu_memory(
     with started(StartOptions(start_command=LITTLE), log=tmp_path / "log") as server:
         assert set(server.start_log.gpu_mib.values()) == {2000.0}
     assert capsys.readouterr().err == said
+
+
+@pytest.mark.process
+def test_nvml_is_closed_where_something_is_left(tmp_path: Path, monkeypatch) -> None:
+    """Of a server that is gone here and said to be there."""
+    nvml = Recorded()
+    readings = GpuReadings("local", source=NvmlGpus.open(nvml))
+    end = vllm_start._end  # noqa: SLF001 - it does its work, too
+
+    def end_but_say_otherwise(process: subprocess.Popen[bytes], port: int) -> None:
+        end(process, port)
+        raise HarnessError("something is left")
+
+    monkeypatch.setattr(vllm_start, "local_gpus", lambda: readings)
+    monkeypatch.setattr(vllm_start, "_end", end_but_say_otherwise)
+    with (
+        pytest.raises(HarnessError, match="something is left"),
+        started(StartOptions(start_command=LITTLE), log=tmp_path / "log"),
+    ):
+        assert nvml.inits == 1
+    assert nvml.inits == 0
 
 
 @pytest.mark.process

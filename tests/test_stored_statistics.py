@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 import stored_statistics
-from stored_statistics import STATISTICS, Answer, Statistic, again, compute, main, stale, timed
+from stored_statistics import (
+    STATISTICS,
+    Answer,
+    Statistic,
+    again,
+    check,
+    compute,
+    main,
+    stale,
+    timed,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -94,6 +104,33 @@ def test_only_what_is_missing_is_computed(
     counted = [line.rpartition(",")[0] for line in said[:3]]
     assert counted == ["doubles: 3 cases", "doubles: 1 cases", "doubles: 3 cases"]
     assert said[3] == "doubles: of this code"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "is_right", "left"),
+    [({}, True, []), ({"7": -7}, False, [str(number) for number in range(10)])],
+)
+def test_a_change_that_should_change_no_answer(
+    wrong: dict[str, int],
+    is_right: bool,
+    left: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where all that were drawn are as stored, the answers are current; else nothing is written."""
+    numbers = [(number,) for number in range(10)]
+    statistics = {"doubles": Statistic(double, lambda: numbers, 1)}
+    monkeypatch.setattr(stored_statistics, "STATISTICS", statistics)
+    monkeypatch.setattr(stored_statistics, "STORED", tmp_path)
+    monkeypatch.setattr(stored_statistics, "CHECKED_SHARE", 1)
+    answers = {str(number): 2 * number for number in range(10)} | wrong
+    path = tmp_path / "doubles.json"
+    path.write_text(json.dumps({"source": "another", "answers": answers}))
+    assert check(["doubles"], in_turn) is is_right
+    assert stale("doubles") == left
+    checked = {"source": stored_statistics.source("doubles"), "answers": 10}
+    assert json.loads(path.read_text()).get("checked") == (checked if is_right else None)
+    assert json.loads(path.read_text())["answers"] == answers
 
 
 def test_a_name_that_is_none() -> None:

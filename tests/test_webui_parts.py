@@ -169,7 +169,7 @@ FIGURES = [
         (
             Result(knee=KNEE, slos=(SLO,), levels=(LEVEL,)),
             [
-                ("Holds", "34", "users", "fails by 40", None),
+                ("Holds", "34", "users", "fails at 40", None),
                 ("Best estimate", "35", "users", "95% CI: 34 to 37", None),
                 ("p95 TTFT", (470.0, 450.0, 480.0), "ms", "at 34 users", 500.0),
                 ("p95 ITL", (None, None, None), "ms", "at 34 users", None),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.records.folder_reader import from_rows, to_row
 from harness.records.histogram import Histogram
 from harness.records.samples import ServerSample
 from harness.wire.kv_cache import cache_config
@@ -178,11 +179,13 @@ def test_several_lines_of_one_figure(text: str, want: tuple[str, float]) -> None
 
 def test_engines_with_different_buckets() -> None:
     """Those that both have are kept: the counts there are right."""
-    text = "".join(
-        f'vllm:time_to_first_token_seconds_bucket{{engine="{e}",le="{le}"}} {n}\n'
-        for e, buckets in enumerate(({"0.1": 1, "0.5": 2, "+Inf": 4}, {"0.5": 8, "+Inf": 16}))
-        for le, n in buckets.items()
-    )
+    first = {"0.1": 1, "0.5": 2, "+Inf": 4}
+    second = {"0.5": 8, "+Inf": 16}
+    text = ""
+    for engine, buckets in enumerate((first, second)):
+        for le, n in buckets.items():
+            labels = f'engine="{engine}",le="{le}"'
+            text += f"vllm:time_to_first_token_seconds_bucket{{{labels}}} {n}\n"
     text += "vllm:time_to_first_token_seconds_sum 2.5\n"
     got = server_sample(text, 1)
     assert got.histograms == {"ttft": Histogram((0.5, inf), (10.0, 20.0), 2.5)}
@@ -224,6 +227,19 @@ def test_what_is_not_said_is_nan() -> None:
     assert sample is not None
     assert isnan(sample.waiting)
     assert "ttft" not in sample.histograms
+
+
+def test_a_histogram_without_a_sum_has_no_mean() -> None:
+    """How many requests there were is known, what they took is not."""
+    name = "vllm:time_to_first_token_seconds"
+    sample = server_sample(f'{name}_bucket{{le="1.0"}} 2\n{name}_bucket{{le="+Inf"}} 3\n', 0)
+    assert sample is not None
+    assert sample.ttft_count == 3
+    assert isnan(sample.ttft_sum_s)
+    assert isnan(sample.histograms["ttft"].mean)
+    (read,), n_bad = from_rows([to_row(sample, {})])
+    assert n_bad == 0
+    assert isnan(read.histograms["ttft"].mean)
 
 
 @pytest.mark.parametrize("le", ["x", "nan", ""])

@@ -25,7 +25,7 @@ from harness.wire.vllm_metrics import server_sample
 DATA = Path(__file__).parent / "data"
 PAGES = {
     path.name.removesuffix(".metrics.txt.gz"): gzip.decompress(path.read_bytes()).decode()
-    for path in sorted((DATA / "metrics-pages").glob("*.gz"))
+    for path in sorted((DATA / "metrics-pages").glob("*.metrics.txt.gz"))
 } | {"0.32 in Rust": (DATA / "rust_frontend_metrics.txt").read_text()}
 RAY = (DATA / "metrics-pages" / "vllm_ray.txt").read_text()
 TWO_ENGINES = (DATA / "metrics-pages" / "vllm_dp2.txt").read_text()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from panels import client, gpu, knee, latency, server
+from panels import client, gpu, knee, latency, overview, server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from panels.model import Dashboard
 
 PANELS: Final[dict[str, Dashboard]] = {
+    "overview": overview.DASHBOARD,
     "knee": knee.DASHBOARD,
     "latency": latency.DASHBOARD,
     "server": server.DASHBOARD,

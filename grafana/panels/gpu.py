@@ -5,14 +5,34 @@ from __future__ import annotations
 from typing import Final
 
 from panels.model import Dashboard, Panel, Query, Row
-from panels.promql import VARIABLES, beside, beside_rate, server_rate
+from panels.promql import OF_POD, VARIABLES, WINDOW, beside, beside_rate, server_rate
 
 EACH: Final = "GPU {{gpu}}"
+OF_DCGM: Final = "{{Hostname}} GPU {{gpu}} (DCGM)"
+# Ours -> the name and the factor of NVIDIA's dcgm-exporter, which a cluster often has already.
+DCGM: Final = {
+    "gpu_utilization": ("DCGM_FI_DEV_GPU_UTIL", "/ 100"),
+    "gpu_memory_utilization": ("DCGM_FI_DEV_MEM_COPY_UTIL", "/ 100"),
+    "gpu_memory_used": ("DCGM_FI_DEV_FB_USED", "* 1048576"),
+    "gpu_power": ("DCGM_FI_DEV_POWER_USAGE", ""),
+    "gpu_sm_clock": ("DCGM_FI_DEV_SM_CLOCK", "* 1e6"),
+    "gpu_memory_clock": ("DCGM_FI_DEV_MEM_CLOCK", "* 1e6"),
+    "gpu_temperature": ("DCGM_FI_DEV_GPU_TEMP", ""),
+    "gpu_pcie_receive": ("DCGM_FI_PROF_PCIE_RX_BYTES", ""),
+    "gpu_pcie_transmit": ("DCGM_FI_PROF_PCIE_TX_BYTES", ""),
+}
 HOT: Final = ((0.0, "green"), (80.0, "orange"), (87.0, "red"))
 
 
 def _each(key: str) -> Query:
     return Query(EACH, f"sum by (instance, gpu) ({beside(key)})")
+
+
+def _dcgm(key: str, legend: str = OF_DCGM) -> Query:
+    """What dcgm-exporter says of the same; without it, nothing."""
+    name, factor = DCGM[key]
+    value = f"{name}{{{OF_POD}}} {factor}".rstrip()
+    return Query(legend, f"sum by (Hostname, gpu) ({value})")
 
 
 def _graph(  # noqa: PLR0917 - a row of a table
@@ -26,7 +46,8 @@ def _graph(  # noqa: PLR0917 - a row of a table
     most: float | None = None,
     colours: tuple[tuple[float, str], ...] = (),
 ) -> Panel:
-    return Panel(title, "graph", unit, (_each(key),), shows, read, do, 8, 7, colours, most=most)
+    queries = (_each(key), _dcgm(key))
+    return Panel(title, "graph", unit, queries, shows, read, do, 8, 7, colours, most=most)
 
 
 FIRST: Final = (
@@ -55,6 +76,7 @@ FIRST: Final = (
         "bytes",
         (
             _each("gpu_memory_used"),
+            _dcgm("gpu_memory_used"),
             Query(
                 "GPU {{gpu}}, total", f"sum by (instance, gpu) ({beside('gpu_memory')})", "limit"
             ),
@@ -92,6 +114,9 @@ FIRST: Final = (
     ),
 )
 ENERGY: Final = f"sum({beside_rate('gpu_energy')})"
+DCGM_ENERGY: Final = (
+    f"sum(rate(DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{{{OF_POD}}}{WINDOW})) / 1000"  # mJ
+)
 MORE: Final = (
     Panel(
         "Clock throttling",
@@ -117,6 +142,10 @@ MORE: Final = (
             Query(
                 "J per generated token", f"{ENERGY} / sum({server_rate('generation_tokens_total')})"
             ),
+            Query(
+                "J per generated token (DCGM)",
+                f"{DCGM_ENERGY} / sum({server_rate('generation_tokens_total')})",
+            ),
         ),
         "Energy of all GPUs divided by the tokens that the server generated.",
         "It falls while batches grow; beyond its minimum, users only wait.",
@@ -131,6 +160,8 @@ MORE: Final = (
         (
             Query("GPU {{gpu}} receives", f"sum by (instance, gpu) ({beside('gpu_pcie_receive')})"),
             Query("GPU {{gpu}} sends", f"sum by (instance, gpu) ({beside('gpu_pcie_transmit')})"),
+            _dcgm("gpu_pcie_receive", "{{Hostname}} GPU {{gpu}} receives (DCGM)"),
+            _dcgm("gpu_pcie_transmit", "{{Hostname}} GPU {{gpu}} sends (DCGM)"),
         ),
         "PCIe traffic between host and GPU.",
         "Low while everything stays on the GPU; high when KV blocks are offloaded.",
@@ -169,7 +200,8 @@ MORE: Final = (
 )
 DASHBOARD: Final = Dashboard(
     "GPU",
-    "NVML readings of each GPU, from `vllm-harness exporter` on the server's machine.",
+    "Readings of each GPU: NVML's, from `vllm-harness exporter` on the server's machine, and "
+    "those of NVIDIA's dcgm-exporter where Prometheus has them.",
     (Row("", FIRST), Row("Throttling, energy, PCIe", MORE)),
     VARIABLES,
 )

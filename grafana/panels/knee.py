@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from harness.export.metric_definitions import HARNESS_SERIES, quantile
-from panels.model import Dashboard, Note, Panel, Query, Row
+from panels.model import TOKENS_PER_S, Dashboard, Note, Panel, Query, Row
 from panels.promql import (
     SAME,
     THIS_RUN,
@@ -70,7 +70,7 @@ def _against(key: str, name: str, do: str) -> Panel:
         f"Each point is a moment of a measured phase: its users (x) and p95 {name} (y).",
         "Flat, then a bend: the knee is where the points cross the dashed limit. A column of "
         "points is the noise of one level. Only windows with a constant number of users "
-        "are shown: no points means that levels are shorter than the window; choose a shorter one.",
+        "are shown: no points means that levels are shorter than the window, of four scrapes.",
         do,
         8,
         9,
@@ -163,7 +163,7 @@ FIRST: Final = (
     _share("itl", "ITL", "see Server: running, KV cache, preemptions"),
     _stat(
         "Output tokens/s",
-        "none",
+        TOKENS_PER_S,
         f"sum({run_rate('output_tokens')})",
         "Tokens received per second.",
         "It stops growing when the server is saturated.",

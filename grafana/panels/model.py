@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
-Kind = Literal["graph", "stat", "heatmap", "xy", "states"]
+Kind = Literal["graph", "stat", "heatmap", "xy", "states", "table"]
+TOKENS_PER_S: Final = "count:tok/s"  # Grafana's word: 1.2K tok/s
 Style = Literal["line", "limit", "users"]  # limit: dashed and red; users: steps on the right axis
 
 
@@ -16,14 +17,16 @@ class Query:
     legend: str
     expr: str
     style: Style = "line"
+    unit: str = ""  # of a table's column
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
     """One picture. `shows`, `read` and `do` are what its description says, a sentence or two each.
 
-    Of kind xy the first query is x. `unit` is Grafana's word for it; the grid is 24 wide, and one
-    of its rows is 38 pixels high.
+    Of kind xy the first query is x; of kind table each query is a column, each `instance` a row. A
+    value that is no number is shown as *No traffic*. `unit` is Grafana's word for it; the grid is
+    24 wide, and one of its rows is 38 pixels high.
     """
 
     title: str
@@ -58,14 +61,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A choice at the top: the values of a label, or one of `values`."""
+    """A choice at the top: the values of a label, or a text to type, at first `text`."""
 
     name: str
     label: str
     says: str
     series: str = ""
     of_label: str = ""
-    values: tuple[str, ...] = ()
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,19 +5,21 @@ from __future__ import annotations
 from typing import Final
 
 from harness.export.metric_definitions import quantile
-from panels.model import Dashboard, Panel, Query, Row
+from panels.model import TOKENS_PER_S, Dashboard, Panel, Query, Row
+from panels.overview import FULL, REPLICAS
 from panels.promql import (
     SAME,
     VARIABLES,
+    WINDOW,
     beside,
     beside_rate,
+    length_buckets,
     server,
     server_buckets,
     server_mean,
     server_rate,
 )
 
-FULL: Final = ((0.0, "green"), (0.9, "orange"), (0.98, "red"))
 FIRST: Final = (
     Panel(
         "Running and waiting",
@@ -82,7 +84,7 @@ FIRST: Final = (
     Panel(
         "Tokens per second",
         "graph",
-        "none",
+        TOKENS_PER_S,
         (
             Query("generated", f"sum({server_rate('generation_tokens_total')})"),
             Query("prompt", f"sum({server_rate('prompt_tokens_total')})"),
@@ -177,7 +179,7 @@ MORE: Final = (
         (
             Query(
                 "API server",
-                f"sum(rate(process_cpu_seconds_total[$window]) {SAME} ({server('running')}))",
+                f"sum(rate(process_cpu_seconds_total{WINDOW}) {SAME} ({server('running')}))",
             ),
             Query("engine cores", f"sum({beside_rate('engine_cpu')})"),
         ),
@@ -204,9 +206,60 @@ MORE: Final = (
         8,
     ),
 )
+
+
+def _lengths(what: str, name: str) -> Panel:
+    return Panel(
+        f"{what} length",
+        "graph",
+        "none",
+        tuple(Query(f"p{q * 100:g}", quantile(q, length_buckets(name))) for q in (0.5, 0.95)),
+        f"Tokens in the {name}s of finished requests, estimated from histogram buckets.",
+        "Longer ones take more of the KV cache and of each step; a change here explains one of the "
+        "latencies.",
+        "Compare with the lengths that a run sends: a knee holds for its lengths only.",
+        6,
+        7,
+    )
+
+
+DRAFTS: Final = f"sum({server_rate('spec_drafts_total')})"
+ACCEPTED: Final = f"sum({server_rate('spec_accepted_tokens_total')})"
+SPECULATION: Final = (
+    Panel(
+        "Draft tokens accepted",
+        "graph",
+        "percentunit",
+        (Query("accepted", f"{ACCEPTED} / sum({server_rate('spec_draft_tokens_total')})"),),
+        "Share of the tokens proposed by speculative decoding that the model accepted.",
+        "Low: most drafts are computed for nothing, which costs throughput under load.",
+        "Below about half: fewer draft tokens, or no speculation at high load. Empty without it.",
+        6,
+        7,
+        most=1.0,
+    ),
+    Panel(
+        "Tokens per draft",
+        "graph",
+        "none",
+        (Query("tokens", f"1 + {ACCEPTED} / {DRAFTS}"),),
+        "Tokens that a step with a draft gives: the accepted ones and the model's own.",
+        "At 1 nothing is accepted; at the number of draft tokens and one, everything is.",
+        "Compare with ITL: so many tokens come at once.",
+        6,
+        7,
+    ),
+    _lengths("Prompt", "prompt"),
+    _lengths("Output", "output"),
+)
 DASHBOARD: Final = Dashboard(
     "Server",
     "vLLM's queue, KV cache and engine steps.",
-    (Row("", FIRST), Row("More server metrics", MORE)),
+    (
+        Row("", FIRST),
+        Row("Replicas", (REPLICAS,)),
+        Row("Speculative decoding and lengths", SPECULATION),
+        Row("More server metrics", MORE),
+    ),
     VARIABLES,
 )

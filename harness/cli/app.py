@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
 from harness import __version__
-from harness.cli import doctor, drill, engine, fit, idle, knee, offline, serve, vary
+from harness.cli import doctor, drill, engine, fit, idle, knee, locustfile, offline, serve, vary
 from harness.cli.parsing import Parser, examples
 from harness.core.fast_exit import leave
 from harness.errors import EXIT_INTERRUPTED, ConfigError, HarnessError
@@ -24,6 +24,7 @@ COMMANDS: Final = {
     "sweep": knee.add_sweep,
     "drill": drill.add,
     "vary": vary.add,
+    "locustfile": locustfile.add,
     "data": offline.add_data,
     "report": offline.add_report,
     "compare": offline.add_compare,
@@ -47,20 +48,26 @@ def parser() -> Parser:
     """
     top = Parser(
         prog="vllm-harness",
-        description="Finds how many concurrent requests a vLLM deployment holds, what stops it "
-        "there, and how sure that is.",
+        description="Finds how many concurrent requests a vLLM deployment holds within its SLOs, "
+        "what limits it there, and how certain that is.",
         epilog=examples(
             "vllm-harness doctor",
             "vllm-harness knee --embedded --slo ttft_p95=500ms",
             "vllm-harness knee http://127.0.0.1:8000 --slo ttft_p95=500ms --slo itl_p95=50ms",
         ),
     )
-    top.add_argument("-V", "--version", action="version", version=f"vllm-harness {__version__}")
+    top.add_argument(
+        "-V",
+        "--version",
+        action="version",
+        version=f"vllm-harness {__version__}",
+        help="Show the version.",
+    )
     top.set_defaults(top=top)
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for add in COMMANDS.values():
         add(commands)
-    manual = commands.add_parser("help", help="show this page, or the page of a command")
+    manual = commands.add_parser("help", help="show this help, or that of a command")
     manual.add_argument("command", nargs="?", metavar="COMMAND")
 
     def show_help(args: argparse.Namespace) -> Any:

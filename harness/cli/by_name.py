@@ -9,8 +9,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from harness.core.held_signals import signals_held
+
 
 def call(name: str, *arguments: Any, **options: Any) -> Any:
     """`call("harness.cli.start:start_study", wanted)`: what the function returns."""
-    module, _, function = name.partition(":")
-    return getattr(import_module(module), function)(*arguments, **options)
+    module_name, _, function = name.partition(":")
+    # An exception inside an import (gevent replaces locks there, numpy and pandas catch all that
+    # their parts raise) is lost, or ends in tracebacks of the import's own locks.
+    with signals_held():
+        module = import_module(module_name)
+    return getattr(module, function)(*arguments, **options)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.cli.json_output import write_json
+from harness.core.extras import left_out
 from harness.report.answer import build_answer
 from harness.report.report_data import ReportData
 from harness.report.write import junit, write_reports
@@ -37,7 +38,8 @@ def conclude(
     words = answer.text.rstrip()
     if view is not None:
         view.answer(result, words)
-    stream.write(f"{words}\nThe run folder: {folder}\n")
+    without = [] if slos else left_out(folder)
+    stream.write("\n".join([words, *without, f"The run folder: {folder}\n"]))
     stream.flush()
     if json_to:
         write_json(json_to, result)

@@ -11,6 +11,7 @@ from harness.cli.terminal import watch
 from harness.run.experiment import Experiment
 from harness.run.preflight import message_stream
 from harness.run.run_page import RunPage, about
+from harness.search.cause_hold import searching
 from harness.search.confirm import confirming
 from harness.search.held_levels import in_turn
 
@@ -24,11 +25,11 @@ def conduct(wanted: Wanted, url: str, known: Capabilities, stage: Stage | None =
     """Run to the end and say the answer; the exit code. `stage`: of a drill."""
     output = wanted.output
     view = None
-    choose = None  # as the search itself does
+    choose = searching(has_metrics=known.metrics)
     if wanted.holds:
         choose = in_turn(wanted.holds)
     elif wanted.confirm_ns:
-        choose = confirming(wanted.confirm_ns)
+        choose = confirming(wanted.confirm_ns, choose)
     with ExitStack() as stack:
         if output.ui_port is not None or output.metrics_port is not None:
             slos = wanted.plan.slos if wanted.holds else ()  # a search judges by the level

@@ -9,10 +9,10 @@ from harness.run.option import Option, declare, number_option
 
 def add(commands: Subparsers) -> None:
     parser = add_command(commands, "doctor", "harness.cli.doctor_work:execute")
-    itl = "with one token per TIME on each"
+    itl = "Send a token of each stream per TIME."
     options = (
-        Option("--quick", "skip the 20-second measurement", None),
-        number_option("--users", "report whether N streams fit"),
+        Option("--quick", "Skip the 20-second measurement.", None),
+        number_option("--users", "Report whether N streams fit."),
         Option("--itl", itl, duration("--itl", "20ms"), "TIME", "20ms"),
     )
     declare(parser, options)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from harness.cli.by_name import call
 from harness.cli.parsing import examples
 from harness.core.load import Rate
+from harness.core.shipped import shipped_files
 from harness.core.value_parsers import positive_number
 from harness.run.option import Option, declare, number_option
 from harness.run.option_table import OUTPUT, START
@@ -18,17 +19,17 @@ if TYPE_CHECKING:
 LIMITS = (
     Option(
         "--knee",
-        "what loads such as '2 x knee' refer to; default: the file's knee",
+        "Take this as the knee of loads such as '2 x knee'. Default: that of the file.",
         positive_number("--knee"),
         "N",
     ),
-    number_option("--max-users", "no phase and no burst goes beyond", 512),
+    number_option("--max-users", "Go no higher in any phase or burst.", 512),
     Option(
-        "--max-rate", "no phase and no burst goes beyond", Rate.parser("--max-rate"), "R", "512/s"
+        "--max-rate", "Go no higher in any phase or burst.", Rate.parser("--max-rate"), "R", "512/s"
     ),
     Option(
         "--allow-host",
-        "a host that is not this machine may be loaded; may be repeated",
+        "Allow load on this host, which is not this machine. Repeatable.",
         str,
         "NAME",
         action="append",
@@ -41,17 +42,25 @@ def add(commands: Subparsers) -> None:
     parser = commands.add_parser(
         "drill",
         usage="%(prog)s FILE [OPTION ...]",
-        help="rehearse overload, failure and recovery; 99 if what the file expects is not true",
-        description="Runs the phases of load of a TOML file behind a balancer of its own, kills, "
-        "pauses, slows or cuts off replicas as it says, and judges what it expects. Acts only on "
-        "what it started and on what the file names.",
+        help="rehearse overload, failure and recovery; exits 99 if an expectation fails",
+        description="Runs the phases of load of a TOML file behind its own balancer, kills, "
+        "pauses, slows or cuts off replicas as the file says, and judges the file's expectations. "
+        "It acts only on what it started and on what the file names.",
         epilog=examples(
-            "vllm-harness drill drills/replica-death.toml",
-            "vllm-harness drill drills/overload.toml --knee 8 --model-dir DIR",
+            "vllm-harness drill overload --knee 8 --model-dir DIR",
+            "vllm-harness drill replica-death --print",
             "vllm-harness drill staging.toml --allow-host staging.example --max-rate 20/s",
         ),
     )
-    parser.add_argument("file", metavar="FILE", help="the drill, as docs/drills.md describes it")
+    names = ", ".join(shipped_files("drills"))
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        help=f"Run this drill (docs/drills.md), or one that ships: {names}.",
+    )
+    Option("--print", "Print the file, as a start for your own, and run nothing.", None).declare(
+        parser
+    )
     declare(parser.add_argument_group("limits"), LIMITS)
     declare(parser.add_argument_group("vLLM, in place of the file's simulated engines"), START)
     declare(parser.add_argument_group("output"), OUTPUT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -11,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from harness.cli.by_name import call
 from harness.core.run_kinds import DrillRun
+from harness.core.shipped import shipped_files
 from harness.drill.balancer import BalancerProcess
 from harness.drill.drill_file import parse_drill
 from harness.drill.servers import check_servers, running_servers
-from harness.errors import EXIT_OK, ConfigError
+from harness.errors import EXIT_OK, ConfigError, closest
 from harness.records.new_folder import check_new
 from harness.run import options_from_args as plain
 from harness.run.preflight import checked_target, message_stream
@@ -37,20 +39,29 @@ if TYPE_CHECKING:
 NOT_FOR_LOAD: Final = frozenset({"users", "rate", "duration", "requests", "embedded", "slo", "out"})
 
 
-def planned(args: argparse.Namespace) -> tuple[Drill, str]:
-    """The drill and its text, within the limits. Raises ConfigError."""
+def text_of(file: str) -> str:
+    """The text of a drill, which may be the name of one that ships. Raises ConfigError."""
+    ships = shipped_files("drills")
+    path = Path(file)
+    if not path.exists():
+        path = ships.get(file, path)
     try:
-        text = Path(args.file).read_text()
+        return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"{args.file} cannot be read ({getattr(error, 'strerror', None) or error}): expected a "
-            "drill in TOML; try one of drills/ as a start."
+            f"{file} cannot be read ({getattr(error, 'strerror', None) or error}): expected a "
+            f"drill in TOML, or one of {', '.join(ships)}; "
+            f"try vllm-harness drill {closest(path.stem, ships, 'replica-death')}."
         ) from None
+
+
+def planned(args: argparse.Namespace, text: str) -> Drill:
+    """The drill, within the limits. Raises ConfigError."""
     drill = parse_drill(text, args.file, args.knee)
     if drill.servers.get("engines") and (args.model_dir or args.start_command):
         drill = replace(drill, servers=_vllm_like(drill.servers))
     _check_most(args, drill)
-    return drill, text
+    return drill
 
 
 def _vllm_like(servers: Mapping[str, Any]) -> dict[str, Any]:
@@ -74,8 +85,12 @@ def _check_most(args: argparse.Namespace, drill: Drill) -> None:
 def wanted_drill(args: argparse.Namespace, drill: Drill, text: str) -> Wanted:
     """The experiment; its URL comes with the balancer. Raises ConfigError."""
     run = args.top._subparsers._group_actions[0].choices["run"]  # noqa: SLF001 - their only place
-    most = drill.unit.load.exactly(drill.most)
-    load = f"--{most.option}={most.number:g}"
+    # A drill holds any rate, `run` takes steps: the next one up is what the limits are for.
+    kind = drill.unit.load
+    most = kind.of_number(drill.most)
+    if most.number < drill.most:
+        most = kind.of_count(most.count + 1)
+    load = f"--{most.option}={most.number}"
     where = f"{args.file}, [load]"
     words = ["http://127.0.0.1:1", load, *option_words(drill.options, run, where)]
     not_for_load = NOT_FOR_LOAD & {name.replace("_", "-") for name in drill.options}
@@ -113,8 +128,17 @@ def plan_text(drill: Drill) -> str:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Run it; 99 if an expectation is false, 6 if one is inconclusive."""
-    drill, text = planned(args)
+    """Run it, or only print the file."""
+    text = text_of(args.file)
+    if args.print:
+        sys.stdout.write(text)
+        return EXIT_OK
+    return rehearse(args, text)
+
+
+def rehearse(args: argparse.Namespace, text: str) -> int:
+    """99 if an expectation is false, 6 if one is inconclusive."""
+    drill = planned(args, text)
     wanted = wanted_drill(args, drill, text)
     start = plain.start_options(args)
     stream = message_stream(wanted.output)

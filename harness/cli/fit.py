@@ -65,64 +65,103 @@ def _switch(flag: str, text: str) -> Option:
 
 
 WHAT_IS_ASKED = (
-    _count("--context", "of each user, prompt and answer; default: 4096", metavar="TOKENS"),
-    _count("--users", "do so many fit, and which context can each have?"),
-    Option("--admit", "do these fit at once? 4096x40,16384", _requests, "TOKENSxN,..."),
-    _gpu_count("--gpus", "that many as replicas, or fewer replicas that share GPUs?"),
+    _count(
+        "--context",
+        "Give each user N tokens of prompt and answer. Default: 4096.",
+        metavar="TOKENS",
+    ),
+    _count("--users", "Report whether N users fit, and which context each can have."),
+    Option(
+        "--admit",
+        "Report whether these requests fit at once, for example 4096x40,16384.",
+        _requests,
+        "TOKENSxN,...",
+    ),
+    _gpu_count("--gpus", "Compare ways to split N GPUs into replicas."),
     Option(
         "--prefill-apart",
-        "requests of so many tokens: should some of --gpus only prefill?",
+        "Report whether some of --gpus should only prefill, for requests of this length.",
         _prompt_and_answer,
         "PROMPT:ANSWER",
     ),
-    _gb("--link", "of a replica to another, in GB/s, for --prefill-apart; default: 50"),
+    _gb("--link", "Set the speed between replicas in GB/s, for --prefill-apart. Default: 50."),
 )
 GPU_OPTIONS = (
-    Option("--gpu", ", ".join(GPUS), gpu_name, "NAME"),
-    _gb("--memory", "of each GPU; default: as its driver reports it"),
-    _gb("--bandwidth", "of each GPU's memory, in GB/s; default: by its data sheet"),
-    Option("--quantization", "of a model in 16 bit, by vLLM's flag of the same name", str, "NAME"),
+    Option("--gpu", f"Compute for this GPU: {', '.join(GPUS)}.", gpu_name, "NAME"),
+    _gb("--memory", "Set the memory of each GPU. Default: as its driver reports it."),
+    _gb("--bandwidth", "Set the memory bandwidth of each GPU in GB/s. Default: data sheet."),
+    Option(
+        "--quantization", "Quantize a 16-bit model, as vLLM's flag of this name does.", str, "NAME"
+    ),
     Option(
         "--draft",
-        "a draft model's config.json, or mtp: the model's own further layers",
+        "Add a draft model's config.json, or mtp for the model's own extra layers.",
         Path,
         "FILE",
     ),
-    _gb("--weights", "of all GPUs; default: the files beside --config, or computed"),
+    _gb(
+        "--weights",
+        "Set the size of the weights on all GPUs. Default: the files beside --config, or computed.",
+    ),
     _gb(
         "--reserve",
-        "of each GPU, for neither weights nor KV cache; default: as start logs show",
+        "Reserve memory of each GPU for neither weights nor KV cache. Default: as start logs show.",
         zero=True,
     ),
-    _gb("--kv-memory", "of each GPU, for the KV cache; default: what is left"),
+    _gb("--kv-memory", "Set the memory of each GPU for the KV cache. Default: what is left."),
 )
 DIVISION = (
-    _gpu_count("--tensor-parallel", "GPUs that share a replica's layers", 1),
-    _gpu_count("--pipeline-parallel", "stages of layers, each on GPUs of its own", 1),
-    _gpu_count("--decode-context-parallel", "GPUs of these that share a context's tokens", 1),
-    _gpu_count("--data-parallel", "engines with a KV cache each, that share experts", 1),
-    _switch("--enable-expert-parallel", "experts whole on a GPU, not a part of each on all"),
+    _gpu_count("--tensor-parallel", "Split a replica's layers over N GPUs.", 1),
+    _gpu_count("--pipeline-parallel", "Split the layers into N stages, each on its own GPUs.", 1),
+    _gpu_count("--decode-context-parallel", "Let N of these GPUs share a context's tokens.", 1),
+    _gpu_count(
+        "--data-parallel", "Run N engines that share experts, each with its own KV cache.", 1
+    ),
+    _switch(
+        "--enable-expert-parallel", "Keep each expert whole on one GPU instead of a part on each."
+    ),
 )
 VLLM_OPTIONS = (
-    Option("--gpu-memory-utilization", "default: 0.92", _utilization, "SHARE"),
-    _count("--max-model-len", "default: the model's own limit", metavar="TOKENS"),
-    Option("--kv-cache-dtype", "", str, None, AUTO, choices=KV_CACHE_DTYPES),
-    _count("--block-size", "tokens per KV block", 16),
-    _count("--max-num-batched-tokens", "of a step; default: vLLM's, by the GPU"),
-    _count("--max-num-seqs", "requests that vLLM runs at once: its slots"),
-    _switch("--no-async-scheduling", "one batch in flight, as on a CPU"),
+    Option(
+        "--gpu-memory-utilization",
+        "Let vLLM take this share of the memory. Default: 0.92.",
+        _utilization,
+        "SHARE",
+    ),
+    _count("--max-model-len", "Limit the context. Default: the model's limit.", metavar="TOKENS"),
+    Option(
+        "--kv-cache-dtype",
+        "Set the type of the KV cache.",
+        str,
+        None,
+        AUTO,
+        choices=KV_CACHE_DTYPES,
+    ),
+    _count("--block-size", "Set the tokens per KV block.", 16),
+    _count("--max-num-batched-tokens", "Limit the tokens of a step. Default: vLLM's for the GPU."),
+    _count("--max-num-seqs", "Let vLLM run N requests at once: its slots."),
+    _switch("--no-async-scheduling", "Keep one batch in flight, as on a CPU."),
 )
 
 
 def add(commands: Subparsers) -> None:
     parser = add_command(commands, "fit", "harness.cli.fit_work:fit")
-    parser.add_argument("url", nargs="?", metavar="URL", help="a running server: its KV cache")
-    declare(parser, [Option("--config", "a Hugging Face config.json, or its folder", Path, "FILE")])
+    parser.add_argument(
+        "url", nargs="?", metavar="URL", help="Read the KV cache of this running server."
+    )
+    declare(
+        parser,
+        [
+            Option(
+                "--config", "Read this Hugging Face config.json, or that of a folder.", Path, "FILE"
+            )
+        ],
+    )
     for title, options in (
-        ("what is asked", WHAT_IS_ASKED),
+        ("question", WHAT_IS_ASKED),
         ("GPUs", GPU_OPTIONS),
-        ("how they share a model", DIVISION),
-        ("as vLLM is started", VLLM_OPTIONS),
+        ("parallelism", DIVISION),
+        ("vLLM flags", VLLM_OPTIONS),
     ):
         declare(parser.add_argument_group(title), options)
     declare(parser, (*CERTIFICATE, JSON))

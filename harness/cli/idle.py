@@ -10,14 +10,20 @@ from harness.run.option_table import CERTIFICATE, OUTPUT
 
 def add(commands: Subparsers) -> None:
     parser = add_command(commands, "idle-cost", "harness.cli.idle_work:idle_cost")
-    parser.add_argument("url", metavar="URL", help="the server: http://HOST:PORT")
+    parser.add_argument("url", metavar="URL", help="Load this server: http://HOST:PORT.")
     options = (
-        number_option("--sessions", "that go idle", 8),
-        number_option("--history-tokens", "of each when it goes idle", 2048),
-        number_option("--message-tokens", "of the next message", 32),
-        number_option("--output-tokens", "of each answer", 8),
-        Option("--idle", "before the first comes back", duration("--idle", "10s"), "TIME", "10s"),
-        Option("--model", "default: the only one that is served", str, "NAME"),
+        number_option("--sessions", "Let N sessions go idle.", 8),
+        number_option("--history-tokens", "Give each session N tokens before it goes idle.", 2048),
+        number_option("--message-tokens", "Send N tokens in the next message.", 32),
+        number_option("--output-tokens", "Ask for N tokens in each answer.", 8),
+        Option(
+            "--idle",
+            "Wait this long before the first comes back.",
+            duration("--idle", "10s"),
+            "TIME",
+            "10s",
+        ),
+        Option("--model", "Ask for this model. Default: the server's only model.", str, "NAME"),
         *CERTIFICATE,
         OUTPUT[0],
     )

@@ -14,6 +14,7 @@ from harness.run import options_from_args as plain
 from harness.run.option import Option, declare
 from harness.run.option_table import (
     AT_LEAST,
+    BASELINE,
     BATCH,
     DURATION,
     OPEN_LOOP,
@@ -28,6 +29,7 @@ from harness.run.option_table import (
     STRICT,
     SWEPT_RATE,
     SWEPT_USERS,
+    TOLERANCE,
     USER_RANGE,
     USERS,
 )
@@ -38,7 +40,6 @@ if TYPE_CHECKING:
     from harness.search.next_level import Hold, SearchPlan
 
 SWEEP: Final = "sweep"
-DEFAULT_TOLERANCE: Final = 0.05
 # by `--load`
 ONLY_WITH: Final[dict[str, tuple[Option, ...]]] = {
     Users.option: USER_RANGE,
@@ -57,7 +58,6 @@ def add(commands: Subparsers) -> None:
 
 def options(args: argparse.Namespace) -> Wanted:
     """The search asked for. Raises ConfigError."""
-    _check_tolerance(args)
     unit = UNIT_OF_OPTION[args.load]
     if unit.by_schedule:
         _check_no_users(args)
@@ -96,19 +96,10 @@ def options(args: argparse.Namespace) -> Wanted:
         plan_users=args.plan_users,
         at_least=args.at_least,
         strict=args.strict,
-        baseline=str(args.baseline or ""),
+        **plain.baseline_options(args),
         confirm_ns=args.confirm or 0,
-        tolerance=DEFAULT_TOLERANCE if args.tolerance is None else args.tolerance,
         dry_run=args.dry_run,
     )
-
-
-def _check_tolerance(args: argparse.Namespace) -> None:
-    if args.tolerance is not None and args.baseline is None:
-        raise ConfigError(
-            "--tolerance is given without --baseline: expected a run folder to compare with; "
-            "try --baseline reports/main."
-        )
 
 
 def _check_no_users(args: argparse.Namespace) -> None:
@@ -215,7 +206,7 @@ def _add_levels(
     plain.target(parser)
     declare(parser.add_mutually_exclusive_group(), levels)
     declare(parser.add_mutually_exclusive_group(), lengths)
-    declare(parser, (*others, *OPEN_LOOP))
+    declare(parser, (*others, *OPEN_LOOP, BASELINE, TOLERANCE))
     plain.load_and_objectives(parser)
     plain.output(parser)
 

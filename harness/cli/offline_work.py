@@ -13,14 +13,16 @@ from harness.cli.conclude import conclude
 from harness.compare.compare_folders import compare_folders
 from harness.core.load import Rate
 from harness.core.typed_json import to_json
-from harness.errors import EXIT_OK, RunFolderError
+from harness.errors import EXIT_OK, ConfigError, RunFolderError
+from harness.export.formats import FORMATS, write_formats
 from harness.load.conversation_log import convert
 from harness.load.own_data import DataSource
 from harness.load.workloads import WORKLOADS
 from harness.metrics.numbers import count_of
+from harness.records import names
 from harness.records.folder_reader import check_folder
 from harness.records.folder_writer import merge_kept
-from harness.records.json_files import dumps
+from harness.records.json_files import dumps, read_json
 from harness.report import comparison_report
 from harness.report.data_summary import data_summary
 from harness.report.fleet import fleet_text
@@ -34,10 +36,23 @@ if TYPE_CHECKING:
 
 
 def report(args: argparse.Namespace) -> int:
-    """Make the results again; the exit code that the run itself had. Raises RunFolderError."""
+    """Make the results again; the exit code that the run itself had.
+
+    Raises RunFolderError, ConfigError.
+    """
+    if args.format and args.slo:
+        raise ConfigError(
+            "--format writes files and --slo only reads the folder: expected one of them; try "
+            "--format alone, as its figures are the same whatever the SLO."
+        )
     check_folder(args.folder)
     merge_kept(args.folder, args.merge)
-    result = conclude(args.folder, args.json, compat=tuple(args.compat), slos=tuple(args.slo))
+    tools = [*args.compat, *(FORMATS[name].tool for name in args.format)]
+    result = conclude(args.folder, args.json, compat=tuple(tools), slos=tuple(args.slo))
+    run_info = read_json(args.folder / names.RUN) or {}
+    stream = sys.stderr if args.json == "-" else sys.stdout
+    for path in write_formats(args.folder, args.format, result, run_info):
+        stream.write(f"{path}\n")
     return result.exit_code
 
 

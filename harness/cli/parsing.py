@@ -6,7 +6,7 @@ import argparse
 import shlex
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from itertools import zip_longest
 from pathlib import Path
@@ -21,6 +21,8 @@ from harness.run.scenario import expanded, options_of
 Subparsers: TypeAlias = "argparse._SubParsersAction[Parser]"  # noqa: SLF001 - its only name
 HELP_WIDTH: Final = 79  # of a help text
 VERBATIM: Final = "--start-args"
+HELP_ALL: Final = "--help-all"
+EXAMPLES: Final = "Examples:"
 
 
 class Parser(argparse.ArgumentParser):
@@ -28,11 +30,39 @@ class Parser(argparse.ArgumentParser):
 
     # what may follow `--`: another command line, `inner` of the result
     takes_command: tuple[str, ...] = ()
+    # options that `--help` shows, the others being for `--help-all`; empty: all
+    common: frozenset[str] = frozenset()
 
     def __init__(self, **options: Any) -> None:
         options["description"] = fill(options.get("description", ""), HELP_WIDTH)
         raw = argparse.RawDescriptionHelpFormatter  # keeps the epilog's lines as they are
-        super().__init__(allow_abbrev=False, formatter_class=raw, **options)
+        super().__init__(allow_abbrev=False, formatter_class=raw, add_help=False, **options)
+        self.add_argument("-h", "--help", action="help", help="Show this help.")
+
+    def show_only(self, common: Iterable[str]) -> None:
+        """Let `--help` show these options alone, and `--help-all` all of them."""
+        self.common = frozenset(common) | {"--help", HELP_ALL}
+        self.add_argument(HELP_ALL, action=_HelpAll, help="Show the help with every option.")
+
+    def format_help(self) -> str:
+        if not self.common:
+            return super().format_help()
+        options = [action for action in self._actions if action.option_strings]
+        shown = [action for action in options if self.common & {*action.option_strings}]
+        hidden = {action: action.help for action in options if action not in shown}
+        for action in hidden:
+            action.help = argparse.SUPPRESS
+        try:
+            text = super().format_help()
+        finally:
+            for action, help_text in hidden.items():
+                action.help = help_text
+        more = f"{len(shown)} of {len(options)} options; {self.prog} {HELP_ALL} shows all."
+        return text.replace(EXAMPLES, f"{more}\n\n{EXAMPLES}")
+
+    def format_all_help(self) -> str:
+        """The help with every option."""
+        return super().format_help()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Reject unknown options early, so that the message names the subcommand's help."""
@@ -108,6 +138,18 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message}; try `{self.prog} --help`.")
 
 
+class _HelpAll(argparse.Action):
+    """Prints the help with every option, and exits."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:  # noqa: A002
+        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        if isinstance(parser, Parser):
+            sys.stdout.write(parser.format_all_help())
+        parser.exit()
+
+
 def _join_verbatim(words: list[str]) -> None:
     """Make `--start-args=VALUE` of two words, in place: the value may begin with dashes."""
     if VERBATIM in words:
@@ -123,7 +165,10 @@ def add_command(commands: Subparsers, name: str, execute: str | Callable[[Any], 
     """
     texts = dict(_texts()[name])
     epilog = examples(*texts.pop("examples"))
+    common = texts.pop("common", ())
     parser = commands.add_parser(name, epilog=epilog, **texts)
+    if common:
+        parser.show_only(common)
     function = partial(call, execute) if isinstance(execute, str) else execute
     parser.set_defaults(execute=function)
     return parser
@@ -136,4 +181,4 @@ def _texts() -> dict[str, dict[str, Any]]:
 
 def examples(*lines: str) -> str:
     """The end of a help text: example command lines."""
-    return "\n".join(("Examples:", *(f"  {line}" for line in lines)))
+    return "\n".join((EXAMPLES, *(f"  {line}" for line in lines)))

@@ -14,21 +14,27 @@ def add_serve(commands: Subparsers) -> None:
     parser = add_command(commands, "serve", "harness.cli.serve_work:serve")
     options = (
         *START,
-        Option("--preset", "default: vLLM's own settings", choices=tuple(PRESETS)),
-        number_option("--port", "0: any free port", 8000, min_value=0, example=8000),
-        Option("--log", "where vLLM's log goes", Path, "FILE", "vllm.log"),
+        Option(
+            "--preset",
+            "Start with this preset. Default: vLLM's own settings.",
+            choices=tuple(PRESETS),
+        ),
+        number_option(
+            "--port", "Serve on this port; 0 takes any free port.", 8000, min_value=0, example=8000
+        ),
+        Option("--log", "Write vLLM's log to this file.", Path, "FILE", "vllm.log"),
     )
     declare(parser, options)
 
 
 def add_coldstart(commands: Subparsers) -> None:
     parser = add_command(commands, "coldstart", "harness.cli.serve_work:coldstart")
-    drop_caches = "first empty the page cache; then start again with it warm"
+    drop_caches = "Empty the page cache first, and start again when it is warm."
     options = (
         *START,
         Option("--drop-caches", drop_caches, None),
-        number_option("--prompt-tokens", "", 512),
-        number_option("--output-tokens", "", 32),
+        number_option("--prompt-tokens", "Send prompts of N tokens.", 512),
+        number_option("--output-tokens", "Ask for N tokens.", 32),
         OUTPUT[0],
     )
     declare(parser, options)
@@ -39,7 +45,13 @@ def add_kv_scaling(commands: Subparsers) -> None:
     lengths = level_list("--lengths")
     options = (
         *START,
-        Option("--lengths", "tokens", lengths, "N,N,...", "512,1024,2048,4096"),
+        Option(
+            "--lengths",
+            "Start with each of these --max-model-len.",
+            lengths,
+            "N,N,...",
+            "512,1024,2048,4096",
+        ),
         OUTPUT[0],
     )
     declare(parser, options)

@@ -45,7 +45,7 @@ def repeat(args: argparse.Namespace) -> int:
     unit = UNIT_OF_OPTION[args.load]
     summary = spread(_results_of([path for _, path in runs]), unit.short_many)
     folder.write_json("repeats.json", summary)
-    stream.write(f"\n{summary['headline']}\nAll of it: {output.out_dir}\n")
+    stream.write(f"\n{summary['headline']}\nEverything is in {output.out_dir}\n")
     if output.json_to:
         write_json(output.json_to, summary)
     if not completed:

@@ -32,7 +32,11 @@ def start_study(wanted: Wanted) -> int:
     most = wanted.most_users
     option = _load_option(wanted)
     if wanted.baseline:
-        call("harness.records.folder_reader:check_folder", Path(wanted.baseline))
+        baseline = Path(wanted.baseline)
+        call("harness.records.folder_reader:check_folder", baseline)
+        loads = [hold.load for hold in wanted.holds]
+        if loads:
+            call("harness.compare.compare_folders:check_levels", baseline, loads)
     if wanted.dry_run:
         check_machine(wanted.output, most, option)
         stream = message_stream(wanted.output)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final, Self, TextIO
 
-from harness.core.load import Load, Number, Users
+from harness.core.load import Number, Users
 from harness.core.states import Decision, Purpose, StopRule
 from harness.errors import one_line
 from harness.metrics.metrics import HEADLINES
@@ -22,6 +22,13 @@ from harness.metrics.numbers import Quantity, count_of, format_number
 from harness.metrics.window_summary import WindowTokens
 from harness.run.page_viewer import MAX_WINDOW_NS, ended_levels, headline_latencies
 from harness.search.knee_estimate import bracket_users
+from harness.search.level_words import (
+    PASSING_SO_FAR,
+    bracket_text,
+    phase_text,
+    purpose_text,
+    result_text,
+)
 from harness.units import MS, SECOND, say_ns
 
 if TYPE_CHECKING:
@@ -34,7 +41,7 @@ if TYPE_CHECKING:
     from harness.run.study_options import Wanted
     from harness.search.controller import KneeController
     from harness.search.level_state import CurrentLevel, HeldLevel
-    from harness.search.next_level import SearchPlan
+    from harness.search.next_level import Hold, SearchPlan
 
 # The figures of the view cover the latest part of the current level, at most MAX_RECENT_NS. They
 # cover less, down to MIN_RECENT_NS, if that time has more than MAX_EVENTS events: the view must not
@@ -94,8 +101,16 @@ class _TerminalView:
         if unit.by_schedule:
             view.load += f", {running_users:,} in flight"
         view.heading = load.heading
-        view.purpose = purpose_text(level.hold.purpose, load, controller.levels)
+        view.purpose = self._purpose(controller, level.hold)
         view.phase = phase_text(level.phase, running_users, load.users)
+
+    def _purpose(self, controller: KneeController, hold: Hold) -> str:
+        """Why the level is held; "" for one that was given."""
+        searches = self.wanted.kind.searches
+        if hold.purpose == Purpose.hold and not searches:
+            return ""
+        before = [level.window.load for level in controller.levels]
+        return purpose_text(hold.purpose, hold.load, before, searches=searches)
 
     def _measured(self, experiment: Experiment, settled_ns: int) -> int:
         """Show what the level has measured so far; returns how many requests have ended."""
@@ -191,15 +206,6 @@ def _row(plan: SearchPlan, level: HeldLevel, ended: EndedLevel) -> LevelRow:
     )
 
 
-def bracket_text(holds: Number | None, fails_by: Number | None) -> str:
-    """What a search has shown so far: `holds 112, fails at 163, narrowing`."""
-    if holds and fails_by:
-        return f"holds {holds:,}, fails at {fails_by:,}, narrowing"
-    if holds:
-        return f"holds {holds:,}, no level failed yet"
-    return f"fails at {fails_by:,}, no level passed yet" if fails_by else ""
-
-
 def affordable_ns(span_ns: int, events: int) -> int:
     """The span of the next update, after one of `span_ns` had so many events."""
     affordable = span_ns * MAX_EVENTS // max(events, 1)
@@ -212,34 +218,6 @@ def request_counts(ended: int, failed: int) -> str:
     if failed:
         text += f", {failed:,} failed"
     return text
-
-
-def phase_text(name: str, running_users: int, users: int) -> str:
-    """The phase in words, with the number of users that have started."""
-    if name not in ("ramping", "settling"):
-        return name
-    started = f", {running_users:,} of them started" if running_users < users else ""
-    return f"warming up{started}"
-
-
-def purpose_text(purpose: Purpose, load: Load, before: Sequence[HeldLevel]) -> str:
-    """Why a level is held; the ends of the bracket may come up before they were ever held."""
-    was_held = any(level.window.load == load for level in before)
-    if purpose == Purpose.repeat and not was_held:
-        return NEAR_THE_KNEE
-    return PURPOSES.get(purpose, "")
-
-
-def result_text(level: HeldLevel) -> str:
-    """The decision; on the way up an undecided level that leans to pass is passing so far."""
-    if level.invalid:
-        return Decision.invalid
-    decision = level.judgement.decision
-    # On the way up the search moves on without a decision, so the row must not say "inconclusive".
-    climbs = level.window.purpose == Purpose.up and not level.judgement.leans_to_fail
-    if climbs and decision == Decision.inconclusive:
-        return PASSING_SO_FAR
-    return decision
 
 
 def whole_seconds(ns: int) -> str:
@@ -256,16 +234,6 @@ DECISION_COLORS: Final[dict[str, str]] = {
     Decision.failed: "red",
     Decision.invalid: "dim",
 }
-PURPOSES: Final = {
-    Purpose.up: "ramping up",
-    Purpose.bisect: "bisecting",
-    Purpose.repeat: "repeating a level",
-    Purpose.down: "stepping down",
-    Purpose.sequential: "one at a time",
-    Purpose.batch: "a batch",
-}
-PASSING_SO_FAR: Final = "passing so far"
-NEAR_THE_KNEE: Final = "near the knee"
 REASON_INDENT: Final = 8 * " "
 COLUMNS: Final = ("p95 TTFT, ms", "p95 ITL, ms", "tokens/s", "requests")
 COLUMN_WIDTHS: Final = (6, 22, 22, 9, 9)

@@ -23,7 +23,7 @@ def add(commands: Subparsers) -> None:
         usage="%(prog)s NAME=VALUE,VALUE ... [OPTION ...] -- (knee | run | sweep) [OPTION ...]",
         help="measure with each of several settings, restarting vLLM between them",
         description="Starts vLLM with each value of server.FLAG, runs the command after -- against "
-        "it, and says which setting is best for the SLO and what it costs. Two settings are "
+        "it, and reports which setting is best for the SLO and what it costs. Two settings are "
         "measured in the order A B B A. Options of that command can be varied too, on one server, "
         "in the order A B C C B A.",
         epilog=examples(
@@ -39,11 +39,15 @@ def add(commands: Subparsers) -> None:
         "variables",
         nargs="+",
         metavar="NAME=VALUE,VALUE",
-        help="server.FLAG of vLLM, or an option of the command after --; true and false for a "
-        "switch, default for none; several: all combinations",
+        help="Vary server.FLAG of vLLM, or an option of the command after --. A switch takes "
+        " true and false; default leaves the option out. Several are combined in all ways.",
     )
     declare(parser.add_argument_group("server"), START)
-    tolerance = Option("--tolerance", "as of compare", share("--tolerance"), "SHARE", "5%")
-    once = Option("--once", "each setting once: half the time, no repetition", None)
+    tolerance = Option(
+        "--tolerance", "Let a setting be this much worse.", share("--tolerance"), "SHARE", "5%"
+    )
+    once = Option(
+        "--once", "Measure each setting once, in half the time, without repetition.", None
+    )
     declare(parser.add_argument_group("output"), [once, OUTPUT[0], JSON, tolerance])
     parser.set_defaults(execute=partial(call, "harness.cli.vary_work:execute"))

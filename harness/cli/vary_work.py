@@ -55,7 +55,7 @@ def execute(args: argparse.Namespace) -> int:
     folder.write_json("vary.json", result)
     folder.write("vary.md", text)
     folder.write("vary.html", page)
-    stream.write(f"\n{text}All of it: {out}\n")
+    stream.write(f"\n{text}Everything is in {out}\n")
     if args.json:
         write_json(args.json, result)
     return code

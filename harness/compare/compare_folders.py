@@ -11,6 +11,7 @@ import numpy as np
 
 from harness.core.load import CONCURRENT
 from harness.diagnosis.instrument import instrument_sentence
+from harness.diagnosis.send_delay import send_delay_sentence
 from harness.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_SLO_MISSED, ConfigError
 from harness.metrics.evidence import (
     MIN_BLOCKS,
@@ -41,7 +42,7 @@ from harness.units import SECOND
 
 if TYPE_CHECKING:
     from harness.core.arrays import Floats
-    from harness.core.load import LoadUnit
+    from harness.core.load import Load, LoadUnit
     from harness.metrics.evidence import Evidence, Window
     from harness.metrics.record_source import RecordSource
     from harness.metrics.scan import EventChunk
@@ -283,6 +284,23 @@ def compare_folders(a: Path, b: Path, tolerance: float) -> Comparison:
     return Comparison(str(a), str(b), tolerance, unlike, differences)
 
 
+def check_levels(baseline: Path, loads: Sequence[Load]) -> None:
+    """Whether the baseline held one of these levels, so that a run of them can be compared.
+
+    Raises ConfigError.
+    """
+    run = read_run(baseline)
+    search_plan(run)  # raises if it cannot be read
+    held = {entry.window.load for entry in logged_levels(run) if not entry.invalid}
+    if held.isdisjoint(loads):
+        asked = " and ".join(map(str, loads))
+        levels = ", ".join(sorted(map(str, held), key=len)) or "none"
+        raise ConfigError(
+            f"--baseline is {baseline}, which held {levels}: expected one of the levels asked for "
+            f"({asked}); try the level of the baseline, or make a baseline of {asked}."
+        )
+
+
 def _levels_held(sides: Sides) -> list[float]:
     return sorted(load for load in sides if load)
 
@@ -397,13 +415,15 @@ def _audit(run: Run, plan: SearchPlan, windows: Sequence[Window]) -> dict[Window
     """Why levels that were not judged while they were held may not be used; "" for a valid one."""
     config = run.info["config"]
     shared = shared_prompt_tokens(config.get("drive") or {})
-    decides = kind_of_run(run).decides
+    kind = kind_of_run(run)
     reasons = {}
     levels = RunTokenStats(run, windows, plan.slos, run.server).levels
     for window, level in levels.items():
-        if not decides:  # users may pause, as when its result was made
+        # As when its result was made: users of Locust may pause, and servers of a drill may die.
+        if kind.has_phases or not kind.decides:
             gaps = level.tokens.gaps
-            reasons[window] = instrument_sentence(level.known, window, plan.slos, gaps)
+            late = send_delay_sentence(run.table, window.start_ns, window.end_ns, plan.slos)
+            reasons[window] = late or instrument_sentence(level.known, window, plan.slos, gaps)
         else:
             reasons[window] = invalid_reason(
                 window, level.known, run.server, plan.slos, shared=shared, counted=level

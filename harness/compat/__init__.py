@@ -12,7 +12,14 @@ from typing import Final
 
 from harness.errors import ConfigError, closest
 
-TOOLS: Final = ("vllm-bench", "guidellm", "aiperf", "genai-bench")  # keys of COMPAT
+TOOLS: Final = (  # keys of COMPAT
+    "vllm-bench",
+    "guidellm",
+    "aiperf",
+    "genai-bench",
+    "inference-perf",
+    "xk6-llm",
+)
 
 
 def parse_tools(text: str) -> tuple[str, ...]:

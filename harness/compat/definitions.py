@@ -32,6 +32,7 @@ PER_WORDS: Final = {  # Definition.per -> in words
     "later token": "token after the first, one mean for each request",
     "token": "token, one mean for each request",
     "gap": "gap, all requests together",
+    "token gap": "gap between tokens, those of one chunk 0 apart, all requests together",
     "second": "second from the first start to the last end",
 }
 
@@ -120,6 +121,33 @@ _TOOLS: Final = (
             "connect. The tool stops reading at the usage chunk, which comes with the last bytes, "
             "and gives no TPOT to a request that it read to the end within 1 ms of its first "
             "token; here it has one."
+        ),
+    ),
+    Tool(
+        name="inference-perf",
+        title="inference-perf",
+        version="0.6.1",
+        quantile=LINEAR_RULE,
+        quantile_source=(
+            "https://github.com/kubernetes-sigs/"
+            "inference-perf/blob/v0.6.1/inference_perf/reportgen/base.py"
+        ),
+        note=(
+            "The tool counts output tokens with a tokenizer of its own unless its configuration "
+            "has `use_server_output_tokens`; here the server's count is taken. It reads `content` "
+            "only: where an answer begins with reasoning, its TTFT is later than here. The TTFT "
+            "of an answer of one token is left out there and counted here."
+        ),
+    ),
+    Tool(
+        name="xk6-llm",
+        title="xk6-llm",
+        version="0.3.0",
+        quantile=LINEAR_RULE,
+        quantile_source="https://github.com/grafana/k6/blob/v2.0.0/metrics/sink.go",
+        note=(
+            "Of an answer with reasoning the tool takes ITL and TPOT of the text only; here they "
+            "are of all tokens."
         ),
     ),
 )

@@ -7,7 +7,7 @@ of the requests that were sent in the windows and ended well (gaps and throughpu
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -25,6 +25,7 @@ from harness.units import SECOND
 
 if TYPE_CHECKING:
     from harness.core.arrays import Bools, Floats, Ints
+    from harness.core.load import Load
     from harness.metrics.evidence import Window
 
     Span = tuple[int, int]  # ns: both ends lie in it
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 STATISTICS: Final = {"mean": -1.0, "p50": 0.5, "p95": 0.95, "p99": 0.99}
+PERCENTS: Final = (0.1, 1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9)  # of a level's `figures`
 NO_INSTANT: Final = -1  # an instant that a request does not have
 SAME_RTOL: Final = 5e-4  # relative: what three digits hardly show is no difference
 OLD_RECORDS: Final = (
@@ -60,6 +62,24 @@ class WeightedValues(NamedTuple):
         if rule == STEP_RULE:
             return _step_quantile(ns, weight_upto, q)
         return _linear_quantile(ns, weight_upto, q)
+
+    def figures(self, rule: str) -> Json:
+        """Mean, standard deviation, extremes and percentiles in ms; empty without any."""
+        mean_ns = self.statistic(-1, rule)
+        if math.isnan(mean_ns):
+            return {}
+        squares = self.weight * (self.ns - mean_ns) ** 2
+        variance = squares.sum() / self.weight.sum()
+        counted = self.ns[self.weight > 0]
+        found = {
+            "mean": mean_ns,
+            "std": math.sqrt(variance),
+            "min": counted.min(),
+            "max": counted.max(),
+        }
+        for percent in PERCENTS:
+            found[f"p{percent:g}"] = self.statistic(percent / 100, rule)
+        return {name: json_ms(float(ns)) for name, ns in found.items()}
 
 
 def _step_quantile(ns: Floats, weight_upto: Floats, q: float) -> float:
@@ -153,18 +173,17 @@ class Gaps(NamedTuple):
 
 
 class ChunkGaps:
-    """An EventVisitor: gaps by chunk that ended in a window, of requests that ended well."""
+    """An EventVisitor: gaps that ended in a window, of requests that ended well."""
 
-    def __init__(self, window: Span, *, empty_ones: bool) -> None:
-        """`empty_ones`: chunks with a choice but without a token count too."""
+    def __init__(self, window: Span, gaps_of: GapsOf) -> None:
+        """`gaps_of`: which ones, one of GAPS_OF."""
         self.start_ns, self.end_ns = window
-        self.empty_ones = empty_ones
+        self.gaps_of = gaps_of
         self.histogram = LogHistogram()
 
     def add(self, piece: EventChunk) -> None:
         well = piece.chunk.select(piece.chunk.outcome == OK)
-        parts = all_chunk_gaps(well) if self.empty_ones else [token_chunk_gaps(well)]
-        for gaps in parts:
+        for gaps in self.gaps_of(well):
             here = within_window(gaps.end_ns, self.start_ns, self.end_ns)
             gap_ns = gaps.ns[here]
             times = gaps.times[here]
@@ -177,10 +196,17 @@ class ChunkGaps:
         return WeightedValues(means, counts)
 
 
-def token_chunk_gaps(table: RecordTable) -> Gaps:
+def token_chunk_gaps(table: RecordTable) -> list[Gaps]:
     """Between chunks with tokens; each stands for itself."""
     gaps = GAPS["itl"](table)
-    return Gaps(gaps.ns, np.ones_like(gaps.ns), gaps.at_ns)
+    return [Gaps(gaps.ns, np.ones_like(gaps.ns), gaps.at_ns)]
+
+
+def token_gaps(table: RecordTable) -> list[Gaps]:
+    """Between tokens: those of one chunk come at once."""
+    further_tokens = table.tokens - 1
+    at_once = Gaps(np.zeros_like(further_tokens), further_tokens, table.at_ns)
+    return [*token_chunk_gaps(table), at_once]
 
 
 def all_chunk_gaps(table: RecordTable) -> list[Gaps]:
@@ -222,6 +248,14 @@ def _divided_gaps(table: RecordTable, ends_empty: Bools) -> Gaps:
     return Gaps(even_ns, times, gaps.at_ns)
 
 
+GapsOf = Callable[["RecordTable"], list[Gaps]]
+GAPS_OF: Final[dict[tuple[str, str], GapsOf]] = {  # by a definition's start and per
+    ("first chunk", "gap"): all_chunk_gaps,
+    ("first token", "gap"): token_chunk_gaps,
+    ("first token", "token gap"): token_gaps,
+}
+
+
 class ToolComparison:
     """Ours and theirs in some windows: pass `visitors` to `walk`, then ask for `entry`."""
 
@@ -229,10 +263,10 @@ class ToolComparison:
         """`table`: all requests; a thin one will do."""
         self.table = table
         self.ours = {window: WindowTokens(table, window) for window in windows}
-        self.theirs: dict[tuple[Span, bool], ChunkGaps] = {}
+        self.theirs: dict[tuple[Span, GapsOf], ChunkGaps] = {}
         for window in windows:
-            for empty_ones in (False, True):
-                self.theirs[window, empty_ones] = ChunkGaps(window, empty_ones=empty_ones)
+            for gaps_of in GAPS_OF.values():
+                self.theirs[window, gaps_of] = ChunkGaps(window, gaps_of)
 
     @property
     def visitors(self) -> list[EventVisitor]:
@@ -244,17 +278,17 @@ class ToolComparison:
     def entry(self, name: str, windows: Sequence[Window]) -> Json:
         """result.json's `compat` entry of a tool: its version, and the rows of each level.
 
-        `levels` are by users; each has `requests`, the number of those that both columns look at,
-        and `left_out`, of those sent while the level was reached and warmed up: the tool would
-        count them.
+        `levels` are by users, or by `rate_per_s`; each has `requests`, the number of those that
+        both columns look at, and `left_out`, of those sent while the level was reached and warmed
+        up: the tool would count them.
         """
         tool = COMPAT[name]
-        by_count: dict[int, list[Window]] = {}
+        by_load: dict[Load, list[Window]] = {}
         for window in windows:
-            by_count.setdefault(window.load.count, []).append(window)
+            by_load.setdefault(window.load, []).append(window)
         levels = []
-        for count, held in sorted(by_count.items()):
-            levels.append(self._level(tool, count, held))
+        for load, held in sorted(by_load.items(), key=lambda one: one[0].number):
+            levels.append(self._level(tool, load, held))
         return {
             "title": tool.title,
             "version": tool.version,
@@ -262,17 +296,46 @@ class ToolComparison:
             "levels": levels,
         }
 
-    def _level(self, tool: Tool, count: int, windows: Sequence[Window]) -> Json:
+    def _level(self, tool: Tool, load: Load, windows: Sequence[Window]) -> Json:
         measured = [(window.settled_ns, window.end_ns) for window in windows]
         warm_up = [(window.chosen_ns, window.settled_ns - 1) for window in windows]
         requests = sum(len(_sent_in(self.table, window)) for window in measured)
         left_out = sum(len(_sent_in(self.table, window)) for window in warm_up)
         return {
-            "users": count,
+            "users": load.users,
+            "rate_per_s": load.rate_per_s,
             "requests": requests,
             "left_out": left_out,
             "approximate": OLD_RECORDS if self._lacks_chunks(tool) else "",
             "rows": self.rows(tool, measured),
+            "totals": self._totals(measured),
+            "figures": self._figures(tool, measured),
+        }
+
+    def _figures(self, tool: Tool, windows: Windows) -> Json:
+        """Theirs with further statistics, by the tool's names."""
+        return {
+            d.name: self._their_values(d, windows).figures(tool.quantile)
+            for d in tool.definitions
+            if d.per != "second"
+        }
+
+    def _totals(self, windows: Windows) -> Json:
+        """What the rows are of: requests, their tokens, and seconds. No server counts: null."""
+        sent = [_sent_in(self._ended_well, window) for window in windows]
+        succeeded = sum(len(table) for table in sent)
+        requests = sum(len(_sent_in(self.table, window)) for window in windows)
+        counts_prompts = all((table.prompt_tokens >= 0).all() for table in sent)
+        prompt_tokens = sum(int(table.prompt_tokens.sum()) for table in sent)
+        span_ns = sum(end_ns - start_ns for start_ns, end_ns in windows)
+        prompt_rate = self._rate("prompt_tokens_per_s", windows) if counts_prompts else None
+        return {
+            "succeeded": succeeded,
+            "failed": requests - succeeded,
+            "prompt_tokens": prompt_tokens if counts_prompts else None,
+            "output_tokens": sum(int(output_tokens(table).sum()) for table in sent),
+            "seconds": round(span_ns / SECOND, 6),
+            "prompt_tokens_per_s": prompt_rate,
         }
 
     def _lacks_chunks(self, tool: Tool) -> bool:
@@ -310,9 +373,8 @@ class ToolComparison:
         return sample_figures(self.table, key, blocked_windows(self.table, windows))
 
     def _their_values(self, d: Definition, windows: Windows) -> WeightedValues:
-        if d.per == "gap":
-            empty_ones = d.start == "first chunk"
-            counted = [self.theirs[window, empty_ones] for window in windows]
+        if gaps_of := GAPS_OF.get((d.start, d.per)):
+            counted = [self.theirs[window, gaps_of] for window in windows]
             return concat_values([gaps.values for gaps in counted])
         well = self._ended_well
         connect_ns = _mean_connect_ns(well)
@@ -336,8 +398,12 @@ class ToolComparison:
         end, so requests are placed by when they ended, and divided by the window.
         """
         well = self._ended_well
-        by_request = np.ones(len(well), np.int64)
-        amounts = by_request if key == "requests_per_s" else output_tokens(well)
+        amounts_of = {
+            "requests_per_s": np.ones(len(well), np.int64),
+            "output_tokens_per_s": output_tokens(well),
+            "prompt_tokens_per_s": well.prompt_tokens,
+        }
+        amounts = amounts_of[key]
         count = 0
         for start_ns, end_ns in windows:
             here = within_window(well.done_ns, start_ns, end_ns)

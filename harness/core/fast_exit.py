@@ -16,7 +16,7 @@ def leave(code: int = 0) -> NoReturn:
     while other processes may still be measuring. What is registered for the exit is done.
     """
     try:
-        atexit._run_exitfuncs()  # noqa: SLF001 - logging's end, matplotlib's temporary folder
+        atexit._run_exitfuncs()  # noqa: SLF001 - logging's end
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or None
                 stream.flush()

@@ -37,6 +37,7 @@ class Purpose(StrEnum):
     bisect = "bisect"  # between a level that is too low and one that is too high
     repeat = "repeat"  # for more evidence near the knee
     down = "down"  # after most requests of a level failed
+    cause = "cause"  # just above the knee, to see what binds there; the knee does not depend on it
     hold = "hold"  # it was asked for
     sequential = "sequential"  # a batch of requests one at a time, to compare with
     batch = "batch"  # a batch of requests at its concurrency

@@ -155,9 +155,9 @@ def instrument_sentence(
     name = "TPOT" if worst.metric in SPEEDS else SLO_METRICS[worst.metric].name
     why = _why_uncertain(recorded.table, worst.scale_ns)
     return (
-        f"this client cannot tell p{worst.q * 100:g} {name} better than "
-        f"{worst.lo_ns / MS:.4g} to {worst.hi_ns / MS:.4g} ms, {worst.share:.0%} of the scale it "
-        f"is judged on: expected at most {MAX_INSTRUMENT_SHARE:.0%} ({why}); {remedy(host)}"
+        f"this client can only place p{worst.q * 100:g} {name} between {worst.lo_ns / MS:.4g} and "
+        f"{worst.hi_ns / MS:.4g} ms, {worst.share:.0%} of its limit or value: expected at most "
+        f"{MAX_INSTRUMENT_SHARE:.0%} ({why}); {remedy(host)}"
     )
 
 

@@ -129,5 +129,5 @@ def send_delay_sentence(table: RecordTable, start_ns: int, end_ns: int, slos: Se
         f"{late.n_late:,} of {late.n:,} requests were sent more than {late.late_ns / MS:,.4g} "
         f"ms later than they were due (p95 {late.p95_ns / MS:,.0f} ms, at most "
         f"{late.max_ns / MS:,.0f} ms): expected at most {late.allowed:.1%}, because a "
-        "backlog reaches the server as a burst that nobody asked for"
+        "backlog reaches the server as an unplanned burst"
     )

@@ -106,7 +106,8 @@ def parse_drill(text: str, source: str, knee: float | None = None) -> Drill:
         top = _Table(tomllib.loads(text), source)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(
-            f"{source} is no TOML ({error}): expected a drill; try one of drills/ as a start."
+            f"{source} is no TOML ({error}): expected a drill; try `vllm-harness drill "
+            f"replica-death --print > mine.toml` as a start."
         ) from None
     found = top.read({}, TOP)
     phase_tables = _tables(top, "phase")

@@ -70,6 +70,7 @@ class Sliding(NamedTuple):
     @property
     def together(self) -> int:
         """Windows that must be back one after another."""
+        # Both ends count: so many steps lie between one window more.
         return -(-self.persist_ns // self.step_ns) + 1
 
 
@@ -106,6 +107,8 @@ def recovery(
     back = _windows_back(table, slo, overload, sliding, high_ns)
     seconds = inf
     if len(back) >= sliding.together:
+        # A row for each window: whether it and those after it are back, as many as must be
+        # together.
         runs = np.lib.stride_tricks.sliding_window_view(back, sliding.together)
         steady = runs.all(axis=1)
         if steady.any():

@@ -17,6 +17,7 @@ from harness.core.states import Purpose, Verdict
 from harness.drill.phases import meet
 from harness.metrics.evidence import Window
 from harness.metrics.metrics import SLO_METRICS
+from harness.metrics.numbers import percent_text
 from harness.metrics.result import Gate
 from harness.records.samples import samples_within
 from harness.search.decide import ALPHA, count_in_order, counts_of, decide, p_met, p_missed
@@ -113,6 +114,7 @@ def _counts_by_slo(seen: RecordSource, expected: Expectation, window: Window) ->
     slos = [] if expected.slo is None else [expected.slo]
     level = RunTokenStats(seen, [window], slos).levels[window]
     gaps = level.tokens.gaps
+    # All requests may fail, as failures are an expectation of their own.
     return counts_of(level.table, window, slos, 1.0, judged=level.judged, gaps=gaps)
 
 
@@ -166,7 +168,8 @@ def _slo(
     is_gross = result.n >= GROSS_N and share > GROSS_SHARE
     if verdict == Verdict.inconclusive and is_gross:
         verdict = Verdict.missed
-    sentence = f"{share:.1%} of {result.n:,} {slo.beyond} {slo} ({result.allowed:.1%} allowed)"
+    allowed = percent_text(result.allowed)
+    sentence = f"{share:.1%} of {result.n:,} {slo.beyond} {slo} ({allowed} allowed)"
     if verdict == Verdict.inconclusive and result.needs_more:
         sentence += f"; {result.needs_more:,} more like them would decide"
     if expected.since_ns >= expected.begin_ns:
@@ -257,14 +260,14 @@ def _waiting(expected: Expectation, samples: Sequence[ServerSample], began_ns: i
     # A replica that is dead shows no figures: then the sum over all is not known.
     in_time = [sample for sample in samples_within(samples, since_ns, by_ns) if sample.waiting >= 0]
     if not in_time:
-        return _Answer(Verdict.inconclusive, "the servers did not say how many wait")
+        return _Answer(Verdict.inconclusive, "the servers did not report how many requests wait")
     for sample in in_time:
         if sample.waiting <= expected.limit:
             after_s = (sample.at_ns - since_ns) / SECOND
             sentence = f"{sample.waiting:.0f} waited after {after_s:.1f} s"
             return _Answer(Verdict.met, sentence, sample.at_ns)
     fewest = min(sample.waiting for sample in in_time)
-    return _Answer(Verdict.missed, f"{fewest:.0f} waited at least, until then", by_ns)
+    return _Answer(Verdict.missed, f"at least {fewest:.0f} waited until then", by_ns)
 
 
 def _lost(expected: Expectation, missing: int) -> _Answer:

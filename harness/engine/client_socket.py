@@ -146,6 +146,7 @@ class Client:
             return False
         if not data:
             return False
+        # Without a stamp the read is the next best; it comes later.
         stamp_ns = time.time_ns()
         for _, kind, value in ancillary:
             if kind == SO_TIMESTAMPNS:
@@ -212,6 +213,7 @@ def listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # On the listener: a connection's first segment may come before `accept` returns.
     listener.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
     disable_pacing(listener)
     try:

@@ -147,6 +147,7 @@ def block_hashes(tokens: Sequence[str | int], block_size: int) -> list[int]:
     hashes: list[int] = []
     previous = 0
     for start in range(0, len(tokens) - block_size + 1, block_size):
+        # Python salts the hashes of strings in each process: these are compared within one only.
         previous = hash((previous, *tokens[start : start + block_size]))
         hashes.append(previous)
     return hashes

@@ -36,6 +36,7 @@ class KvBlocks:
         if left < 0:
             return False
         self.private += count
+        # What is cached and unused counts as free: it goes as far as its room is needed.
         while len(self._idle) > left:
             self._idle.popitem(last=False)
         return True

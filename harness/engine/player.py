@@ -61,6 +61,7 @@ class Player:
     def due_ns(self) -> int:
         """Return when something happens next; -1: nothing is planned."""
         coming = self._coming[0][0] if self._coming else -1
+        # Who comes while a step runs waits for its end, as in vLLM.
         return coming if self._plan is None else self._end_ns
 
     def play(self, now_ns: int) -> None:
@@ -73,6 +74,7 @@ class Player:
                     return
                 self.figures.observe_lateness(now_ns - self._end_ns)
                 self._finish_step(self._plan)
+                # Where the last step ended, not where that was noticed: lateness does not add up.
                 start = self._end_ns
                 self._admit(start)
             else:

@@ -144,6 +144,7 @@ class Scheduler:
         budget = self.config.max_num_batched_tokens - self.decode_count
         budget, first = self._continue_prompts(budget, preempted)
         admitted: list[Sequence] = []
+        # As in vLLM, a step that had to take a slot away gives none to anybody.
         if not preempted:
             budget = self._admit(budget, now_ns, admitted, first)
         tokens = self.config.max_num_batched_tokens - budget
@@ -226,6 +227,7 @@ class Scheduler:
         self.preemptions_total += 1
         sequence.to_compute = sequence.prompt_tokens + sequence.emitted
         sequence.computed = 0
+        # At the head of the queue, as in vLLM.
         self.waiting.appendleft(sequence)
 
     def _leave(self, sequence: Sequence) -> None:
@@ -234,6 +236,7 @@ class Scheduler:
         self.prefilling.pop(sequence.request_id, None)
         if sequence.decoding:
             span = sequence.spans[-1]
+            # It emits nothing in the step that is being scheduled.
             span[1] = min(span[1], self.step_number)
             sequence.emitted += span[1] - span[0]
             self.decode_count -= 1
@@ -268,6 +271,7 @@ class Scheduler:
             budget -= chunk
             if chunk:
                 self._compute(sequence, chunk, first)
+        # A prompt that was completed may have been preempted for a later one, in the same step.
         return budget, [s for s in first if s.request_id in self.running]
 
     def _admit(

@@ -1,1 +1,5 @@
-"""Layer 7: what leaves for Prometheus: metric pages, series, live state."""
+"""Layer 7: what leaves for Prometheus, the live page and other tools."""
+
+from typing import Final
+
+FORMAT_NAMES: Final = ("vllm-bench", "llm-d")  # keys of FORMATS

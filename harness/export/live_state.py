@@ -14,26 +14,25 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from harness.core.states import Status, Verdict
+from harness.export.live_charts import KV_COLUMN, SERVER_LINES, live_charts
 from harness.metrics.metrics import LATENCIES
 from harness.metrics.recent_latencies import LIVE_KEYS, LIVE_QUANTILES
 from harness.metrics.statistics import QUANTILES
 from harness.units import MS
-from harness.wire.vllm_series import SERIES
 
 if TYPE_CHECKING:
     from harness.metrics.slo import Slo
 
 MAX_POINTS: Final = 1_800
-# Requests at the server, a line of one chart each: fields of ServerSample.
-SERVER_LINES: Final = tuple(row.key for row in SERIES if row.live)
 COLUMNS: Final = (
     "t_s",
     "users",
     "tokens_per_s",
     *SERVER_LINES,
+    KV_COLUMN,
     *(f"{key}_{name}_ms" for key in LIVE_KEYS for name in LIVE_QUANTILES),
 )
-CHARTS: Final = [
+LATENCY_ROWS: Final = [
     {"key": key, "name": row.name, "headline": row.headline}
     for key, row in LATENCIES.items()
     if row.live
@@ -134,11 +133,10 @@ class LiveState:
         if version != self._version:
             names = {
                 "columns": COLUMNS,
-                "server_lines": SERVER_LINES,
-                "latencies": CHARTS,
+                "latencies": LATENCY_ROWS,
                 "quantiles": [*QUANTILES],
             }
-            update["facts"] = self.facts | names
+            update["facts"] = self.facts | names | {"charts": live_charts(self.facts)}
         return update
 
     def _parse_cursor(self, cursor: str) -> tuple[int, int, int]:

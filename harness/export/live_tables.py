@@ -11,6 +11,7 @@ from math import isinf, isnan
 from typing import TYPE_CHECKING, Any, Final
 
 from harness.metrics.metrics import LATENCIES
+from harness.metrics.numbers import percent_text
 from harness.metrics.run_latencies import RunLatencies
 from harness.metrics.statistics import MIN_TAIL, QUANTILES
 from harness.units import MS
@@ -112,6 +113,6 @@ def _slo_row(slo: Slo, n: int, over: int) -> dict[str, str | int]:
         "slo": str(slo),
         "so_far": so_far,
         "over": f"{share:.2%}",
-        "allowed": f"{slo.allowed:.2%}",
+        "allowed": percent_text(slo.allowed),
         "n": n,
     }

@@ -247,7 +247,7 @@ def _notes(start: Figures, request: Figures) -> Iterator[str]:
     if request["name"] == NAMES[0]:
         yield "the first request after the start"
     if request["came_at_once"]:
-        yield "all tokens came at once: TTFT cannot be told"
+        yield "all tokens came at once: TTFT is not known"
     if request["name"] in start["outliers"]:
         deviation = request["ttft_s"] / start["warm_ttft_s"] - 1
         side = "above" if deviation > 0 else "below"
@@ -364,6 +364,7 @@ def increase(before: Mapping[str, float], after: Mapping[str, float]) -> dict[st
 
 def drop_caches(model: Path) -> str:
     """Drop all of the page cache, or the model's files where that is not permitted."""
+    # Only pages that are on the disk can be dropped.
     os.sync()
     try:
         Path("/proc/sys/vm/drop_caches").write_text("3")

@@ -83,6 +83,8 @@ def read_start_log(lines: Sequence[SeenLine], before_mib: float = 0.0) -> StartL
     gpu_mib = {}
     phase_began_s = 0.0
     for name, pattern in PHASES.items():
+        # Several processes of a server write the same line: the phase is over with the last of
+        # them.
         ends = [line for line in lines if re.search(pattern, line.text)]
         end = max(ends, default=SeenLine(0.0, ""))
         if end.at_s > phase_began_s:

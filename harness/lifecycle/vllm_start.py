@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 
 import psutil
 
+from harness.core.held_signals import signals_held
 from harness.errors import ConfigError, HarnessError, ServerUnreachable, one_line
 from harness.lifecycle.start_log import SeenLine, StartLog, read_start_log, why_it_failed
 from harness.records.redact import redact, redact_text
@@ -84,12 +85,13 @@ def started(
     memory = _GpuMemory()
     process = None
     # By default SIGTERM ends Python on the spot: no `finally` would run, and the server be left.
+    # A handler of somebody else's is left alone.
     is_sigterm_ours = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     if is_sigterm_ours:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         # An interrupt after the process began and before it has a name would leave it running.
-        with log.open("wb") as out, _uninterrupted():
+        with log.open("wb") as out, signals_held():
             began_s = time.monotonic()
             # In a session of its own, by which everything that it starts is found and ended.
             process = subprocess.Popen(  # noqa: S603 - the user's own command
@@ -108,12 +110,12 @@ def started(
         )
     finally:
         try:
-            with _uninterrupted():
+            with signals_held():
                 if process is not None:
                     _end(process, port)
                 memory.wait_until_back()
-                memory.close()
         finally:  # also where something of the server is left
+            memory.close()
             if is_sigterm_ours:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
@@ -309,6 +311,7 @@ def _end(process: subprocess.Popen[bytes], port: int) -> None:
 
     send(signal.SIGTERM)
     _until(lambda: process.pid not in session_pids(process.pid))  # vLLM ends its own ones first
+    # What outlived the first process would keep the port, or the GPU's memory.
     send(signal.SIGKILL)
     _until(lambda: not remains())
     with suppress(subprocess.TimeoutExpired):
@@ -316,26 +319,6 @@ def _end(process: subprocess.Popen[bytes], port: int) -> None:
     left = remains()
     if left:
         raise HarnessError(f"vLLM was killed, but something of it is left: {left}")
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM wait until the block is left: nothing is forgotten half-way."""
-    came: list[int] = []
-
-    def remember(number: int, _frame: object) -> None:
-        came.append(number)
-
-    before = {}
-    for number in (signal.SIGINT, signal.SIGTERM):
-        before[number] = signal.signal(number, remember)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        if came:
-            signal.raise_signal(came[0])
 
 
 def _until(done: Callable[[], bool], seconds: float = END_S) -> None:

@@ -114,6 +114,7 @@ class Stripe:
             self._ahead = self._ahead or next(self._due, None)
             if not self._told:
                 return self._ahead
+            # It is due before the next level begins: that one waits.
             if self._ahead and self._ahead.at_ns < self._told[0].start_ns:
                 return self._ahead
             self._due = self._due_by(self._told.pop(0))

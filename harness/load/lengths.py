@@ -27,6 +27,7 @@ def _uniform(mean: float, cv: float, rng: Random) -> float:
 
 
 def _lognormal(mean: float, cv: float, rng: Random) -> float:
+    # The mean of a log-normal is exp(mu + variance / 2), so this mu makes it 1.
     variance = math.log1p(cv * cv)
     return mean * rng.lognormvariate(-variance / 2, math.sqrt(variance))
 

@@ -49,6 +49,7 @@ class RequestSpec(NamedTuple):
     mix_row: int = -1
     body: Mapping[str, Any] = NO_FIELDS  # further fields of this request alone
     keep_text: bool = False  # the answer is wanted too
+    name: str = ""  # in Locust's statistics, the record and the report; "": none
 
 
 def seeded_random(*key: object) -> Random:

@@ -57,6 +57,7 @@ def json_body(
     if api == "generate":
         body["sampling_params"] = {**fields, **length}
         return body
+    # Ours come last and win: they decide what is measured.
     return {**fields, **length, **body}
 
 

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import Final
 
+from harness.entry_points import WORKLOADS as ENTRY_POINTS
+from harness.entry_points import entry_points_of, load, origin
 from harness.errors import ConfigError, closest
 from harness.load.lengths import MIXED, Lengths
 
@@ -186,25 +188,55 @@ _WORKLOADS: Final = (
 WORKLOADS: Final = {workload.name: workload for workload in _WORKLOADS}
 
 
+def workload_names() -> tuple[str, ...]:
+    """WORKLOADS, and those that installed packages add; none of these is imported."""
+    return (*WORKLOADS, *entry_points_of(ENTRY_POINTS))
+
+
 def workload(text: str) -> Workload:
-    """Return the row of WORKLOADS called `text`, or a mix as `chat=9,summarize=1` says.
+    """Return the workload called `text`, or a mix as `chat=9,summarize=1` says.
 
     Raises ConfigError that lists them.
     """
     weighted = dict(parse_weights("--workload", text))
-    for name in weighted.keys() - WORKLOADS:
-        raise ConfigError(
-            f"--workload is {name!r}: expected one of {', '.join(WORKLOADS)}; "
-            f"try {closest(name, WORKLOADS, 'chat')!r}."
-        )
-    first = WORKLOADS[next(iter(weighted))]
+    named = {name: _named(name) for name in weighted}
+    first = named[next(iter(weighted))]
     if len(weighted) == 1:
         return first
     rows = []
     for name, weight in weighted.items():
-        row = WORKLOADS[name].through(first.api, exact=True)
+        row = named[name].through(first.api, exact=True)
         rows.append((row, weight))
     return mixed(text, tuple(rows))
+
+
+def _named(name: str) -> Workload:
+    """The row of WORKLOADS, else that of an installed package. Raises ConfigError."""
+    if name in WORKLOADS:
+        return WORKLOADS[name]
+    if name in entry_points_of(ENTRY_POINTS):
+        return _installed(name)
+    known = workload_names()
+    raise ConfigError(
+        f"--workload is {name!r}: expected one of {', '.join(known)}; "
+        f"try {closest(name, known, 'chat')!r}."
+    )
+
+
+def _installed(name: str) -> Workload:
+    """What the package's entry point names, under the entry point's name. Raises ConfigError."""
+    found = load(ENTRY_POINTS, name)
+    if not isinstance(found, Workload):
+        raise ConfigError(
+            f"{origin(ENTRY_POINTS, name)} is {type(found).__name__}: expected a "
+            "harness.extend.Workload; try Workload(name, title, 'chat', prompt, output)."
+        )
+    if found.api not in API_PATHS:
+        raise ConfigError(
+            f"{origin(ENTRY_POINTS, name)} has the API {found.api!r}: expected one of "
+            f"{', '.join(API_PATHS)}; try 'chat'."
+        )
+    return replace(found, name=name)
 
 
 def parse_weights(option: str, text: str) -> tuple[tuple[str, float], ...]:

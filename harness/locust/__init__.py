@@ -19,9 +19,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from harness.senders.users import ChatUser, CompletionsUser, StreamingUser, WorkloadUser
+    from harness.senders.users import (
+        ChatUser,
+        CompletionsUser,
+        Pacer,
+        StreamingUser,
+        WorkloadUser,
+    )
 
-__all__ = ["ChatUser", "CompletionsUser", "StreamingUser", "WorkloadUser"]
+__all__ = ["ChatUser", "CompletionsUser", "Pacer", "StreamingUser", "WorkloadUser"]
 
 
 def __getattr__(name: str) -> Any:
@@ -32,5 +38,6 @@ def __getattr__(name: str) -> Any:
     """
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import_module("harness.locust.plain")
+    if not import_module("harness.locust.plugin").STUDY:  # the file has not said another, a search
+        import_module("harness.locust.plain")
     return getattr(import_module("harness.senders.users"), name)

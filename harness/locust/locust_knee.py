@@ -41,7 +41,8 @@ class LocustKneeStudy(LocustStudy):
         self.host = host
         fields = {}
         for name, field in forms.FIELDS.items():
-            fields[name] = {"label": field.label, "hint": field.hint, "choices": field.choices}
+            shown = ("label", "hint", "placeholder", "choices")
+            fields[name] = {part: getattr(field, part) for part in shown}
         view = RunPage(self.kind, fields=fields, form=self.given())
         view.page.start = host.start
         view.page.stop = host.stop

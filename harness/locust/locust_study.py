@@ -30,6 +30,7 @@ from harness.run.option import declare_outside_locusts_form
 from harness.run.option_table import BODY, HEADER, METRICS_URL, THINK_TIME
 from harness.run.preflight import checked_target
 from harness.run.study_options import LoadOptions, TargetOptions, Wanted
+from harness.search.cause_hold import searching
 
 if TYPE_CHECKING:
     from harness.core.run_kinds import RunKind
@@ -167,8 +168,9 @@ class LocustStudy:
             if self._stopped:
                 return False
             load = self.host.load
+            choose = self.choose or searching(has_metrics=known.metrics)
             self._experiment = Experiment.begin(
-                wanted, url, known, choose=self.choose, load=load, view=self.view
+                wanted, url, known, choose=choose, load=load, view=self.view
             )
             self._experiment.conduct()
         return True

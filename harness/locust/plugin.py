@@ -39,6 +39,7 @@ INIT_S: Final = 60.0  # a worker's own start takes seconds
 MASTER_SILENT_S: Final = 20  # then a worker ends: a load that nobody records is only a burden
 SILENT_S: Final = 10  # a worker that sends no sign for so long is gone; Locust's own 4 s are few
 DRAIN_S: Final = 30.0  # Locust's own default, 0, kills streams at every step down
+TTFT_ROW: Final = "TTFT"  # the type of a row in Locust's statistics, beside POST
 BUSY: Final = (STATE_SPAWNING, STATE_RUNNING)
 
 
@@ -227,6 +228,20 @@ def _on_early_start(environment: Environment, **_: Any) -> None:
         _loads[environment].on_test_start()
 
 
+def _count_first_token(environment: Environment) -> None:
+    """From now on TTFT is in Locust's statistics, as a row of its own for each name.
+
+    Only in the rows: the aggregated one stays that of requests.
+    """
+
+    def on_request(name: str, context: Mapping[str, Any], **_: Any) -> None:
+        ttft_ms = context.get("ttft_ms")
+        if ttft_ms is not None:
+            environment.stats.get(name, TTFT_ROW).log(ttft_ms, 0)
+
+    environment.events.request.add_listener(on_request)
+
+
 @events.init.add_listener
 def _on_init(environment: Environment, **_: Any) -> None:
     # imports took seconds in which the loop did not run: --run-time must not begin before them
@@ -234,6 +249,7 @@ def _on_init(environment: Environment, **_: Any) -> None:
     runners.MASTER_HEARTBEAT_TIMEOUT = MASTER_SILENT_S
     environment.stop_timeout = environment.stop_timeout or DRAIN_S
     load = LoadRunner(environment)
+    _count_first_token(environment)
     _loads[environment] = load
     if isinstance(environment.runner, WorkerRunner):
         environment.events.quitting.add_listener(lambda **_: _end_worker(load))

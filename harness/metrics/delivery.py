@@ -89,6 +89,7 @@ def delivery(
     """
     succeeded = between(table.sent_ns, start_ns, end_ns) & (table.outcome == OK)
     asked = table.planned_tokens
+    # A count that the server did not give is -1, below any number of events.
     came = np.maximum(table.output_tokens, delivered_tokens(table))
     # Where the server does not count, only that too many came is certain.
     is_counted = table.output_tokens >= 0

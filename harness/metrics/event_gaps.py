@@ -67,6 +67,7 @@ def token_gaps(events: Events) -> TokenGaps:
     return TokenGaps(
         end=np.repeat(gaps.end, tokens),
         at_ns=np.repeat(gaps.at_ns, tokens),
+        # Whole nanoseconds: what the division drops is far below the uncertainty of a stamp.
         ns=np.repeat(gaps.ns // tokens, tokens),
         min_ns=np.repeat(gaps.min_ns // tokens, tokens),
         max_ns=np.repeat(gaps.max_ns // tokens, tokens),

@@ -217,6 +217,8 @@ def _backlog_slope(table: RecordTable, window: Window) -> tuple[float, float]:
     correlation = of_neighbors / max(squares, 1e-9)
     alike = float(np.clip(correlation, 0, 0.8))
     variance_of_independent = squares / (BACKLOG_BLOCKS - 2) / spread
+    # The factor is that of a first-order autoregression. Twelve blocks estimate a correlation
+    # poorly, so its cap keeps the error within three times that of independent blocks.
     variance = variance_of_independent * (1 + alike) / (1 - alike)
     return slope, float(np.sqrt(variance))
 
@@ -384,8 +386,10 @@ def worst_ratio(evidence: Evidence, slos: Sequence[Slo], weights: Floats | None 
     """
     if weights is None:
         weights = np.ones((1, evidence.blocks))
+    # Counts add up, so a replicate is a weighted sum of its blocks' grids: nothing is sorted again.
     by_slo = zip(evidence.grids, slos, strict=True)
     ratios = [ratio_quantiles(weights @ grid, slo.q) for grid, slo in by_slo]
+    # An SLO without an observation takes no part; NaN remains where none has any.
     known = np.where(np.isnan(ratios), -np.inf, ratios)
     worst = np.asarray(known.max(axis=0), np.float64)
     return np.where(np.isinf(worst), np.nan, worst)

@@ -164,6 +164,8 @@ class SampleFigures(LatencyFigures):
         self.n_failed = len(seen.ns) - len(finite_ns)
         self.sum_ns = float(finite_ns.sum())
         self.max_ns = float(finite_ns.max(initial=-1))
+        # Each bound in its own order: a quantile of the lower bounds is a lower bound of the
+        # quantile.
         self._ordered = {column: np.sort(getattr(seen, column)) for column in BOUND_COLUMNS}
 
     def value_at(self, rank: int, column: str = "ns") -> float:

@@ -171,6 +171,7 @@ class _Open:
         place = len(self.record.at_ns)
         is_late = part.done_ns < self.record.done_ns
         if is_late and part.at_ns:
+            # Parts do not overlap in time: the first event says where all of them belong.
             place = bisect_right(self.record.at_ns, part.at_ns[0])
         for name in ARRAYS:
             column = getattr(self.record, name)
@@ -205,6 +206,7 @@ class LedgerView:
     def table(self) -> RecordTable:
         ended = (source.table for source in self.ended)
         tables = chain(ended, self._open_tables())
+        # Thinned out before they are joined, so that all events are never in memory together.
         thin = [keep_three_events(table) for table in tables]
         return concat_tables([self._cut(table) for table in thin])
 

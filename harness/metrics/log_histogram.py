@@ -113,6 +113,7 @@ class LogHistogram:
     def at(self, rank: int) -> float:
         """The value with this rank, counted from 0, in ns: within 0.1%."""
         _, counts, means_ns = self.totals
+        # The first bin up to whose end there are more than `rank` values.
         place = np.searchsorted(np.cumsum(counts), rank, "right")
         return float(means_ns[place])
 

@@ -8,6 +8,7 @@ people, and seconds for Prometheus.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -15,7 +16,11 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from harness.core.arrays import totals_before
+from harness.entry_points import METRICS as ENTRY_POINTS
+from harness.entry_points import entry_points_of, load, origin
+from harness.errors import ConfigError
 from harness.metrics.event_gaps import Events, TokenGaps, event_gaps, token_gaps
+from harness.metrics.own_latencies import check_latency
 from harness.records.histogram import bucket_ladder
 from harness.records.record_table import DROPPED, OK, RecordTable
 
@@ -70,6 +75,7 @@ def _to_event(table: RecordTable, index: Ints) -> Observations:
     have = index >= 0
     if not len(table.at_ns):
         return _per_request(table, table.done_ns, table.done_ns, have & False)
+    # Index 0 stands in where there is no event: `have` discards what is read there.
     flat = np.where(have, table.offsets[:-1] + index, 0)
     return _per_request(table, table.at_ns[flat], table.not_before_ns[flat], have)
 
@@ -107,6 +113,7 @@ def tpot(table: RecordTable) -> Observations:
     first, last = _end_events(table, rows)
     tokens_until = totals_before(table.tokens)
     tokens_after_first = tokens_until[last + 1] - tokens_until[first + 1]
+    # 1 where a failed request has none: what it is divided by does not matter, as it is infinite.
     later_tokens = np.maximum(tokens_after_first, 1)
     first_at_ns = table.at_ns[first]
     last_at_ns = table.at_ns[last]
@@ -318,9 +325,10 @@ class LatencyMetric(Metric):
 # known within a third at worst. Common limits (50 ms, 200 ms, 500 ms, 2 s) are bounds, so that
 # the share over them is exact.
 GAP_S: Final = bucket_ladder(500, 10_000_000)
+KEY: Final = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 AT_END: Final = "Counted when the request ends; +Inf when it fails."
 
-METRICS: Final[dict[str, Metric]] = {
+_OWN: Final[dict[str, Metric]] = {
     m.key: m
     for m in (
         LatencyMetric(
@@ -509,6 +517,30 @@ METRICS: Final[dict[str, Metric]] = {
         ),
     )
 }
+
+
+def _installed() -> dict[str, Metric]:
+    """The latencies that installed packages add. Raises ConfigError for one that cannot be kept."""
+    added: dict[str, Metric] = {}
+    for key in entry_points_of(ENTRY_POINTS):
+        found = load(ENTRY_POINTS, key)
+        whose = origin(ENTRY_POINTS, key)
+        if not isinstance(found, LatencyMetric) or found.gaps is not None or found.unit != "ms":
+            raise ConfigError(
+                f"{whose} is {type(found).__name__}: expected a latency of requests, in ms; try "
+                "harness.extend.latency(...)."
+            )
+        if found.key != key or key in _OWN or not KEY.fullmatch(key):
+            raise ConfigError(
+                f"{whose} has the key {found.key!r}: expected the entry point's name, of a-z, 0-9 "
+                f"and single _, which is none of {', '.join(_OWN)}; try another name for both."
+            )
+        check_latency(found.observe, whose)
+        added[key] = found
+    return added
+
+
+METRICS: Final[dict[str, Metric]] = _OWN | _installed()
 ALL_LATENCIES: Final = {k: m for k, m in METRICS.items() if isinstance(m, LatencyMetric)}
 SLO_METRICS: Final = {k: m for k, m in ALL_LATENCIES.items() if m.slo}
 LATENCIES: Final = {k: m for k, m in SLO_METRICS.items() if not m.speed}  # in ms

@@ -179,6 +179,11 @@ def count_of(n: float, one: str) -> str:
     return f"{n:,.0f} {one}{plural}"
 
 
+def percent_text(share: float) -> str:
+    """`5%`, `2.5%`: of a share that somebody chose, so no digits are added."""
+    return f"{100 * share:.6g}%"
+
+
 def slo_name(slo: Slo) -> str:
     """`p95 TTFT`."""
     return f"{slo.statistic} {metric_name(slo.metric)}"

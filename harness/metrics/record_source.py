@@ -79,6 +79,7 @@ class PackedEvents(NamedTuple):
     def of(cls, table: RecordTable) -> PackedEvents:
         gaps_ns = np.diff(table.at_ns, prepend=0)
         first_events = table.offsets[:-1][table.counts > 0]
+        # The step from another request's last event means nothing, and would need all 64 bits.
         gaps_ns[first_events] = 0
         lags_ns = table.at_ns - table.not_before_ns
         inexact = np.flatnonzero(lags_ns)
@@ -162,6 +163,7 @@ def pack(values: Ints) -> PackedColumn:
 
 def unpack(n: int, first: int, steps: Packed) -> Ints:
     values = np.full(n, first, np.int64)
+    # One step, where all are equal, goes to every place.
     values[1:] = steps
     return values.cumsum()
 

@@ -6,8 +6,9 @@ comments at the ends of the fields' lines and, for latencies, from the rows of M
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import nan
+from math import nan, prod
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -221,6 +222,7 @@ class Level(Spread):
     over_share: dict[str, float] = field(default_factory=dict)  # by SLO: share over the limit
     all: Everything = field(default_factory=Everything)  # with its warm-up and its drain
     mix: dict[str, dict[str, Latency]] = field(default_factory=dict)  # row: ttft_ms, itl_ms, e2e_ms
+    by_name: dict[str, dict[str, Latency]] = field(default_factory=dict)  # name of requests: as mix
     little: Little | None = None  # Little's law
     delivery: Delivery = field(default_factory=Delivery)  # what was asked for against what came
     audit: Audit | None = None  # the client's tokens against the server's
@@ -345,6 +347,8 @@ class Knee(Spread):
         if not self.holds or self.fails_by is None:
             return False
         finest = unit_named(self.unit).load.finest
+        # One step below `fails_by` is the highest load that may still hold. Rates are multiples of
+        # a hundredth only up to rounding.
         between = round(self.fails_by - finest - self.holds, 6)
         return between <= max(finest, self.precision * self.holds)
 
@@ -362,12 +366,22 @@ class Knee(Spread):
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A requirement: `knee --at-least`, `--baseline`, `--confirm`; an expectation of a drill."""
+    """A requirement: `--baseline`, `knee --at-least`, `--confirm`; an expectation of a drill."""
 
     name: str  # name of its JUnit test case
     verdict: Verdict  # whether it was met
     sentence: str  # for a person
     at_s: float = nan  # of a drill: when that showed, seconds since its begin
+
+
+# vLLM's flags of how many GPUs share, or repeat, a model.
+PARALLEL_FLAGS: Final = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+
+
+def gpus_by_flags(flags: Mapping[str, Any]) -> int:
+    """The GPUs of one server, by those of its flags that are known; 0: none is."""
+    known = [flags[name] for name in PARALLEL_FLAGS if isinstance(flags.get(name), int)]
+    return prod(known) if known else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,6 +395,24 @@ class Target:
     versions: dict[str, str] = field(default_factory=dict)  # of the server and of this client
     flags: dict[str, Any] = field(default_factory=dict)  # of the server, as far as they are known
     max_num_seqs: MaxNumSeqs = field(default_factory=MaxNumSeqs)  # requests that run at once
+    servers: int = 1  # that are measured as one: those behind a balancer
+    gpus: int = 0  # of all of them; 0: not known
+
+    @property
+    def many_gpus(self) -> str:
+        """` of 2 GPUs`, ` of 2 servers`: what one replica is here; "": a server with one GPU."""
+        if self.servers > 1:
+            return f" of {self.servers:,} servers"
+        if self.gpus > 1:
+            return f" of {self.gpus:,} GPUs"
+        return ""
+
+    @property
+    def noun(self) -> str:
+        """What is multiplied to hold more: `replica`, `server` of several GPUs, or `group`."""
+        if self.servers > 1:
+            return "group"
+        return "server" if self.gpus > 1 else "replica"
 
     @property
     def label(self) -> str:
@@ -400,6 +432,17 @@ class Cause:
 
 
 @dataclass(frozen=True, slots=True)
+class SloCause:
+    """What limits the knee of another SLO, which cannot be told from that of the first."""
+
+    slo: str  # itl_p95=50ms
+    bound_by: str = ""  # a name of RULES, or undecided
+    sentence: str = ""  # for a person
+    confidence: float = 0  # its probability
+    window: str = ""  # the level that the figures are of
+
+
+@dataclass(frozen=True, slots=True)
 class Bottleneck:
     """What limits the knee, by the rules of docs/verdict.md."""
 
@@ -411,6 +454,9 @@ class Bottleneck:
     evidence: tuple[str, ...] = ()  # figures that support it
     ruled_out: tuple[str, ...] = ()  # every other name, with the reason
     try_next: tuple[str, ...] = ()  # what to change, best first
+    slo: str = ""  # the SLO that breaks first
+    times_knee: float = nan  # the level's load over the knee; null: it is at most 25% above it
+    also: tuple[SloCause, ...] = ()  # of other SLOs whose knees cannot be told from the first one's
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,7 +481,7 @@ class Result:
     slos: tuple[SloResult, ...] = ()  # each SLO at its worst level, or at the level that holds
     errors: SloResult | None = None  # if more requests failed than --max-errors allows
     knee: Knee | None = None  # of a search
-    gates: tuple[Gate, ...] = ()  # requirements on the knee: they decide the exit code
+    gates: tuple[Gate, ...] = ()  # requirements on the answer: they decide the exit code
     levels: tuple[Level, ...] = ()  # in the order of the run
     bottleneck: Bottleneck | None = None  # in a search that met a limit
     proof: Proof | None = None  # of the bottleneck, with --prove

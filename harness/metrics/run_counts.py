@@ -192,5 +192,6 @@ class _Fresh:
         """Make the arrays, after the last `take`."""
         self.offsets: Ints = np.array(self._ends, np.int64)
         self.at_ns: Ints = np.frombuffer(b"".join(self._at), np.int64)
+        # Live counts go by the stamps: their bounds matter for the result alone.
         self.not_before_ns = self.at_ns
         self.tokens: Ints = np.frombuffer(b"".join(self._tokens), np.int64)

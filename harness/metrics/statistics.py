@@ -63,6 +63,7 @@ def interval_ranks(n: int, q: float, effect: float, blocks: int) -> tuple[int, i
     # lifetime ago; these ranks cover 91 to 97% (decision 14).
     deviation = (n * effect * q * (1 - q)) ** 0.5  # of the number of values below the quantile
     spread = t_quantile(0.975, max(blocks - 1, 1)) * deviation
+    # One less, as the number of values up to an end counts from 1, and its rank from 0.
     lo = int(np.floor(n * q - spread)) - 1
     hi = int(np.ceil(n * q + spread)) - 1
     return max(lo, 0), hi if hi < n else None
@@ -95,6 +96,7 @@ def percentile_levels(blocks: int, confidence: float = 0.95) -> tuple[float, flo
     sqrt((B - 1) / B), and it is itself estimated, so the tails are Student's: both are widened.
     """
     df = max(blocks - 1, 2)
+    # df is B - 1, so this undoes the factor of sqrt((B - 1) / B).
     small_spread = (1 + 1 / df) ** 0.5
     student = t_quantile((1 + confidence) / 2, df)
     upper = _NORMAL.cdf(student * small_spread)
@@ -128,6 +130,7 @@ def tail_of(values: Floats, q: float) -> NDArray[np.bool_]:
     rank = n - tail_size(n, q)
     parted = np.partition(values, rank, axis=-1)
     lowest_of_tail = parted[..., rank, None]
+    # Values equal to the lowest of the tail belong to it, so it may be larger than asked for.
     return np.asarray(values >= lowest_of_tail)
 
 
@@ -156,8 +159,10 @@ def design_effects(sizes: Floats | Ints, hits: Floats | Ints) -> Floats:
     binomial_variance = share * (1 - share) / np.maximum(n, 1)
     # where no observation is a hit, or all are, there is no variance to compare with
     with np.errstate(invalid="ignore", divide="ignore"):
+        # The linearized variance of a ratio, as blocks differ in size, with Bessel's correction.
         variance = blocks / (blocks - 1) * squares / n**2
         effect = variance / binomial_variance
+    # Below 1 it is taken for chance: an interval is never narrower than that of independent values.
     return np.asarray(np.where(binomial_variance > 0, np.maximum(effect, 1), 1.0))
 
 

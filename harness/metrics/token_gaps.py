@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -20,8 +20,18 @@ from harness.metrics.scan import EventChunk, within_window
 from harness.metrics.statistics import design_effect, tail_size
 
 if TYPE_CHECKING:
-    from harness.core.arrays import Floats, Ints
+    from harness.core.arrays import Bools, Floats, Ints
     from harness.records.record_table import RecordTable
+
+
+class Group(NamedTuple):
+    """Requests that have one of these values in a column: a row of a mix, a name."""
+
+    column: str  # of RecordTable
+    values: Ints
+
+    def rows(self, table: RecordTable) -> Bools:
+        return np.isin(getattr(table, self.column), self.values)
 
 
 # Gaps are counted, not kept: as objects and tables, the sixty million tokens of a ten-minute search
@@ -73,15 +83,19 @@ class WindowGapCounter(GapCounter):
     """An EventVisitor: the gaps that ended in a span."""
 
     def __init__(
-        self, table: RecordTable, span: BlockedWindow, key: str = "itl", mix_row: int = -1
+        self,
+        table: RecordTable,
+        span: BlockedWindow,
+        key: str = "itl",
+        group: Group | None = None,
     ) -> None:
         """`table`: the requests, for the gaps of failed ones (thinned out is enough).
 
-        `key`: of metrics.GAPS. `mix_row`: of requests of this row of a mix alone.
+        `key`: of metrics.GAPS. `group`: of these requests alone.
         """
         self.span = span
         self.key = key
-        self.mix_row = mix_row
+        self.group = group
         self.start_ns = span.start_ns
         self.end_ns = span.end_ns
         rows, lost = lost_gaps(table)
@@ -94,10 +108,10 @@ class WindowGapCounter(GapCounter):
     def add(self, piece: EventChunk) -> None:
         piece = piece.of(self.key)
         here = within_window(piece.end_ns, self.start_ns, self.end_ns)
-        if self.mix_row >= 0:
+        if self.group is not None:
             request = piece.chunk.request_of_event[piece.ends]
-            of_row = piece.chunk.mix_row[request] == self.mix_row
-            here = of_row if isinstance(here, slice) else of_row & here
+            of_group = self.group.rows(piece.chunk)[request]
+            here = of_group if isinstance(here, slice) else of_group & here
         for name, (ns, bins) in piece.columns.items():
             # blocks are of the values; a stamp's bounds need only their quantiles
             blocks: Ints | int = 0
@@ -120,6 +134,7 @@ def pool_gaps(parts: Sequence[GapCounter]) -> GapCounter:
         return parts[0]
     no_blocks = np.zeros(0, np.int64)
     lost = [part.lost for part in parts]
+    # np.concatenate refuses an empty list.
     pooled = GapCounter(np.concatenate([no_blocks, *lost]))
     pooled.sum_ns = sum(part.sum_ns for part in parts)
     pooled.finite = sum(part.finite for part in parts)

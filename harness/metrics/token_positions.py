@@ -31,6 +31,7 @@ LEAST_GAPS: Final = 20  # a p95 of fewer is their largest
 LEAST_REQUESTS: Final = 5  # whose differences have an interval that is of use
 
 _EXPONENTS: Final = np.arange(np.log10(2), np.log10(FARTHEST), 1 / PER_DECADE)
+# Rounded, the lowest ones coincide.
 EDGES: Final = np.unique(np.round(10**_EXPONENTS).astype(np.int64))
 
 

@@ -117,6 +117,8 @@ class PythonReader:
         stamps = SocketStamps(now_ns, self._round)
         self._stamps[connection.fd] = stamps
         connection.stamps = stamps
+        # 1 is EPOLLIN. Level-triggered, unlike the C reader's: it tells again of what a read left
+        # behind.
         self._of.poll.register(connection.fd, 1)
 
     def dismiss(self, connection: Connection) -> None:
@@ -167,6 +169,8 @@ class PythonReader:
                 if real_ns != NO_STAMP:
                     stamped += 1
                     stamp = real_ns - offset_ns
+            # The clock is asked only where the stamp cannot be right: a call for each token would
+            # cost.
             read_ns = 0 if stamp >= stamps.drained_ns else now_ns()
             drained = size < read_bytes
             arrival = stamps.arrival(stamp, polled_ns, read_ns, drained, self._round, before_ns)

@@ -68,6 +68,7 @@ class Addresses:
         """As of `getaddrinfo`, best first. Blocks this greenlet once. Raises ConnectFailed."""
         place = self.place
         try:
+            # Around the lock, too: the wait for another user's look-up counts.
             with gevent.Timeout(place.timeouts.connect_s, TimeoutError), self._looking:
                 if not self._by_family:
                     # gevent's, in a thread: the system's own would hold up every greenlet
@@ -107,6 +108,7 @@ class Connection:
         self.queued = 0  # bytes of the latest request that the kernel took
         self.used = False  # carried a response before: the server may have closed it since
         self.tls: TlsClient | None = None
+        # One deadline for the look-up, for every address that is tried, and for the handshake.
         self._until = time.monotonic() + place.timeouts.connect_s
         self.sock = self._connect(addresses)
         self.fd = self.sock.fileno()
@@ -135,6 +137,7 @@ class Connection:
                     # one that never answers leaves the next ones their share of the time
                     wait_s = self._left_s() / (len(infos) - i)
                     gevent.socket.wait_write(sock.fileno(), timeout=wait_s)
+                    # It is writable when it is connected and when that failed: this says which.
                     code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             except TimeoutError:
                 code = errno.ETIMEDOUT
@@ -167,6 +170,7 @@ class Connection:
                 data = self.sock.recv(READ_BYTES)
                 if not data:
                     raise ConnectFailed("the server closed the connection during the TLS handshake")
+            # Ours is over before its last message is sent.
             self.send_all(tls.outgoing())
         except ssl.SSLCertVerificationError as error:
             raise ConnectFailed(f"TLS: {error.verify_message}") from None

@@ -46,6 +46,7 @@ class Clock:
         before = self._monotonic_ns()
         real = self._realtime_ns()
         after = self._monotonic_ns()
+        # Against the middle: it is wrong by half of the distance at most.
         return after - before, real - (before + after) // 2
 
     def sample(self) -> tuple[int, bool]:
@@ -59,6 +60,7 @@ class Clock:
             return self.now_ns(), False
         offset = ahead - self.anchor_ns
         change = abs(offset - self.offset_ns)
+        # A vague sample never takes a sharp one's place, unless the two cannot both be right.
         if window < self._unsure_ns or change > window + self._unsure_ns:
             self.offset_ns = offset
             self._unsure_ns = window

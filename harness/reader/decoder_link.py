@@ -66,7 +66,9 @@ class DecoderProcess:
 
     def __init__(self, output: Output) -> None:
         ours, theirs = socket.socketpair()
+        # Detached: two objects that close one descriptor would close a stranger's the second time.
         self._pipe = gevent.socket.socket(fileno=ours.detach())
+        # Our copy of the decoder's end is closed: while it is open, we see no end when that dies.
         with theirs:
             fd = theirs.fileno()
             command = [sys.executable, "-m", "harness.reader.decoder_process", str(fd)]
@@ -165,7 +167,7 @@ class DecoderLink:
 
     # what the reader says
 
-    def open(self, stream: int, request: tuple[int, ...]) -> None:
+    def open(self, stream: int, request: tuple[int | str, ...]) -> None:
         """A request is about to be sent; called again when it has to be sent again.
 
         `request`: the fields of a SentRequest.
@@ -194,6 +196,7 @@ class DecoderLink:
     def _send_loop(self) -> None:
         while True:
             self._wake.wait(FLUSH_S)
+            # Cleared before packing: what is read while this packs or sends sets it again.
             self._wake.clear()
             self._pack()
             while self._unsent:
@@ -213,6 +216,7 @@ class DecoderLink:
         if not (self.batch or parts_due or self._asked):
             return
         self._asked = False
+        # No greenlet runs from here to `read_until_ns`: what that vouches for is in this batch.
         batch = self.batch
         self.batch = Batch()
         self._sequence += 1

@@ -142,6 +142,7 @@ class FastPath:
         if (owner := TRANSITIONS[self.owner].get(event)) is None:
             raise IllegalTransition(f"{event.name} while the owner is {self.owner.name}")
         self.owner = owner
+        # C does not know CLOSED: whoever closes makes it forget the lane under the same lock.
         self.cells[OWNER] = max(owner, Owner.IDLE)
 
     def mark_request_sent(self, sent_ns: int) -> None:
@@ -149,6 +150,8 @@ class FastPath:
         cells = self.cells
         with self._lock:
             self._process(Event.REQUEST_SENT)
+            # No byte of the answer can have come before the request was sent: the first read's
+            # bound.
             cells[DRAINED] = max(cells[DRAINED], sent_ns)
             cells[BEFORE_SIZE] = 0  # another stream, another template
             cells[BYTES] = 0

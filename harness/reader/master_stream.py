@@ -40,6 +40,7 @@ class MasterStream:
         self._name = name = uuid4().hex
         self._anchor_ns = output.anchor_ns
         self.clock = ClockBounds()
+        # What is written on another machine is only a copy: the master writes the run folder's.
         kept = bool(output.file) and output.shared
         self.outbox = Outbox(
             self._send, stream=name, worker=output.worker, run=output.run, kept=kept

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -13,7 +14,14 @@ from harness.records.request_record import Outcome
 from harness.units import MS, SECOND
 from harness.wire.decode import EMPTY, ENDED_BY_STRANGER, broken_off, outcome_of_body
 from harness.wire.http import OK_STATUS, Response
-from harness.wire.openai import FAILED_FINISHES, end_of, read_event, read_json
+from harness.wire.openai import (
+    FAILED_FINISHES,
+    Chunk,
+    NotACompletion,
+    end_of,
+    read_event,
+    read_json,
+)
 from harness.wire.sse import (
     ABORT,
     CHOICES_KEY,
@@ -27,6 +35,7 @@ from harness.wire.sse import (
     LAST_EVENT,
     MAX_EVENT_BYTES,
     TOO_LONG,
+    EventTooLong,
     SseDecoder,
 )
 
@@ -38,6 +47,7 @@ KEPT: Final = 8  # reads of the body kept, its last ones, to see how it ended
 # Bytes; a shorter read counts as one with the next. So the kept ones hold the last event of the
 # responses API, 1.3 kB, however small the reads are.
 SHORT: Final = 512
+FIRST_READS: Final = 8  # kept from the body's begin: roles and empty events come before a token
 QUIET: Final = (b":", *EMPTY_EVENTS)  # what a read without content begins with
 EMPTY_DATA: Final = (b"data:", b"data: ")
 
@@ -50,15 +60,34 @@ class Exchange:
     e2e_ns: int
     n_bytes: int
     error: str
-    # of the answer, if it was to be kept
-    text: str = ""  # of one that ended well, without reasoning and calls of tools
-    ttft_ms: float | None = None  # from the send to the read of the first token; None: none came
-    output_tokens: int | None = None  # as the server counted them; None: it did not say
+    # of an answer that was to be kept and ended well, without reasoning and calls of tools
+    text: str = ""
+    sent_ns: int = 0
+    first_reads: tuple[tuple[int, bytes], ...] = ()  # of the body, with their times
+    last_bytes: bytes = b""  # of the body
 
     @property
     def e2e_ms(self) -> float:
         """From the send to the last byte, or to the failure."""
         return self.e2e_ns / MS
+
+    # Computed when somebody asks: the searches of `vllm-harness` never do.
+    @property
+    def ttft_ms(self) -> float | None:
+        """From the send to the read of the first token, as the record has it; None: none came."""
+        sse = SseDecoder()
+        for at_ns, body in self.first_reads:
+            if any(event.carries_token for event in _events_of(sse, body)):
+                return (at_ns - self.sent_ns) / MS
+        return None
+
+    @property
+    def output_tokens(self) -> int | None:
+        """As the server counted them last; None: it did not say."""
+        count = -1
+        for event in _events_of(SseDecoder(), self.last_bytes):
+            count = max(count, event.completion_tokens)
+        return count if count >= 0 else None
 
 
 @dataclass(slots=True, eq=False)
@@ -79,8 +108,10 @@ class Stream:
     error: str = ""
     done_ns: int = 0
     in_time_ns: int = 0  # no limit can pass before: nobody need look
-    # the reads of the body so far with their times, if its text is wanted: C keeps none
-    kept_reads: list[tuple[int, bytes]] | None = None
+    # the reads of the body with their times: the first ones that Python sees, among which that of
+    # the first token is; all of them if the text is wanted, as C keeps none
+    reads: list[tuple[int, bytes]] = field(default_factory=list)
+    keeps_all: bool = False
     open_bytes: int = 0  # since the latest end of an event in the body that Python saw
     _tail: bytes = b""
     # of the comments since the latest event: b":" within a line of one; None: there are none
@@ -140,10 +171,10 @@ class Stream:
 
         What C reads past Python is never how a stream ends, nor an error object, nor a comment.
         """
-        if self.kept_reads is not None:
-            self.kept_reads.append((at_ns, body))
         if not self._only_comments(body):
             self.body_ns = at_ns
+            if self.keeps_all or len(self.reads) < FIRST_READS:
+                self.reads.append((at_ns, body))
         latest = self.latest
         if latest and len(latest[-1]) < SHORT:
             latest[-1] += body
@@ -194,15 +225,22 @@ class Stream:
         """What the user is told at once; the decoder, which reads every event, has more to say."""
         e2e_ns = max(self.done_ns - self.sent_ns, 0)
         outcome, error = self._how_it_ended()
-        text, ttft_ms, tokens = self._answer()
-        if outcome is not Outcome.ok:
-            text = ""
-        return Exchange(outcome, e2e_ns, self.n_bytes, error, text, ttft_ms, tokens)
+        return Exchange(
+            outcome,
+            e2e_ns,
+            self.n_bytes,
+            error,
+            text=self._text() if self.keeps_all and outcome is Outcome.ok else "",
+            sent_ns=self.sent_ns,
+            first_reads=tuple(self.reads[:FIRST_READS]),
+            last_bytes=b"".join(self.latest),
+        )
 
     def _how_it_ended(self) -> tuple[Outcome, str]:
         status = self.response.status
         if self.outcome is None and status != OK_STATUS:
             return Outcome.status, f"HTTP {status}"
+        # A body that was cut off may end in an error object all the same, which says more.
         if self.outcome is not None and self.outcome is not Outcome.truncated:
             return self.outcome, self.error
         latest = b"".join(self.latest)
@@ -225,6 +263,7 @@ class Stream:
             return Outcome.status, broken_off(end.finish_reason)
         if end.stranger:
             return Outcome.protocol, ENDED_BY_STRANGER
+        # Only of a body that was kept from its beginning can it be said that no token came.
         all_kept = len(self.latest) < KEPT
         if end.done and all_kept and not (end.carries_token or end.silent):
             return Outcome.protocol, EMPTY
@@ -232,34 +271,27 @@ class Stream:
         body = sse.stray if kind in (EVENT_STREAM, "") else latest
         return outcome_of_body(kind, self.error, done=end.done, body=body)
 
-    def _answer(self) -> tuple[str, float | None, int | None]:
-        """The text, TTFT in ms and output tokens of `Exchange`.
-
-        These are the reads that the decoder has, with the same times: so is the TTFT.
-        """
+    def _text(self) -> str:
+        """The text of `Exchange`."""
         sse = SseDecoder()
-        events: list[bytes] = []
-        ttft_ms: float | None = None
         try:
-            for at_ns, body in self.kept_reads or ():
-                new = sse.feed(body)
-                if ttft_ms is None and any(read_event(data).carries_token for data in new):
-                    ttft_ms = (at_ns - self.sent_ns) / MS
-                events += new
-            tokens = _latest_count(events)
-            words = _words_of(events)
-            return joined_text(words), ttft_ms, tokens
+            events = [event for _, body in self.reads for event in sse.feed(body)]
+            return joined_text(_words_of(events))
         except (ValueError, LookupError, TypeError, AttributeError):
-            return "", ttft_ms, None  # the decoder says what is wrong
+            return ""  # the decoder says what is wrong
 
 
-def _latest_count(events: list[bytes]) -> int | None:
-    """The output tokens as the server counted them last; None: it never did."""
-    for data in reversed(events):
-        count = read_event(data).completion_tokens
-        if count >= 0:
-            return count
-    return None
+def _events_of(sse: SseDecoder, body: bytes) -> list[Chunk]:
+    """The events of a read, without those that are no part of an answer: the decoder names them.
+
+    The first event of the last bytes may have lost its beginning.
+    """
+    events = []
+    with suppress(EventTooLong):
+        for data in sse.feed(body):
+            with suppress(NotACompletion):
+                events.append(read_event(data))
+    return events
 
 
 def _words_of(events: list[bytes]) -> list[str]:

@@ -83,6 +83,7 @@ class Poller:
 
     def known_ns(self) -> int:
         """Whatever arrived before this instant has been read."""
+        # Taken before the question: what arrives between the two is later than this.
         now_ns = self._clock.now_ns()
         # the epoll itself is asked whether it has something: polling it would take that away
         idle = self._poll.closed or not self._asks.poll(0)
@@ -127,6 +128,7 @@ class Poller:
             if self._stamped:
                 self._check_stamps(first_row, now_ns, counts.latest_ns, stepped=stepped)
         finally:
+            # Also where the round failed: until then nobody else gets the lock that `read` took.
             self._reads.over(self._stamped and not self._distrust)
         self._link.round_is_over()
         return counts.ready

@@ -94,19 +94,27 @@ class Reader:
         planned_tokens: int,
         scheduled_ns: int = -1,
         *,
-        plan: tuple[int, ...] = (),
+        plan: tuple[int | str, ...] = (),
         keep_text: bool = False,
     ) -> Exchange:
         """Send the request's bytes and block the calling greenlet until the response has ended.
 
         `number` is unique in this reader. A killed greenlet leaves a record: `cancelled`.
-        `plan`: the session, turn, think time and new tokens of `SentRequest`.
+        `plan`: from its session on, the fields of a `SentRequest`.
         """
-        stream = self._open[number] = Stream(number, response=self._new_response())
-        if keep_text:
-            stream.kept_reads = []
+        response = self._new_response()
+        stream = self._open[number] = Stream(number, response=response, keeps_all=keep_text)
         # a SentRequest in the making
-        request = [self.worker, number, user, planned_tokens, scheduled_ns, 0, 0, *plan]
+        request: list[int | str] = [
+            self.worker,
+            number,
+            user,
+            planned_tokens,
+            scheduled_ns,
+            0,
+            0,
+            *plan,
+        ]
         connection = None
         # Whatever raises in here, a kill of this greenlet too, leaves a record: see `finally`.
         try:
@@ -139,7 +147,7 @@ class Reader:
             return ChunkedResponse()
         return Response()
 
-    def _connection(self, request: list[int]) -> Connection:
+    def _connection(self, request: list[int | str]) -> Connection:
         """An idle one that still works, or a new one."""
         while self._idle:
             connection = self._idle.pop()
@@ -149,7 +157,7 @@ class Reader:
                 self.poller.drop(connection)
         return self._connect(request)
 
-    def _connect(self, request: list[int]) -> Connection:
+    def _connect(self, request: list[int | str]) -> Connection:
         begun_ns = self.clock.now_ns()
         if self._stopped:
             raise ConnectFailed(STOPPED, Outcome.cancelled)
@@ -158,7 +166,7 @@ class Reader:
         self.poller.add(connection)
         return connection
 
-    def _connect_again(self, request: list[int]) -> Connection:
+    def _connect_again(self, request: list[int | str]) -> Connection:
         """For a request that is sent again: connecting is then a part of its own time."""
         connect_ns = request[CONNECT]
         connection = self._connect(request)
@@ -166,14 +174,14 @@ class Reader:
         return connection
 
     def _send_and_wait(
-        self, connection: Connection, stream: Stream, data: bytes, request: list[int]
+        self, connection: Connection, stream: Stream, data: bytes, request: list[int | str]
     ) -> None:
         """Until it is over, or `stale`."""
         if self._send(connection, stream, data, request):
             stream.over.wait()
 
     def _send(
-        self, connection: Connection, stream: Stream, data: bytes, request: list[int]
+        self, connection: Connection, stream: Stream, data: bytes, request: list[int | str]
     ) -> bool:
         """Put the request on its way; False when that failed, and the stream says how."""
         out = connection.tls.encrypt(data) if connection.tls else data
@@ -203,7 +211,9 @@ class Reader:
         stream.over.clear()
         self.poller.drop(connection)
 
-    def _finish(self, connection: Connection | None, stream: Stream, request: list[int]) -> None:
+    def _finish(
+        self, connection: Connection | None, stream: Stream, request: list[int | str]
+    ) -> None:
         """Record how it ended, also where the user's greenlet is being killed."""
         if not stream.over.is_set():
             self.poller.read_round()  # what came before it was stopped
@@ -213,7 +223,7 @@ class Reader:
         if connection is not None:
             self._release(connection, stream)
 
-    def _record(self, stream: Stream, request: list[int]) -> None:
+    def _record(self, stream: Stream, request: list[int | str]) -> None:
         """Tell the decoder how it ended, once."""
         if self._open.pop(stream.number, None) is None:
             return
@@ -267,7 +277,7 @@ class Reader:
             stream.end(Outcome.protocol, problem, self.clock.now_ns())
         elif response.complete:
             stream.end(None, "", at_ns)
-        elif stream.fast_path is not None and stream.kept_reads is None:
+        elif stream.fast_path is not None and not stream.keeps_all:
             # From here on C may read: it has no place to keep what a user wants to see.
             stream.fast_path.after_read(stream.number, response, body)
 
@@ -343,6 +353,7 @@ class Reader:
             stream.end(Outcome.protocol, TOO_MUCH, now_ns)
 
     def _end_overdue(self, now_ns: int) -> None:
+        # One that waits for room or for a connection has not been sent: its time has not begun.
         due = [s for s in self._open.values() if s.in_time_ns <= now_ns and s.sent_ns]
         for stream in due:
             sentence = stream.overdue(now_ns, self.timeouts)
@@ -357,6 +368,7 @@ class Reader:
         """
         known_ns = self.poller.known_ns()
         for stream in self._open.values():
+            # A stale stream is over too, but not done: it is sent again.
             if stream.over.is_set() and stream.done_ns:
                 known_ns = min(known_ns, stream.done_ns - 1)
         return known_ns

@@ -156,6 +156,7 @@ class Stamping:
         before_ns = time.time_ns()
         sender.send(b"x")
         after_ns = time.time_ns()
+        # Long enough that a stamp of the read, not of the arrival, would come after `after_ns`.
         time.sleep(0.002)
         _, ancillary, _, _ = receiver.recvmsg(1, ANCILLARY)
         return before_ns <= stamp_of(ancillary) <= after_ns

@@ -122,6 +122,7 @@ class Outbox:
             pieces = [[]]  # an empty batch, to bring the news
         last = len(pieces) - 1
         for i, piece in enumerate(pieces):
+            # On the last alone: it vouches for all the records before it.
             if known_ns and i == last:
                 self._next["known_ns"] = known_ns
             batch = self._next.copy()
@@ -132,6 +133,7 @@ class Outbox:
 
     def tick(self, now_s: float) -> None:
         """Send what is new, and again what got lost."""
+        # All that is in flight, not only what was lost: the master takes batches in order alone.
         if self._sent and now_s - self._since > RESEND_S:
             self._sent = 0
         while self._sent < min(len(self._waiting), WINDOW):
@@ -145,6 +147,7 @@ class Outbox:
         while self._waiting and self._waiting[0]["batch"] < taken:
             self.bytes -= len(self._waiting.popleft()["records"])
             self._sent = max(self._sent - 1, 0)
+            # The master answers: what is in flight gets its whole time again.
             self._since = now_s
 
 
@@ -169,6 +172,8 @@ class Inbox:
         taken = self._taken.get(stream, 0)
         if batch["run"] != self.run or batch["batch"] != taken:
             return taken
+        # Before it is decoded: one that cannot be would be sent again for ever. Its records are
+        # missed in the end, and counted.
         self._taken[stream] = taken + 1
         for records in split_by_events(decode_each(batch["records"], Decoded()), EVENTS):
             ended = sum(record.outcome is not Outcome.open for record in records)
@@ -176,6 +181,7 @@ class Inbox:
             self.deliver(records)
             if self.store is not None and not batch["kept"]:
                 self.store(worker, records)
+        # Last: whoever reads it takes it that the records before it are in the sinks.
         self.known_ns[worker] = batch["known_ns"]
         return taken + 1
 
@@ -201,7 +207,7 @@ class Inbox:
 
 
 def say_held(held: int) -> str:
-    """The same of requests that had to wait."""
+    """One sentence about requests that had to wait; empty when none did."""
     why = "a decoder was behind, or the master did not take its records: try more --processes"
     return f"{held} requests were sent late because {why}." if held else ""
 
@@ -212,7 +218,7 @@ def say_missing(missing: dict[int, int]) -> str:
         return ""
     parts = ", ".join(f"{n} of worker {worker}" for worker, n in missing.items())
     return (
-        f"{sum(missing.values())} requests were begun whose records never arrived ({parts}): "
-        "percentiles are without them; either a load process died, which is said above, or one "
-        "was too busy to bring them in time: then try more --processes."
+        f"The records of {sum(missing.values())} requests never arrived ({parts}), so percentiles "
+        "lack them. Either a load process died, as reported above, or one was too busy to send "
+        "them in time; then try more --processes."
     )

@@ -10,7 +10,8 @@ arrays:
     not_before_ns  as at_ns - not_before_ns (zero where the timestamp is exact)
     tokens         unchanged
 
-and finally the numbers of `OPTIONAL_NUMBERS`, which frames of older versions do not have.
+and finally the numbers of `OPTIONAL_NUMBERS` and the request's name, which frames of older versions
+do not have; a frame without a name ends before it.
 
 A packed array is `c` + one int64 if all n values are equal, else the width in bytes (`1`, `2`, `4`,
 `8`) + n signed integers, all little-endian. A token takes four bytes instead of twenty-four.
@@ -33,8 +34,8 @@ from harness.core.extensions import load_extension
 from harness.records.request_record import ARRAYS, Outcome, RequestRecord
 
 VERSION: Final = 1
-# The order on disk: changing it needs a new VERSION. A new number goes to the end of
-# OPTIONAL_NUMBERS, which older readers ignore and whose numbers have defaults.
+# The order on disk: changing it needs a new VERSION. What is new goes behind the name, then always
+# written: older readers ignore what follows what they know.
 NUMBER_FIELDS: Final = (
     "worker", "number", "user", "scheduled_ns", "connect_ns", "sent_ns", "head_ns",
     "first_event_ns", "done_ns", "status", "planned_tokens", "prompt_tokens", "output_tokens",
@@ -54,6 +55,7 @@ MAX_PAYLOAD_BYTES: Final = 1 << 25  # bytes: MAX_EVENTS of 24 bytes each, and so
 # In a payload the numbers come first, then seven values, then the optional numbers.
 _N_NUMBERS: Final = len(NUMBER_FIELDS)
 _OPTIONAL_START: Final = _N_NUMBERS + 7
+_NAME: Final = _OPTIONAL_START + len(OPTIONAL_NUMBERS)
 INVALID_PAYLOAD: Final = (ValueError, TypeError, IndexError, KeyError, OverflowError)
 
 # array of 3 | version (positive fixint) | uint32 crc32 | bin32 length; then the payload
@@ -95,6 +97,8 @@ def encode(record: RequestRecord) -> bytes:
     texts = (record.outcome.value, record.error, record.finish_reason)
     n_events = len(record.at_ns)
     values = (*_numbers(record), *texts, n_events, *arrays, *_later(record))
+    if record.name:
+        values = (*values, record.name)
     payload: bytes = msgpack.packb(values)
     crc = zlib.crc32(payload)
     return _HEADER.pack(_ARRAY3, VERSION, _UINT32, crc, _BIN32, len(payload)) + payload
@@ -190,6 +194,7 @@ class RecordRow:
     finish_reason: str
     n: int  # events
     packed: tuple[bytes, bytes, bytes]  # ARRAYS
+    name: str
 
     @classmethod
     def read(cls, payload: bytes) -> RecordRow:
@@ -203,11 +208,14 @@ class RecordRow:
             raise ValueError(n)
         if not (isinstance(error, str) and isinstance(reason, str)):
             raise TypeError(error, reason)
-        present = values[_OPTIONAL_START : _OPTIONAL_START + len(OPTIONAL_NUMBERS)]
+        present = values[_OPTIONAL_START:_NAME]
         missing = [-1] * (len(OPTIONAL_NUMBERS) - len(present))  # in a frame of an older version
         numbers = array("q", [*values[:_N_NUMBERS], *present, *missing])
+        name = values[_NAME] if len(values) > _NAME else ""
+        if not isinstance(name, str):
+            raise TypeError(name)
         at, lags, tokens = packed
-        return cls(numbers, OUTCOMES[outcome], error, reason, n, (at, lags, tokens))
+        return cls(numbers, OUTCOMES[outcome], error, reason, n, (at, lags, tokens), name)
 
     def record(self) -> RequestRecord:
         names = (*NUMBER_FIELDS, *OPTIONAL_NUMBERS)
@@ -216,7 +224,11 @@ class RecordRow:
         for name, raw in zip(ARRAYS, unpacked, strict=True):
             fields[name] = array("q", raw)
         return RequestRecord(
-            **fields, outcome=self.outcome, error=self.error, finish_reason=self.finish_reason
+            **fields,
+            outcome=self.outcome,
+            error=self.error,
+            finish_reason=self.finish_reason,
+            name=self.name,
         )
 
 

@@ -54,10 +54,11 @@ class Run:
     host: list[HostSample] = field(default_factory=list)  # the client's machine
     finishes: list[str] = field(default_factory=list)  # finish_reason; "": none came
     some: list[ServerSample] = field(default_factory=list)  # where not all replicas answered
+    names: dict[str, int] = field(default_factory=dict)  # of requests; `table` has the numbers
 
     def chunks(self) -> Iterator[RecordTable]:
         """Read all requests with all events from the record files again."""
-        return (piece.table for piece in read_pieces(self.path, Damage()))
+        return (piece.table for piece in read_pieces(self.path, Damage(), self.names))
 
 
 def check_folder(path: Path) -> None:
@@ -85,7 +86,8 @@ def read_run(path: Path | str, also: Callable[[TablePart], None] | None = None) 
     path = Path(path)
     check_folder(path)
     damage = Damage()
-    table, errors, finishes = read_requests(path, damage, also)
+    request_names: dict[str, int] = {}
+    table, errors, finishes = read_requests(path, damage, also, request_names)
     info = read_json(path / names.RUN)
     if info is None:
         damage.unreadable.append(names.RUN)
@@ -104,40 +106,52 @@ def read_run(path: Path | str, also: Callable[[TablePart], None] | None = None) 
         gpu=read_gpu(path, damage),
         events=_lines(path, names.EVENTS, damage),
         host=sorted(host, key=_at_ns),
+        names=request_names,
         damage=damage,
     )
 
 
 def read_requests(
-    path: Path, damage: Damage, also: Callable[[TablePart], None] | None = None
+    path: Path,
+    damage: Damage,
+    also: Callable[[TablePart], None] | None = None,
+    request_names: dict[str, int] | None = None,
 ) -> tuple[RecordTable, list[str], list[str]]:
     """Read each request once, thin, its error and its finish_reason, by worker and number.
 
-    Counts losses.
+    Counts losses. `request_names`: as in `read_tables`.
     """
     thin_tables: list[RecordTable] = []
     errors: list[str] = []
     finishes: list[str] = []
-    for piece in read_pieces(path, damage):
+    for piece in read_pieces(path, damage, request_names):
         if also is not None:
             also(piece)
         thin_tables.append(keep_three_events(piece.table))
         errors += piece.errors
         finishes += map(sys.intern, piece.reasons)  # a few words, repeated for every request
     table = concat_tables(thin_tables)
+    # The last key is the first that np.lexsort sorts by.
     order = np.lexsort((table.number, table.worker))
     ordered_errors = [errors[row] for row in order]
     ordered_finishes = [finishes[row] for row in order]
     return table.ordered(order), ordered_errors, ordered_finishes
 
 
-def read_pieces(path: Path, damage: Damage) -> Iterator[TablePart]:
-    """Yield each request once, from all record files in turn; counts losses in `damage`."""
+def read_pieces(
+    path: Path, damage: Damage, request_names: dict[str, int] | None = None
+) -> Iterator[TablePart]:
+    """Yield each request once, from all record files in turn; counts losses in `damage`.
+
+    `request_names`: as in `read_tables`.
+    """
     numbers = SeenNumbers()
+    if request_names is None:
+        request_names = {}
     for file in names.record_files(path):
         try:
             with file.open("rb") as opened:
-                yield from read_tables(opened, numbers, damage)
+                yield from read_tables(opened, numbers, damage, request_names)
         except OSError:
             damage.unreadable.append(file.name)
     damage.missing = numbers.missing(read_sends(path))

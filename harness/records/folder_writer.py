@@ -66,11 +66,14 @@ class RunFolder:
         """
         temporary = None
         try:
+            # In the same folder, as a rename to another file system is none.
             handle, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=self.path)
             with os.fdopen(handle, "wb") as file:
                 yield file
                 file.flush()
+                # mkstemp makes files that nobody else can read.
                 os.fchmod(file.fileno(), 0o644)
+                # Before the rename, which could otherwise reach the disk without the data.
                 os.fsync(file.fileno())
             Path(temporary).replace(self.path / name)
             temporary = None
@@ -107,6 +110,7 @@ class AppendFile:
 
     def append(self, data: bytes) -> None:
         """Write all of `data`, or nothing."""
+        # Only one process at a time writes to a file, so this is what it is rolled back to.
         size = os.fstat(self._fd).st_size
         try:
             view = memoryview(data)
@@ -159,6 +163,7 @@ class SendJournal:
 
     def count(self, begun: int) -> None:
         """So many by now, in all. Raises OSError."""
+        # In one write of fixed width: a kill never leaves a mixture of two numbers.
         os.pwrite(self._fd, b"%019d\n" % begun, 0)
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ client.jsonl host.jsonl   the same of the load processes and of their machine
 ended.json                how the run ended, and the client's own health
 proof.json                of `knee --prove`: what turning knobs did to the knee
 requests.parquet result.json levels.parquet levels.csv report.html report.md   written at the end
+vllm-bench-*.json benchmark_report_v0.2,_*.yaml   of `report --format`, one for each level
 concurrency_sweep.csv batching.json batching_benchmark.md   of a sweep, of its batches
 """
 

@@ -37,6 +37,7 @@ def unpack_in_python(
     sent_ns: int, n: int, at: bytes, lags: bytes, tokens: bytes, /
 ) -> tuple[bytes, bytes, bytes]:
     """Return the bytes of the three arrays, n int64 values each. Raises ValueError, KeyError."""
+    # Summed as int64: the gaps may be stored in a byte each.
     times = np.cumsum(unpack_values(at, n), dtype=np.int64)
     times += sent_ns
     low = times

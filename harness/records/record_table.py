@@ -36,7 +36,7 @@ NUMBER_COLUMNS: Final = (
     "session", "turn", "think_ns", "new_tokens", "mix_row",
     "planned_prompt",
 )  # fmt: skip
-PER_REQUEST: Final = (*NUMBER_COLUMNS, "outcome")
+PER_REQUEST: Final = (*NUMBER_COLUMNS, "outcome", "name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,7 @@ class RecordTable:
     new_tokens: Ints
     mix_row: Ints
     planned_prompt: Ints
+    name: Ints  # index into the names of the run; -1: it has none, or nobody asks (live)
     offsets: Ints  # n + 1: where each request's events begin among all, and where the last ones end
     at_ns: Ints  # m
     not_before_ns: Ints  # m
@@ -153,6 +154,7 @@ class RecordTable:
             **columns,
             **events,
             outcome=np.fromiter(codes, np.int64, n),
+            name=np.full(n, -1),
             offsets=totals_before(n_events),
             whole=True,
         )

@@ -61,16 +61,22 @@ class Damage:
 
 
 class TablePart(NamedTuple):
-    """Some requests, and two texts for each, "" if there is none."""
+    """Some requests, and three texts for each, "" if there is none."""
 
     table: RecordTable
     errors: list[str]
     reasons: list[str]  # why the server stopped: finish_reason
+    names: list[str]  # that a locustfile gave them
 
 
-def read_tables(file: BinaryIO, seen: SeenNumbers, damage: Damage) -> Iterator[TablePart]:
-    """Yield a file's requests that were not `seen` yet, in its order. Raises OSError."""
-    columns = TableBuilder()
+def read_tables(
+    file: BinaryIO, seen: SeenNumbers, damage: Damage, names: dict[str, int]
+) -> Iterator[TablePart]:
+    """Yield a file's requests that were not `seen` yet, in its order. Raises OSError.
+
+    `names` has the number of each name, and gets those that are new.
+    """
+    columns = TableBuilder(names)
     size = os.fstat(file.fileno()).st_size
     for frame in read_frames(file, size, damage):
         try:
@@ -86,7 +92,7 @@ def read_tables(file: BinaryIO, seen: SeenNumbers, damage: Damage) -> Iterator[T
         columns.add(row)
         if columns.events >= MAX_TABLE_EVENTS or len(columns.rows) >= MAX_TABLE_REQUESTS:
             yield columns.piece()
-            columns = TableBuilder()
+            columns = TableBuilder(names)
     if columns.rows:
         yield columns.piece()
 
@@ -95,6 +101,7 @@ def read_tables(file: BinaryIO, seen: SeenNumbers, damage: Damage) -> Iterator[T
 class TableBuilder:
     """Collects rows and builds one table of them."""
 
+    names: dict[str, int] = field(default_factory=dict)  # the number of each, from 0
     rows: list[RecordRow] = field(default_factory=list)
     events: int = 0
 
@@ -112,6 +119,7 @@ class TableBuilder:
         table = RecordTable(
             **columns,
             outcome=np.fromiter(codes, np.int64, len(rows)),
+            name=self._name_numbers(),
             offsets=offsets,
             at_ns=at_ns,
             not_before_ns=at_ns - self._flat(1, offsets),
@@ -120,7 +128,14 @@ class TableBuilder:
         )
         errors = [row.error for row in rows]
         finishes = [row.finish_reason for row in rows]
-        return TablePart(table, errors, finishes)
+        return TablePart(table, errors, finishes, [row.name for row in rows])
+
+    def _name_numbers(self) -> Ints:
+        numbers = np.full(len(self.rows), -1)
+        for i, row in enumerate(self.rows):
+            if row.name:
+                numbers[i] = self.names.setdefault(row.name, len(self.names))
+        return numbers
 
     def _number_columns(self) -> dict[str, Ints]:
         names = (*NUMBER_FIELDS, *OPTIONAL_NUMBERS)

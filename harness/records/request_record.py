@@ -91,6 +91,7 @@ class RequestRecord:
     new_tokens: int = -1
     mix_row: int = -1  # of a mix of workloads, the number of its own; -1: no mix
     planned_prompt: int = -1  # prompt tokens asked for; -1: nobody knows how many they are
+    name: str = ""  # that a locustfile gave it; "": none
     at_ns: array[int] = field(default_factory=ns_array)
     not_before_ns: array[int] = field(default_factory=ns_array)
     tokens: array[int] = field(default_factory=ns_array)

@@ -21,6 +21,7 @@ from harness.metrics.numbers import (
     as_sentence,
     count_of,
     format_number,
+    percent_text,
     slo_bound,
     slo_limit,
     slo_name,
@@ -29,8 +30,9 @@ from harness.metrics.numbers import (
 from harness.metrics.slo import Slo
 from harness.records.record_table import OK
 from harness.records.samples import samples_within
+from harness.report.cause_words import cause_sentences
 from harness.report.delivered import delivery_sentences
-from harness.report.drill_answer import drill_sentences
+from harness.report.drill_answer import drill_sentences, expectation_sentences
 from harness.report.remarks import idle_gpu_sentence, sweet_spot_sentence
 from harness.report.report_data import ReportData, as_mapping, knee_figures
 from harness.report.small_print import loop_text
@@ -42,7 +44,7 @@ from harness.units import SECOND
 if TYPE_CHECKING:
     from harness.diagnosis.triage import Symptom
     from harness.metrics.level_figures import Audit
-    from harness.metrics.result import Bottleneck, Knee, Level, Result, SloResult
+    from harness.metrics.result import Knee, Level, Result, SloResult
 
 # The servers count 20% fewer tokens than arrived, of so many that it is not the window's edges.
 LARGEST_DEFICIT: Final = -0.2
@@ -59,7 +61,13 @@ class Answer:
     headline: str
     sentences: list[str] = field(default_factory=list)
     tables: list[str] = field(default_factory=list)  # lines for the terminal only
+    # sentences that a page leaves out, because its tiles, tables or sections have what they say
+    elsewhere: list[str] = field(default_factory=list)
     simulated: str = ""  # what was simulated; "": a real server was measured
+
+    @property
+    def on_page(self) -> list[str]:
+        return [sentence for sentence in self.sentences if sentence not in self.elsewhere]
 
     @property
     def text(self) -> str:
@@ -81,9 +89,7 @@ def build_answer(facts: ReportData) -> Answer:
     sentences += silent_sentences(facts)
     sentences += delivery_sentences(facts)
     sentences += replica_sentences(facts)
-    if facts.unit.by_schedule:
-        how = loop_text(facts.config).removeprefix("open: ")
-        sentences.append(as_sentence(f"this is an open loop: {how}"))
+    sentences += _loop_sentences(facts)
     if idle_gpu := idle_gpu_sentence(facts):
         sentences.append(idle_gpu)
     label = facts.result.target.label
@@ -91,7 +97,38 @@ def build_answer(facts: ReportData) -> Answer:
     if label:
         simulated = f"{label.removeprefix('simulated ')}, no real server"
     tool_lines = tools_as_text(tool_comparisons(facts))
-    return replace(answer, sentences=sentences, tables=tool_lines, simulated=simulated)
+    return replace(
+        answer,
+        sentences=sentences,
+        tables=tool_lines,
+        elsewhere=_on_page_elsewhere(facts),
+        simulated=simulated,
+    )
+
+
+def _loop_sentences(facts: ReportData) -> list[str]:
+    """What an open loop is; [] of a closed one."""
+    if not facts.unit.by_schedule:
+        return []
+    how = loop_text(facts.config).removeprefix("open: ")
+    return [as_sentence(f"this is an open loop: {how}")]
+
+
+def _on_page_elsewhere(facts: ReportData) -> list[str]:
+    """What the tiles, the section on the bottleneck and the tables of a page say."""
+    sentences = _loop_sentences(facts)
+    about_bottleneck = cause_sentences(facts.result.bottleneck)
+    sentences += about_bottleneck
+    if about_bottleneck:  # a section, which goes further than this
+        sentences += triage_sentences(facts)
+    if facts.kind.has_phases:
+        sentences += expectation_sentences(facts.result.gates)
+    if facts.kind.searches:
+        return [*sentences, *_figures_at_knee(facts)]
+    for level in facts.used:
+        if not level.unstable and not level.drift:
+            sentences.append(_figures(facts, level))
+    return sentences
 
 
 def _beside_the_knee(facts: ReportData) -> list[str]:
@@ -112,7 +149,7 @@ def _found(facts: ReportData) -> Answer:
             "additional request adds more latency than throughput."
         )
         return Answer("power knee found", "good", headline, explanation(facts))
-    headline = f"{_promise(facts)} Fails by {knee.fails_by:,}; best estimate {_estimate(knee)}."
+    headline = f"{_promise(facts)} Fails at {knee.fails_by:,}; best estimate {_estimate(knee)}."
     return Answer("knee found", "good", headline, [*explanation(facts), _cost(facts)])
 
 
@@ -160,8 +197,9 @@ def _cost(facts: ReportData) -> str:
     requests = sum(level.all.ttft_ms.n for level in searched)
     took = f"The search took {load_s:,.0f} s of load and {count_of(requests, 'request')}"
     if knee.holds and not knee.is_precise:
-        reached = "not known" if isnan(knee.width) else f"{knee.width:.0%}"
-        took += f"; the precision it reached is {reached}, and {knee.precision:.2%} was asked for"
+        wanted = percent_text(knee.precision)
+        width = "has an open end" if isnan(knee.width) else f"is {knee.width:,.0%} wide"
+        return f"{took}. The knee's interval {width}; {wanted} was asked for."
     return f"{took}."
 
 
@@ -274,7 +312,7 @@ def _interrupted(facts: ReportData) -> Answer:
     if facts.knee.holds and facts.slos:  # what was shown stands
         headline = f"Interrupted. {_promise(facts)}"
         if facts.knee.fails_by is not None:
-            headline += f" Fails by {facts.knee.fails_by:,}."
+            headline += f" Fails at {facts.knee.fails_by:,}."
         sentences.insert(0, f"{requests} and {levels} were measured.".capitalize())
     else:
         headline = f"Interrupted: {requests} and {levels} were measured{_bracket(facts)}."
@@ -355,9 +393,9 @@ def _unusual_slos(facts: ReportData) -> list[Slo]:
 
 
 def slo_sentence(result: SloResult, commonest_error: str = "", unit: LoadUnit = CONCURRENT) -> str:
-    """`ttft_p95=20ms missed at 4 concurrent requests: 4 of 19 over ttft_p95=20ms (21.0%; ...).`.
+    """`ttft_p95=20ms missed at 4 concurrent requests: 4 of 19 over 20 ms (21.0%; ...).`.
 
-    Of failures: `SLO missed: 8 of 12 requests failed at 4 ... (67.0%; 1.0% allowed), mostly: ...`.
+    Of failures: `SLO missed: 8 of 12 requests failed at 4 ... (67.0%; 1% allowed), mostly: ...`.
     """
     where = _judged_at(result, unit)
     if result.slo.startswith("max_errors"):
@@ -380,10 +418,11 @@ def _judged_at(result: SloResult, unit: LoadUnit) -> str:
 
 
 def _slo_evidence(result: SloResult) -> str:
-    """`4 of 19 over ttft_p95=20ms (21.0%; 5.0% allowed)`; of a search the quantile itself."""
+    """`4 of 19 over 20 ms (21.0%; 5% allowed)`; of a search the quantile itself."""
     if result.n:
-        beyond = Slo.parse(result.slo).beyond
-        return f"{result.n_over:,.0f} of {result.n:,} {beyond} {result.slo} {_shares(result)}"
+        slo = Slo.parse(result.slo)
+        beyond = f"{slo.beyond} {slo_limit(slo)}"
+        return f"{result.n_over:,.0f} of {result.n:,} {beyond} {_shares(result)}"
     if _is_of_search(result):
         slo = Slo.parse(result.slo)
         return str(Quantity(result.observed, unit=slo.unit, limit=slo.limit))
@@ -391,9 +430,9 @@ def _slo_evidence(result: SloResult) -> str:
 
 
 def _shares(result: SloResult) -> str:
-    """`(21.0%; 5.0% allowed)`."""
+    """`(21.0%; 5% allowed)`."""
     share = float(f"{result.n_over / result.n:.2g}") if result.n else 0
-    return f"({share:.1%}; {result.allowed:.1%} allowed)"
+    return f"({share:.1%}; {percent_text(result.allowed)} allowed)"
 
 
 def _is_of_search(result: SloResult) -> bool:
@@ -415,7 +454,7 @@ def _bracket(facts: ReportData) -> str:
 
 def explanation(facts: ReportData, *, capacity: bool = True) -> list[str]:
     """The bottleneck, the figures at the knee, and the number of replicas."""
-    sentences = _bottleneck_sentences(facts.result.bottleneck)
+    sentences = cause_sentences(facts.result.bottleneck)
     if facts.result.proof:
         sentences.append(facts.result.proof.sentence)
     sentences += triage_sentences(facts)
@@ -425,20 +464,14 @@ def explanation(facts: ReportData, *, capacity: bool = True) -> list[str]:
     return sentences
 
 
-def _bottleneck_sentences(bottleneck: Bottleneck | None) -> list[str]:
-    if bottleneck is None or not bottleneck.sentence:
-        return []
-    text = f"Bottleneck: {bottleneck.sentence.rstrip('.')}"
-    if bottleneck.confidence > 0:
-        text += f" (confidence {bottleneck.confidence:.2g})"
-    sentences = [f"{text}."]
-    if bottleneck.try_next:
-        sentences.append(f"Try next: {bottleneck.try_next[0]}.")
-    return sentences
-
-
 def knee_sentences(facts: ReportData) -> list[str]:
-    """`At 34: p95 TTFT 434 ms (397 to 459), ...`; empty when nothing was measured."""
+    """The figures of the knee, and how steep it is; empty when nothing was measured."""
+    figures = _figures_at_knee(facts)
+    return [*figures, *_steepness(facts)] if figures else []
+
+
+def _figures_at_knee(facts: ReportData) -> list[str]:
+    """`At 34: p95 TTFT 434 ms (397 to 459), ...`; [] when nothing was measured."""
     parts = []
     for name, figure in knee_figures(facts).items():
         if figure.known:
@@ -451,7 +484,7 @@ def knee_sentences(facts: ReportData) -> list[str]:
         parts += [f"{slo_name(slo)} {_observed(level, slo)}" for slo in _unusual_slos(facts)]
     if facts.unit.by_schedule:
         parts.append(f"{format_number(facts.knee.in_flight)} requests in flight")
-    return [f"At {facts.measured_at:,}: {', '.join(parts)}.", *_steepness(facts)]
+    return [f"At {facts.measured_at:,}: {', '.join(parts)}."]
 
 
 def _steepness(facts: ReportData) -> list[str]:
@@ -483,20 +516,25 @@ def _replicas(facts: ReportData) -> list[str]:
         return []
     # Without an SLO nothing was promised: it is where throughput over latency peaks.
     verb = "holds" if facts.slos else "is best at"
-    need = f"U {facts.unit.short_many} need R = ceil(U / {per_replica:,}) replicas"
-    return [f"Each replica {verb} {per_replica:,}, so {need}."]
+    target = facts.result.target
+    need = f"U {facts.unit.many} need U / {per_replica:,} {target.noun}s, rounded up"
+    return [f"Each {target.noun}{target.many_gpus} {verb} {per_replica:,}: {need}."]
 
 
 def _replicas_for(facts: ReportData, planned: int, per_replica: int, *, is_exact: bool) -> str:
-    """`Each replica holds 40, so 1,000 users need R = ceil(1,000 / 40) = 25 replicas.`."""
+    """`Each replica holds 40, so 1,000 users need 25 replicas (1,000 / 40, rounded up).`."""
     # An upper bound where the knee may be higher.
     least = "" if is_exact else "at least "
     most = "" if is_exact else "at most "
     rounded_up = -(-planned // per_replica)
-    replicas = count_of(rounded_up, "replica")
+    target = facts.result.target
+    replicas = count_of(rounded_up, target.noun)
+    if target.gpus > 1:
+        replicas += f" with {rounded_up * target.gpus:,} GPUs"
     users = facts.unit.short(planned)
-    division = f"R = ceil({planned:,} / {per_replica:,}) = {replicas}"
-    return f"Each replica holds {least}{per_replica:,}, so {users} need {most}{division}."
+    how = f"{planned:,} / {per_replica:,}, rounded up"
+    need = f"{users} need {most}{replicas} ({how})"
+    return f"Each {target.noun}{target.many_gpus} holds {least}{per_replica:,}, so {need}."
 
 
 def replica_sentences(facts: ReportData) -> list[str]:
@@ -518,8 +556,8 @@ def replica_sentences(facts: ReportData) -> list[str]:
     failures = as_mapping(facts.result.client.get("scrapes_failed"))
     for why, times in failures.items():
         sentences.append(
-            "The server's figures have gaps, because no sum may lack a replica: "
-            f"{int(times):,} times {why.rstrip('.')}."
+            f"The server's metrics were not read {int(times):,} times, so its figures have gaps: "
+            f"{why.rstrip('.')}."
         )
     return sentences
 
@@ -537,7 +575,7 @@ def at_once_sentences(facts: ReportData) -> list[str]:
     level = untold[-1]
     sentence = (
         f"At {facts.unit.text(level.load)}, {level.came_at_once:.0%} of the answers came all at "
-        "once, in one event or one read, so TTFT and ITL cannot be told from e2e: expected a "
+        "once, in one event or one read, so TTFT and ITL are not known apart from e2e: expected a "
         "stream of tokens; try without a proxy that buffers, or a lower --stream-interval."
     )
     return [sentence]

@@ -5,19 +5,17 @@ from __future__ import annotations
 from math import isnan, nan
 from typing import TYPE_CHECKING, Final
 
+from harness.charts.definition import Axis, Chart, Color, Panel, Point, Scale, Series, Shape
 from harness.core.states import Status
 from harness.engine.shapes import MODELS
 from harness.memory.cards import GPUS
 from harness.records.record_table import OK
-from harness.report.curves import log_ticks
-from harness.report.svg import BLUE, INK, RED, drawing, to_svg
 from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
     from harness.report.report_data import ReportData
 
 NEAR: Final = 0.8  # of the lowest bound: a knee from there on is bound by it
-TICKS_RATIO: Final = 50  # of the largest to the smallest: up to it there is room for 1, 2 and 5
 MAX_CACHED: Final = 0.05  # of the prompts: with more, requests share blocks
 
 
@@ -82,38 +80,26 @@ def bounds_sentence(facts: ReportData) -> str:
     return f"Bounds, in concurrent requests: {said}. {knee}"
 
 
-def bounds_chart(facts: ReportData) -> str:
-    """The bounds and the knee with its interval on one scale; "" without bounds."""
+def bounds_chart(facts: ReportData) -> Chart | None:
+    """The bounds and the knee with its interval on one scale; None without bounds."""
     if not (found := bounds_of(facts)):
-        return ""
+        return None
     estimate = float(facts.knee.estimate or nan)
-    rows = {**found, "measured knee": estimate}
-    with drawing(400, 70 + 26 * len(rows)) as (figure, (axes,)):
-        axes.set(title="Bounds and the knee", xlabel=facts.unit.many, xscale="log")
-        requests = [*rows.values()]
-        least = min(requests)
-        most = max(requests)
-        left = max(least, 1) / 2
-        right = 2 * most
-        axes.set_xlim(left, right)
-        log_ticks(axes.xaxis)
-        if most > TICKS_RATIO * least:
-            powers = [10.0**n for n in range(9)]
-            ticks = [power for power in powers if least / 2 < power < right]
-            axes.set_xticks(ticks)
-        color_of_lowest = RED if is_bound(facts, found) else BLUE
-        colors_of_others = [BLUE] * (len(found) - 1)
-        colors = [color_of_lowest, *colors_of_others, INK]
-        places = range(len(rows))
-        axes.hlines(places, left, requests, colors=colors, alpha=0.4)
-        axes.scatter(requests, places, c=colors, zorder=3)
-        interval = [float(end or estimate) for end in facts.knee.ci95]
-        place_of_knee = len(found)
-        axes.plot(interval, [place_of_knee, place_of_knee], color=INK)
-        labels = [f"{_short(name)}: {bound:,.0f}" for name, bound in rows.items()]
-        axes.set_yticks(places, labels)
-        axes.margins(y=0.2)
-        return to_svg(figure, "bounds", bounds_sentence(facts))
+    names = [f"{_short(name)}: {bound:,.0f}" for name, bound in found.items()]
+    points = [Point(place, bound) for place, bound in enumerate(found.values())]
+    color_of_lowest = Color.red if is_bound(facts, found) else Color.blue
+    low, high = (float(end or estimate) for end in facts.knee.ci95)
+    knee = Point(len(found), estimate, low, high)
+    series = [
+        Series("lowest bound", color_of_lowest, points[:1], Shape.points),
+        Series("bound", Color.blue, points[1:], Shape.points),
+        Series("knee", Color.ink, [knee], Shape.points),
+    ]
+    x = Axis(scale=Scale.names, names=[*names, f"measured knee: {estimate:,.0f}"])
+    y = Axis(facts.unit.many, scale=Scale.log)
+    panel = Panel(series, y, height_px=20 + 30 * len(x.names))
+    title = "Bounds and the knee"
+    return Chart("bounds", title, [panel], x, sideways=True, note=bounds_sentence(facts))
 
 
 def _short(name: str) -> str:

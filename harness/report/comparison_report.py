@@ -5,8 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from harness.charts.definition import (
+    Axis,
+    Chart,
+    Color,
+    Dash,
+    Limit,
+    Panel,
+    Point,
+    Scale,
+    Series,
+    Shape,
+    line,
+)
+from harness.charts.embed import page_parts
 from harness.core.load import unit_named
 from harness.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_SLO_MISSED, one_line
 from harness.metrics.level_figures import Change, Difference
@@ -18,7 +32,6 @@ from harness.metrics.numbers import (
     format_number,
     metric_name,
 )
-from harness.report.svg import BLUE, drawing, to_svg
 from harness.report.tables import aligned
 from harness.report.templates import render
 from harness.search.comparison import (
@@ -31,9 +44,6 @@ from harness.search.comparison import (
     best_setting,
     knee_text,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 MAX_SUMMARY_ROWS: Final = 12  # rows of the summary; the full table is folded below
 # Shown in the summary when nothing changed.
@@ -56,9 +66,14 @@ SETTING_COLUMNS: Final = {
 OPTIONAL_COLUMNS: Final = (SETTING_COLUMNS[KNEE], "Start, s")
 NO_FIGURE: Final = (math.nan, math.nan, math.nan)  # value, and both ends of its interval
 FEWEST_COMPARED: Final = 2
-CHART_PX: Final = (720, 150)  # the width, and the height of each figure
+MAX_LABELS_PX: Final = 720  # of all labels below the chart of the settings
+SETTING_PX: Final = 110  # the height of a figure of all settings,
+MARGIN: Final = 0.4  # of the span of all figures: what is left below them
+CHANGE_PX: Final = 26  # and of a change
+VERDICT_COLORS: Final = {Change.worse: Color.red, Change.better: Color.green}
 TICK_PX: Final = 7  # of a letter below the chart
 BADGE_TONES: Final = {EXIT_OK: "good", EXIT_INCONCLUSIVE: "unsure", EXIT_SLO_MISSED: "bad"}
+ALL_FIGURES: Final = "All figures"  # a table that opens when it is clicked
 
 
 def difference_row(difference: Difference) -> dict[str, str]:
@@ -101,7 +116,7 @@ def _change_text(difference: Difference, change: float) -> str:
         return UNKNOWN
     if difference.metric == ERROR_SHARE:
         return f"{100 * change:+.2f} points"
-    return f"{change:+.1%}"
+    return f"{change:+,.1%}"
 
 
 def _interval_text(difference: Difference) -> str:
@@ -174,6 +189,10 @@ def summary(c: Comparison) -> str:
 
 
 def summary_rows(c: Comparison) -> list[dict[str, str]]:
+    return [difference_row(difference) for difference in _summarized(c)]
+
+
+def _summarized(c: Comparison) -> list[Difference]:
     """The knees and the figures that changed, or the default metrics if nothing changed."""
     shown = _called(c, Change.worse) + _called(c, Change.better)
     if not shown:
@@ -183,8 +202,7 @@ def summary_rows(c: Comparison) -> list[dict[str, str]]:
     # the knee first, then what is worse beyond the tolerance
     shown.sort(key=lambda d: (d.metric != KNEE, not d.beyond))
     knees = [d for d in c.differences if d.metric == KNEE and d not in shown]
-    summarized = [*knees, *shown][:MAX_SUMMARY_ROWS]
-    return [difference_row(d) for d in summarized]
+    return [*knees, *shown][:MAX_SUMMARY_ROWS]
 
 
 def comparison_text(c: Comparison) -> str:
@@ -202,7 +220,7 @@ def markdown(c: Comparison) -> str:
     lines += [f"**{escape_markdown(headline(c))}**", ""]
     lines += [*aligned(summary_rows(c)), ""]
     lines += [escape_markdown(summary(c)), ""]
-    lines += ["<details><summary>All figures</summary>", ""]
+    lines += [f"<details><summary>{ALL_FIGURES}</summary>", ""]
     lines += [*aligned(_difference_rows(c)), ""]
     lines += ["</details>", ""]
     return "\n".join(lines)
@@ -217,7 +235,7 @@ def setting_row(setting: Setting) -> dict[str, str]:
         if metric == KNEE and metric in setting.figures:
             unit = unit_named(setting.unit)
             ends = f"{knee_text(low, unit)} to {knee_text(high, unit)}"
-            row[name] = f"{knee_text(value, unit)} ({ends}), {unit.short_many}"
+            row[name] = f"{knee_text(value, unit)} {unit.short_many} ({ends})"
     row["Start, s"] = ", ".join(f"{seconds:.1f}" for seconds in setting.starts_s)
     row["Exit codes"] = ", ".join(map(str, setting.runs.values()))
     return row
@@ -289,11 +307,10 @@ def settings_report(
         lines += [*aligned(rows, one_line), ""]
     lines += [*failures, *step_tables, ""]
 
-    badge = (BADGE_TONES.get(code, "unsure"), f"exit code {code}")
     sentences = ("", first, " ".join(failures))
     tables = {"Settings": setting_rows, **cost_tables, **step_tables}
     chart = settings_chart(settings)
-    return "\n".join(lines), page(badge, sentences, tables, chart)
+    return "\n".join(lines), page(badge_of(code, missed="SLO missed"), sentences, tables, chart)
 
 
 def _best_sentence(
@@ -334,8 +351,8 @@ def _cost_tables(
     unit = unit_named(settings[0].unit)
     rows = []
     for cost in costs:
-        interval = Quantity(cost.value, *cost.ci95).cell
-        rows.append({"Figure": cost.name, "95% interval": interval, "Meaning": cost.meaning})
+        value = Quantity(cost.value, *cost.ci95).cell
+        rows.append({"Figure": cost.name, "Value": value, "Meaning": cost.meaning})
     return {f"By length, at {load:g} {unit.short_noun(load)}": rows}
 
 
@@ -345,28 +362,29 @@ def _step_tables(
     """What each setting gains over the one measured before it -> their differences."""
     in_turn = set(pairwise(measured))
     steps = [c for c in pairs if (c.a, c.b) in in_turn and c.differences]
-    return {gain(step): _difference_rows(step) for step in steps}
+    return {gain(step): _named_rows(step) for step in steps}
 
 
-def settings_chart(settings: Sequence[Setting]) -> str:
-    """The knee, or throughput, and both latencies of each setting; "" with fewer than two."""
+def _named_rows(step: Comparison) -> list[dict[str, str]]:
+    """With the names of the settings at the heads of their columns."""
+    heads = {"A": step.a, "B": step.b}
+    rows = _difference_rows(step)
+    return [{heads.get(name, name): cell for name, cell in row.items()} for row in rows]
+
+
+def settings_chart(settings: Sequence[Setting]) -> Chart | None:
+    """The knee, or throughput, and both latencies of each setting; None with fewer than two."""
     shown = [setting for setting in settings if setting.figures]
     if len(shown) < FEWEST_COMPARED:
-        return ""
+        return None
     searched = any(KNEE in setting.figures for setting in shown)
     load = KNEE if searched else "output_tokens_per_s"
-    metrics = (load, "ttft_p95", "itl_p95")
-    width_px, height_px = CHART_PX
-    equal_heights = (1,) * len(metrics)
+    panels = [_setting_panel(metric, shown) for metric in (load, "ttft_p95", "itl_p95")]
     variable, labels = _axis_texts([setting.name for setting in shown])
-    with drawing(width_px, height_px * len(metrics), equal_heights) as (figure, rows):
-        for axes, metric in zip(rows, metrics, strict=True):
-            _draw_metric(axes, metric, shown)
-        last_axes = rows[-1]
-        last_axes.set_xlim(-0.5, len(shown) - 0.5)
-        last_axes.set_xticks(range(len(shown)), labels)
-        last_axes.set_xlabel(variable)
-        return to_svg(figure, "settings", "The figures of each setting")
+    x = Axis(variable, scale=Scale.names, names=labels)
+    return Chart(
+        "settings", "The figures of each setting, with 95% intervals", panels, x, wide=True
+    )
 
 
 def _axis_texts(names: Sequence[str]) -> tuple[str, list[str]]:
@@ -383,53 +401,89 @@ def _axis_texts(names: Sequence[str]) -> tuple[str, list[str]]:
         variable = flag
         labels = [name.removeprefix(start) for name in names]
     longest = max(map(len, labels))
-    if longest * TICK_PX * len(labels) > CHART_PX[0]:
+    if longest * TICK_PX * len(labels) > MAX_LABELS_PX:
         variable = f"row of the table ({variable})"
         labels = [str(number) for number in range(1, len(labels) + 1)]
     return variable, labels
 
 
-def _draw_metric(axes: Axes, metric: str, settings: Sequence[Setting]) -> None:
+def _setting_panel(metric: str, settings: Sequence[Setting]) -> Panel:
     title = SETTING_COLUMNS[metric]
+    unit = "ms"
     if metric == KNEE:
-        title += f", {settings[0].unit}"
-    axes.set_title(f"{title}, with 95% intervals")
-    for x, setting in enumerate(settings):
+        unit = settings[0].unit
+        title += f", {unit}"
+    elif metric in MORE_IS_BETTER:
+        unit = ""
+    points = []
+    for place, setting in enumerate(settings):
         value, low, high = setting.figures.get(metric, NO_FIGURE)
-        _draw_figure(axes, x, value, low, high)
-    top = axes.get_ylim()[1]
-    axes.set_ylim(0, 1.08 * top)
+        if math.isfinite(value):  # else it has no place on the axis; the table says it
+            points.append(Point(place, value, low, high, note=setting.name))
+    name = METRIC_NAMES.get(metric) or title.partition(",")[0]
+    through = line("", Color.muted, [(point.x, point.y) for point in points], width_px=1)
+    series = [through, Series(name, Color.blue, points, Shape.points)]
+    y = Axis(unit=unit, low=_lowest(points))
+    return Panel(series, y, title, height_px=SETTING_PX)
 
 
-def _draw_figure(axes: Axes, x: float, value: float, low: float, high: float) -> None:
-    """A point with its interval; an arrow upward where it has no upper end."""
-    if not math.isfinite(value):  # it has no place on the axis; the table says it
-        return
-    top = high
-    mark = "_"
-    if not math.isfinite(high):
-        top = value * 1.25
-        mark = "^"
-    axes.plot([x], [value], "o", color=BLUE, markersize=4)
-    axes.plot([x, x], [low, top], color=BLUE, marker=mark, markevery=[1])
-    axes.plot([x], [low], "_", color=BLUE)
+def _lowest(points: Sequence[Point]) -> float:
+    """Where the axis begins: the points differ by less than their distance from zero."""
+    ends = [end for point in points for end in (point.y, point.low, point.high)]
+    known = [end for end in ends if math.isfinite(end)]
+    if not known:
+        return 0
+    margin = MARGIN * (max(known) - min(known)) or 1
+    return max(min(known) - margin, 0)
+
+
+def changes_chart(c: Comparison) -> Chart | None:
+    """The change of each figure of the summary with its interval; None where none has one."""
+    shown = [d for d in _summarized(c) if d.metric != ERROR_SHARE and math.isfinite(d.change)]
+    if not shown:
+        return None
+    points: dict[Change, list[Point]] = {}
+    for place, difference in enumerate(shown):
+        low, high = (100 * end for end in difference.ci95)
+        note = _verdict_text(difference)
+        point = Point(place, 100 * difference.change, low, high, note=note)
+        points.setdefault(difference.verdict, []).append(point)
+    series = []
+    for verdict, some in points.items():
+        color = VERDICT_COLORS.get(verdict, Color.muted)
+        series.append(Series(verdict.replace("_", " "), color, some, Shape.points))
+    x = Axis(scale=Scale.names, names=[_figure_name(difference) for difference in shown])
+    y = Axis("change from A to B, %", unit="%")
+    none = Limit(0, "", Color.ink, dash=Dash.solid)
+    panel = Panel(series, y, limits=[none], height_px=20 + CHANGE_PX * len(shown))
+    title = "What changed from A to B, with 95% intervals"
+    return Chart("changes", title, [panel], x, sideways=True, wide=True)
 
 
 def html(c: Comparison) -> str:
-    badge = (BADGE_TONES[c.exit_code], f"exit code {c.exit_code}")
     lines = (warning(c), headline(c), summary(c))
-    tables = {"Summary": summary_rows(c), "All figures": _difference_rows(c)}
-    return page(badge, lines, tables)
+    tables = {"Summary": summary_rows(c), ALL_FIGURES: _difference_rows(c)}
+    return page(badge_of(c.exit_code, missed="worse"), lines, tables, changes_chart(c))
 
 
 def page(
     badge: tuple[str, str],
     lines: Sequence[str],
     tables: Mapping[str, Sequence[Mapping[str, str]]],
-    chart: str = "",
+    chart: Chart | None = None,
 ) -> str:
-    """`lines`: a warning or "", the headline, the small print; the first table is shown open."""
-    return render("compare.html.j2", badge=badge, lines=lines, tables=tables, chart=chart)
+    """`lines`: a warning or "", the headline, the small print."""
+    shown = {"badge": badge, "lines": lines, "tables": tables, "chart": chart}
+    return render("compare.html.j2", **shown, folded=(ALL_FIGURES,), **page_parts())
+
+
+def badge_of(code: int, missed: str) -> tuple[str, str]:
+    """The tone and the text of an exit code's badge; `missed`: what 99 means here."""
+    words = {EXIT_OK: "ok", EXIT_INCONCLUSIVE: "inconclusive", EXIT_SLO_MISSED: missed}
+    text = f"exit code {code}"
+    if code in words:
+        text = f"{words[code]} (exit code {code})"
+    return BADGE_TONES.get(code, "unsure"), text
 
 
 def _called(c: Comparison, verdict: Change) -> list[Difference]:

@@ -8,13 +8,23 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from harness.charts.definition import (
+    Axis,
+    Chart,
+    Color,
+    Dash,
+    Limit,
+    Panel,
+    Point,
+    Scale,
+    Series,
+    line,
+)
 from harness.core.states import Decision, Verdict
 from harness.metrics.latency_figures import in_window
 from harness.metrics.metrics import LATENCIES, ttft
 from harness.metrics.numbers import format_number, metric_name, slo_limit
 from harness.metrics.token_gaps import pool_gaps
-from harness.report.curves import HEIGHT, WIDTH, log_ticks
-from harness.report.svg import BLUE, GOLD, GREEN, INK, LINE, MUTED, PAPER, RED, drawing, to_svg
 from harness.units import MS
 
 if TYPE_CHECKING:
@@ -25,12 +35,18 @@ if TYPE_CHECKING:
 FAILED: Final = (Decision.failed, Verdict.missed)
 MAX_CURVE_POINTS: Final = 240  # more would not be visible
 MIN_MEDIAN_DIVISOR: Final = 20  # a drawing begins at this part of the lowest median
-CURVE_STYLES: Final = {"below": (BLUE, "-"), "knee": (GREEN, "--"), "above": (RED, ":")}
+MEDIAN: Final = 0.5
+CURVE_STYLES: Final = {
+    "below": (Color.blue, Dash.solid),
+    "knee": (Color.green, Dash.dashed),
+    "above": (Color.red, Dash.dotted),
+}
 
 
-def distribution_charts(facts: ReportData) -> list[str]:
-    """One SVG each for TTFT and ITL; none where nothing was measured."""
-    return [svg for metric in ("ttft", "itl") if (svg := distribution_chart(facts, metric))]
+def distribution_charts(facts: ReportData) -> list[Chart]:
+    """One each for TTFT and ITL; none where nothing was measured."""
+    charts = (distribution_chart(facts, metric) for metric in ("ttft", "itl"))
+    return [chart for chart in charts if chart is not None]
 
 
 def chosen_levels(facts: ReportData) -> dict[str, list[Level]]:
@@ -94,54 +110,42 @@ def level_curves(facts: ReportData, metric: str) -> dict[str, tuple[float, Curve
     return curves
 
 
-def distribution_chart(facts: ReportData, metric: str) -> str:
-    """The empirical distribution of one latency; "" when there are no observations."""
+def distribution_chart(facts: ReportData, metric: str) -> Chart | None:
+    """The empirical distribution of one latency; None when there are no observations."""
     samples = level_curves(facts, metric)
     if not samples:
-        return ""
-    failed = {level.load for level in facts.used if level.result in FAILED}
+        return None
+    series = []
+    for name, (users, (x_ms, shares)) in samples.items():
+        color, dash = CURVE_STYLES[name]
+        if name == "above" and users not in failed_loads(facts):
+            color = Color.gold
+        label = facts.unit.short(users) + " (holds)" * (users == facts.knee.holds)
+        points = zip(x_ms.tolist(), (100 * shares).tolist(), strict=True)
+        series.append(line(label, color, points, dash=dash))
     what = "requests" if metric == "ttft" else "gaps"
-    title = f"{metric_name(metric)}: share of {what} up to x ms"
-    with drawing(WIDTH, HEIGHT) as (figure, (axes,)):
-        axes.set_title(title)
-        axes.set_xlabel("ms")
-        axes.set_ylim(0, 1.02)
-        axes.axhline(0.95, color=MUTED, linewidth=1)
-        axes.annotate(
-            "p95",
-            (1.01, 0.95),
-            xycoords=("axes fraction", "data"),
-            ha="left",
-            va="center",
-            fontsize=11,
-            color=MUTED,
-        )
-        for name, (users, (x, y)) in samples.items():
-            color, dash = CURVE_STYLES[name]
-            if name == "above" and users not in failed:
-                color = GOLD
-            label = facts.unit.short(users) + " (holds)" * (users == facts.knee.holds)
-            axes.plot(x, y, color=color, linestyle=dash, linewidth=2, label=label)
-        for slo in facts.slos:
-            if slo.metric == metric:
-                axes.axvline(slo.limit_ns / MS, color=INK, linewidth=1.2, linestyle=(0, (4, 3)))
-                axes.annotate(
-                    f"SLO {slo_limit(slo)}",
-                    (slo.limit_ns / MS, 0.02),
-                    rotation=90,
-                    va="bottom",
-                    ha="center",
-                    fontsize=11,
-                    bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 1},
-                )
-        # not down to the gaps of nearly nothing between tokens that came in one read
-        middles = [float(x[np.argmax(y >= 0.5)]) for _, (x, y) in samples.values()]  # noqa: PLR2004
-        lows = [float(x[x > 0][0]) for _, (x, _) in samples.values()]
-        axes.set_xlim(left=max(min(middles) / MIN_MEDIAN_DIVISOR, 0.8 * min(lows)))
-        log_ticks(axes.xaxis)
-        # A frame in the color of the page keeps the p95 line from striking through the names.
-        axes.legend(loc="best", handlelength=2.4, frameon=True, facecolor=PAPER, edgecolor="none")
-        return to_svg(figure, f"spread-{metric}", title, right=2 * LINE)
+    title = f"{metric_name(metric)}: share of {what} up to x ms, %"
+    x = Axis("ms", unit="ms", scale=Scale.log, low=_lowest_drawn([*samples.values()]))
+    panel = Panel(series, Axis(unit="%", low=0, high=100), limits=_shares_and_slos(facts, metric))
+    return Chart(f"spread-{metric}", title, [panel], x)
+
+
+def failed_loads(facts: ReportData) -> set[float]:
+    return {level.load for level in facts.used if level.result in FAILED}
+
+
+def _lowest_drawn(curves: list[tuple[float, Curve]]) -> float:
+    """Not down to the gaps of nearly nothing between tokens that came in one read."""
+    medians = [float(x[np.argmax(shares >= MEDIAN)]) for _, (x, shares) in curves]
+    lows = [float(x[x > 0][0]) for _, (x, _) in curves]
+    return max(min(medians) / MIN_MEDIAN_DIVISOR, 0.8 * min(lows))
+
+
+def _shares_and_slos(facts: ReportData, metric: str) -> list[Limit]:
+    """The share of p95, and the limits on this latency."""
+    slos = [slo for slo in facts.slos if slo.metric == metric]
+    lines = [Limit(slo.limit_ns / MS, f"SLO {slo_limit(slo)}", upright=True) for slo in slos]
+    return [Limit(100 * 0.95, "p95", Color.muted, dash=Dash.solid), *lines]
 
 
 # The first turns of a row; later turns are few in each level.
@@ -199,20 +203,16 @@ def turn_rows(facts: ReportData) -> list[dict[str, str]]:
     return rows
 
 
-def turn_chart(facts: ReportData) -> str:
-    """p95 and median by turn; "" for fewer than two points."""
+def turn_chart(facts: ReportData) -> Chart | None:
+    """p95 and median by turn; None for fewer than two points."""
     found = turn_figures(facts)
     if len(found) < 2:  # noqa: PLR2004 - a line
-        return ""
-    from matplotlib.ticker import MaxNLocator  # noqa: PLC0415 - half a second
-
-    title = "TTFT by turn, ms: p95 and median"
-    turn, *_, p50, p95 = zip(*found, strict=True)
-    with drawing(WIDTH, HEIGHT) as (figure, (axes,)):
-        axes.set_title(title)
-        axes.set_xlabel("turn of the session")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.plot(turn, p95, color=BLUE, marker="o")
-        axes.plot(turn, p50, color=MUTED, linestyle=":", marker=".")
-        axes.set_ylim(bottom=0)
-        return to_svg(figure, "turns", title)
+        return None
+    turns, _, counts, *_, p50_ms, p95_ms = zip(*found, strict=True)
+    by_turn = zip(turns, p95_ms, counts, strict=True)
+    p95_points = [Point(turn, ms, n=count) for turn, ms, count in by_turn]
+    p95 = Series("p95", Color.blue, p95_points, dots=True)
+    p50 = line("median", Color.muted, zip(turns, p50_ms, strict=True), dash=Dash.dotted, dots=True)
+    x = Axis("turn of the session", ticks=turns)
+    panel = Panel([p95, p50], Axis(unit="ms", low=0))
+    return Chart("turns", "TTFT by turn, ms", [panel], x)

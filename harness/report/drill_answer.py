@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import tomllib
 from contextlib import suppress
 from math import isnan
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from harness.core.states import WORST_FIRST, Verdict
 from harness.drill.recovery import Overload, Sliding, recovery
@@ -13,14 +12,15 @@ from harness.errors import ConfigError
 from harness.export.live_state import DRILLED
 from harness.metrics.metrics import GAPS
 from harness.metrics.numbers import count_of, slo_name
-from harness.records import names
+from harness.report.report_data import TRUE, phase_names
 from harness.units import SECOND
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harness.metrics.result import Gate
     from harness.metrics.slo import Slo
     from harness.report.report_data import ReportData
-
-TRUE: Final = {Verdict.met: "true", Verdict.missed: "false", Verdict.inconclusive: "inconclusive"}
 
 
 def drill_sentences(facts: ReportData) -> tuple[str, str, list[str]]:
@@ -32,13 +32,20 @@ def drill_sentences(facts: ReportData) -> tuple[str, str, list[str]]:
     came_true = sum(gate.verdict == Verdict.met for gate in gates)
     sentences = invalid_phases(facts)
     sentences.append(f"{came_true} of {count_of(len(gates), 'expectation')} came true.")
+    sentences += expectation_sentences(gates)
+    sentences += recovery_sentences(facts)
+    badge, tone = DRILLED[gates[0].verdict]
+    return badge, tone, sentences
+
+
+def expectation_sentences(gates: Sequence[Gate]) -> list[str]:
+    """Each expectation with what came of it."""
+    sentences = []
     for gate in gates:
         when = "" if isnan(gate.at_s) else f" at {gate.at_s:.1f} s"
         verdict = TRUE[gate.verdict].capitalize()
         sentences.append(f"{verdict}{when}: {gate.name} ({gate.sentence}).")
-    sentences += recovery_sentences(facts)
-    badge, tone = DRILLED[gates[0].verdict]
-    return badge, tone, sentences
+    return sentences
 
 
 def invalid_phases(facts: ReportData) -> list[str]:
@@ -49,15 +56,8 @@ def invalid_phases(facts: ReportData) -> list[str]:
         if not level.usable:
             which = f"Phase {number} of {len(facts.levels)}, {name!r}, is invalid"
             reason = level.reason.rstrip(".")
-            sentences.append(f"{which}: {reason}. What is expected of it is not judged.")
+            sentences.append(f"{which}: {reason}. Its expectations are not judged.")
     return sentences
-
-
-def phase_names(facts: ReportData) -> list[str]:
-    """The names of a drill's phases, from the file that it was judged by."""
-    file = facts.run.path / names.DRILL
-    plan = tomllib.loads(file.read_text(errors="replace"))
-    return [str(phase.get("name", "")) for phase in plan["phase"]]
 
 
 def recovery_sentences(facts: ReportData) -> list[str]:

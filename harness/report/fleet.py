@@ -4,56 +4,43 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Sequence
-from math import nan, prod
-from typing import Final
+from math import nan
+from typing import NamedTuple
 
 import numpy as np
 
 from harness.capacity import sizing
-from harness.core.load import CONCURRENT, Number
+from harness.core.load import CONCURRENT, Number, unit_named
 from harness.errors import ConfigError, NoKnee
 from harness.metrics.numbers import count_of
 from harness.metrics.numbers import format_number as say
-from harness.metrics.result import Knee, Level, Result
+from harness.metrics.result import Knee, Level, Result, gpus_by_flags
 from harness.units import SECOND
-
-PARALLEL: Final = ("tensor", "pipeline", "data")  # vLLM's flags of kinds of parallelism
 
 
 def fleet_text(result: Result, knee: Knee, low: Number, args: Namespace) -> str:
     """The answer to the options of `fleet`. Raises ConfigError where pauses would count twice."""
-    think_s = (args.think_time or 0) / SECOND
-    if think_s and result.unit != CONCURRENT.one:
-        raise ConfigError(
-            f"the knee is of {result.unit}s, whose pauses are in it: try without --think-time."
-        )
-    by_rate = knee.unit != Knee().unit
-    response_s = _response_s(knee, knee.in_flight if by_rate else low)
-    cycle_s = response_s + think_s
-    mean, busy = _in_flight_at_peak(args, response_s, think_s)
-    load = mean / response_s if by_rate else busy
+    demand = _demand(result, knee, low, args)
+    load = demand.load
     knees = [number or nan for number in (low, *knee.ci95)]  # what is promised, and both ends
     need, *between = [sizing.replicas_for(load, knee_at, args.survive) for knee_at in knees]
 
     gpu = (result.at_knee or Level(0, 0)).gpu
-    gpus = max(_gpus_by_flags(result), gpu.gpus)
+    target = result.target
+    gpus = target.gpus or max(gpus_by_flags(target.flags), gpu.gpus, 1)
     tokens_per_s = [_output_tokens_per_s(result, load_held) for load_held in knees]
-    label = f", {result.target.label}" if result.target.label else ""
+    label = f", {target.label}" if target.label else ""
     planned = f"{args.users:,} users" if args.users else f"{args.rate:g} requests/s"
     text = f"""\
 One replica ({count_of(gpus, "GPU")}{label}): {low:,} {knee.unit} (95% interval {knees[1]:,} to \
-{knees[2]:,}) with {knee.criterion}, {say(knee.requests_per_s)} requests/s of {say(response_s)} s, \
-{say(tokens_per_s[0])} output tokens/s.
-{planned}, think time {think_s:g} s, peak {args.peak_over_mean:g} x mean: {say(mean)} requests in \
-flight, {say(busy)} in the busiest 5% of the time.
+{knees[2]:,}) with {knee.criterion}, {say(knee.requests_per_s)} requests/s of \
+{say(demand.response_s)} s, {say(tokens_per_s[0])} output tokens/s.
+{planned}, think time {demand.think_s:g} s, peak {args.peak_over_mean:g} x mean: \
+{say(demand.mean)} requests in flight, {say(demand.busy)} in the busiest 5% of the time.
 Replicas: {need} ({min(between)} to {max(between)}), of which {args.survive} may fail, behind a \
 balancer that chooses the one with the fewest requests.
 """
-    # A replica that serves `low` requests/s has as many users as come back in a cycle; one that
-    # serves `low` users at a time has more, as some of them think.
-    users_per_replica = low * cycle_s
-    if not by_rate:
-        users_per_replica = low * cycle_s / response_s
+    users_per_replica = demand.users_per_replica
     price_per_hour = (args.gpu_hour or 0) * gpus  # of a replica
     if price_per_hour:
         per_tokens = [sizing.cost_per_million_tokens(price_per_hour, x) for x in tokens_per_s]
@@ -67,6 +54,41 @@ balancer that chooses the one with the fewest requests.
         text += f"Energy of the GPUs at the knee: {say(tokens_per_joule)} output tokens per joule, "
         text += f"{say(users_per_kilowatt)} users per kilowatt.\n"
     return text
+
+
+class _Demand(NamedTuple):
+    """What comes to the fleet, and what a replica at the lower end of the knee has of it."""
+
+    response_s: float
+    think_s: float
+    mean: float  # requests in flight at the peak
+    busy: float  # the same in the busiest 5% of the time
+    load: float  # in what the knee counts
+    users_per_replica: float
+
+
+def _demand(result: Result, knee: Knee, low: Number, args: Namespace) -> _Demand:
+    """By Little's law; `low`: the lower end of the knee. Raises ConfigError, NoKnee."""
+    think_s = (args.think_time or 0) / SECOND
+    has_pauses = result.unit != CONCURRENT.one  # sessions, users who think: in what was held
+    if think_s and has_pauses:
+        raise ConfigError(
+            f"the knee is of {result.unit}s, whose pauses are in it: try without --think-time."
+        )
+    by_rate = unit_named(knee.unit).by_schedule
+    response_s = _response_s(knee, knee.in_flight if by_rate or has_pauses else low)
+    if has_pauses:
+        think_s = max(low / knee.requests_per_s - response_s, 0.0)
+    mean, busy = _in_flight_at_peak(args, response_s, think_s)
+    cycle_s = response_s + think_s
+    # A replica that serves `low` requests/s has as many users as come back in a cycle; one that
+    # serves `low` users at a time has more, as some of them think.
+    if by_rate:
+        return _Demand(response_s, think_s, mean, busy, mean / response_s, low * cycle_s)
+    per_request = cycle_s / response_s  # users for each request in flight
+    if has_pauses:  # how they are spread over time was in the run
+        return _Demand(response_s, think_s, mean, busy, mean * per_request, low)
+    return _Demand(response_s, think_s, mean, busy, busy, low * per_request)
 
 
 def _response_s(knee: Knee, in_flight: float) -> float:
@@ -95,12 +117,6 @@ def _output_tokens_per_s(result: Result, load: float) -> float:
     loads = [level_load for level_load, _ in levels]
     tokens_per_s = [tokens for _, tokens in levels]
     return float(np.interp(load, loads, tokens_per_s))
-
-
-def _gpus_by_flags(result: Result) -> int:
-    """The GPUs of a replica by the server's flags."""
-    sizes = [result.target.flags.get(f"{kind}_parallel_size") for kind in PARALLEL]
-    return prod(int(size or 1) for size in sizes)
 
 
 def _with_range(values: Sequence[float], unit: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from harness.charts.definition import Axis, Chart, Color, Dash, Panel, Scale, line
 from harness.metrics.numbers import Quantity, decimal_places, format_number
 from harness.metrics.token_positions import (
     LEAST_REQUESTS,
@@ -11,8 +12,6 @@ from harness.metrics.token_positions import (
     PositionFigures,
     PositionRow,
 )
-from harness.report.curves import HEIGHT, WIDTH, log_ticks
-from harness.report.svg import BLUE, MUTED, drawing, to_svg
 
 if TYPE_CHECKING:
     from harness.report.report_data import ReportData
@@ -58,25 +57,20 @@ def position_note(facts: ReportData) -> str:
     return position_sentence(positions_of(facts))
 
 
-def position_chart(facts: ReportData) -> str:
-    """p95 and median by position; "" for too few points."""
+def position_chart(facts: ReportData) -> Chart | None:
+    """p95 and median by position; None for too few points."""
     curve = positions_of(facts).curve
     if len(curve) < LEAST_POINTS:
-        return ""
-    title = "ITL by token position, ms: p95 (solid), median (dotted)"
+        return None
     # the geometric middle of each range, as the axis is logarithmic
-    position = [(point.first * point.last) ** 0.5 for point in curve]
+    positions = [(point.first * point.last) ** 0.5 for point in curve]
     p95_ms = [point.p95_ms for point in curve]
     p50_ms = [point.p50_ms for point in curve]
-    with drawing(WIDTH, HEIGHT) as (figure, (axes,)):
-        axes.set_title(title)
-        axes.set_xlabel("position of the token in its answer")
-        axes.set_xscale("log")
-        log_ticks(axes.xaxis)
-        axes.plot(position, p95_ms, color=BLUE)
-        axes.plot(position, p50_ms, color=MUTED, linestyle=":")
-        axes.set_ylim(bottom=0)
-        return to_svg(figure, "positions", title)
+    p95 = line("p95", Color.blue, zip(positions, p95_ms, strict=True))
+    p50 = line("median", Color.muted, zip(positions, p50_ms, strict=True), dash=Dash.dotted)
+    x = Axis("position of the token in its answer", scale=Scale.log, one="token")
+    panel = Panel([p95, p50], Axis(unit="ms", low=0))
+    return Chart("positions", "ITL by token position, ms", [panel], x)
 
 
 def position_sentence(figures: PositionFigures) -> str:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import isnan, nan
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from harness.core.states import Verdict
 from harness.metrics.metrics import FIRST_TOKENS, HEADLINES
 from harness.metrics.numbers import Quantity
 from harness.metrics.result import Knee, Level, Result
 from harness.metrics.slo import Slo
+from harness.records import names
 from harness.units import MS
 
 if TYPE_CHECKING:
@@ -115,6 +118,16 @@ class ReportData:
     def unit(self) -> LoadUnit:
         """What its levels count."""
         return self.result.load_unit
+
+
+TRUE: Final = {Verdict.met: "true", Verdict.missed: "false", Verdict.inconclusive: "inconclusive"}
+
+
+def phase_names(facts: ReportData) -> list[str]:
+    """The names of a drill's phases, from the file that it was judged by."""
+    file = facts.run.path / names.DRILL
+    plan = tomllib.loads(file.read_text(errors="replace"))
+    return [str(phase.get("name", "")) for phase in plan["phase"]]
 
 
 def as_mapping(value: Any) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import datetime
 from math import isnan
 from typing import TYPE_CHECKING, Any, Final
 
@@ -248,11 +249,20 @@ def _load_rows(facts: ReportData) -> Iterator[tuple[str, str]]:
 
 def _run_rows(facts: ReportData) -> Iterator[tuple[str, str]]:
     info = facts.run.info
-    clock = as_mapping(info.get("clock"))
     yield "Seeds", _pairs(info.get("seeds"))
     yield "Versions", _pairs(info.get("versions"))
     yield "Client machine", _pairs(info.get("hardware"))
-    yield "Started", str(clock.get("started", ""))
+    yield "Started", started_text(info)
+
+
+def started_text(info: dict[str, Any]) -> str:
+    """`25 Nov 2026, 17:29 UTC`, of `2026-11-25T17:29:56+0000`; what is no time stays as it is."""
+    text = str(as_mapping(info.get("clock")).get("started", ""))
+    try:
+        started = datetime.strptime(text, "%Y-%m-%dT%H:%M:%S%z")
+    except ValueError:
+        return text
+    return f"{started.day} {started:%b %Y, %H:%M %Z}"
 
 
 def _max_num_seqs(limit: MaxNumSeqs) -> str:

@@ -7,12 +7,14 @@ The page renders the same rows with one macro.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from harness.core.states import Status
+from harness.core.load import UNITS, recorded_load
+from harness.core.states import Purpose, Status
 from harness.diagnosis.server_window import load_shares
+from harness.export import tiles as export_tiles
 from harness.memory.cards import GPUS
 from harness.metrics.level_figures import ServerFigures
 from harness.metrics.metrics import HEADLINES, LATENCIES, SCHEDULED
@@ -27,14 +29,19 @@ from harness.metrics.numbers import (
     format_rounded,
 )
 from harness.metrics.server_summary import SHARE, Summary, summaries
-from harness.report.report_data import ReportData, as_mapping, knee_figures
+from harness.report.report_data import TRUE, ReportData, as_mapping, phase_names
+from harness.search.level_words import PURPOSES, purpose_text, reported_result_text
 
 if TYPE_CHECKING:
+    from harness.core.load import Load, Number
+    from harness.export.tiles import Tile
     from harness.memory.cards import GpuSpec
-    from harness.metrics.result import Level
+    from harness.metrics.level_figures import PlateauKnee, PowerKnee
+    from harness.metrics.result import Latency, Level
 
     Row = dict[str, str]
 
+GIVEN: Final = PURPOSES[Purpose.hold]
 STATISTICS: Final = ("p50", "p95", "p99")
 PARTS: Final = {
     "queue": "Queue",
@@ -75,69 +82,66 @@ def aligned(rows: Sequence[Row], escape: Callable[[str], str] = escape_markdown)
 
 
 def tiles(facts: ReportData) -> list[dict[str, str]]:
-    """The tiles below the headline."""
-    return _knee_tiles(facts) + _figure_tiles(facts) + _throughput_tiles(facts)
-
-
-def _tile(name: str, value: str, note: str) -> dict[str, str]:
-    return {"name": name, "value": value, "note": note}
-
-
-def _knee_tiles(facts: ReportData) -> list[dict[str, str]]:
-    """The level that passed, and the best estimate."""
-    shown = []
-    knee = facts.knee
-    if knee.holds:
-        note = "the highest level tried"
-        if knee.fails_by:
-            note = f"fails by {knee.fails_by:,}"
-        shown.append(_tile("Holds", facts.unit.short(knee.holds), note))
-    if knee.estimate is not None:
-        low, high = knee.ci95
-        note = ""
-        if low is not None and high is not None:
-            note = f"95% CI: {low:,} to {high:,}"
-        estimate = facts.unit.short(knee.estimate)
-        shown.append(_tile("Best estimate", estimate, note))
-    return shown
-
-
-def _figure_tiles(facts: ReportData) -> list[dict[str, str]]:
-    """The latencies and the throughput at the knee."""
-    shown = []
-    for name, figure in knee_figures(facts).items():
-        if figure.known:
-            value = f"{figure.digits} {figure.unit}".replace(" output tokens/s", " tok/s")
-            if figure.interval:
-                note = f"95% CI: {figure.interval}"
-            else:
-                note = f"at {facts.unit.short(facts.measured_at)}"
-            shown.append(_tile(name, value, note))
-    return shown
-
-
-def _throughput_tiles(facts: ReportData) -> list[dict[str, str]]:
-    """Where throughput over latency peaks, and where throughput levels off."""
-    if facts.status == Status.not_reached:  # neither a peak nor a plateau was reached
+    """The tiles below the headline, in words; of several given levels the table has it all."""
+    if not facts.searched and len(facts.used) != 1:
         return []
-    shown = []
-    knees = {"Power knee": facts.result.power, "Throughput plateau": facts.result.plateau}
-    for name, knee in knees.items():
-        if knee:
-            low, high = knee.ci95
-            level = facts.unit.short(knee.users)
-            shown.append(_tile(name, level, f"between {low:,} and {high:,}"))
-    return shown
+    in_words = map(_tile_in_words, export_tiles.tiles(facts.result))
+    return [tile for tile in in_words if not tile["value"].startswith(UNKNOWN)]
+
+
+def _tile_in_words(tile: Tile) -> dict[str, str]:
+    value = tile.value
+    note = tile.note
+    if not isinstance(value, str):
+        middle, low, high = value
+        figure = Quantity(middle, low, high, tile.unit, tile.limit)
+        value = figure.digits
+        if figure.interval:
+            note = f"95% CI: {figure.interval}"
+    return {"name": tile.name, "value": f"{value} {tile.unit}".strip(), "note": note}
+
+
+def throughput_note(facts: ReportData) -> str:
+    """Where throughput over latency peaks, and where throughput levels off; "" if neither."""
+    if facts.status == Status.not_reached:  # neither a peak nor a plateau was reached
+        return ""
+    sentences = []
+    if power := facts.result.power:
+        peak = f"{facts.unit.short(power.users)} ({_ends(power)})"
+        sentences.append(f"Throughput divided by latency peaks at {peak}.")
+    if plateau := facts.result.plateau:
+        where = f"{facts.unit.short(plateau.users)} ({_ends(plateau)})"
+        sentences.append(f"Throughput is within 10% of its peak from {where} on.")
+    return " ".join(sentences)
+
+
+def _ends(knee: PowerKnee | PlateauKnee) -> str:
+    low, high = knee.ci95
+    return f"95% interval {low:,} to {high:,}"
 
 
 def level_rows(facts: ReportData) -> list[Row]:
     """Every level held, in the order of the run."""
-    return [_level(facts, level) for level in facts.levels]
+    purposes = _purposes(facts)
+    return [_level(facts, level, purposes[level.index]) for level in facts.levels]
 
 
-def _level(facts: ReportData, level: Level) -> Row:
+def _purposes(facts: ReportData) -> dict[int, str]:
+    """By the place of a level: why it was held, or the name of its phase."""
+    if facts.kind.has_phases:
+        return dict(enumerate(phase_names(facts)))
+    texts = {}
+    before: list[Load] = []
+    for level in facts.levels:
+        load = recorded_load(level.users, level.rate_per_s)
+        texts[level.index] = purpose_text(level.purpose, load, before, searches=facts.kind.searches)
+        before.append(load)
+    return texts
+
+
+def _level(facts: ReportData, level: Level, purpose: str) -> Row:
     row = _first_columns(facts, level)
-    row["Result"] = _result_cell(level)
+    row["Result"] = _result_cell(facts, level)
     row |= _open_loop(level)
     for key, name in HEADLINES.items():
         p95 = Quantity.of(level.latency(key), "p95", facts.limit_ms(key))
@@ -150,14 +154,66 @@ def _level(facts: ReportData, level: Level) -> Row:
     row["Waiting"] = format_number(level.server.waiting_mean)
     row |= _extras(facts, level)
     row["Seconds"] = f"{level.seconds:.0f}"
-    row["Purpose"] = level.purpose
+    row["Phase" if facts.kind.has_phases else "Purpose"] = purpose
     row["Why"] = level.reason
     return row
 
 
-def _result_cell(level: Level) -> str:
-    """`passed`, `held, unstable, drifts`."""
-    words = [level.result]
+# A page has these in one table, which fits on it, and what else there is in another.
+MAIN_COLUMNS: Final = (
+    *dict.fromkeys(unit.title for unit in UNITS),
+    "Phase",
+    "Purpose",
+    "Result",
+    *(f"p95 {name}, ms" for name in HEADLINES.values()),
+    "Tokens/s",
+    "n",
+    "Failed",
+    "Seconds",
+    "Why",
+)
+
+
+def main_level_rows(facts: ReportData) -> list[Row]:
+    """The figures that people look for first; without columns that say the same of every level."""
+    left_out = set()
+    rows = level_rows(facts)
+    if all(row["Why"] == "" for row in rows):
+        left_out.add("Why")
+    if all(row.get("Purpose") == GIVEN for row in rows):
+        left_out.add("Purpose")
+    columns = [name for name in MAIN_COLUMNS if name not in left_out]
+    return [{"#": row["#"], **_selected(row, columns)} for row in rows]
+
+
+def further_level_rows(facts: ReportData) -> list[Row]:
+    """All other figures of the levels."""
+    rows = level_rows(facts)
+    load = facts.unit.title
+    others = [name for name in rows[0] if name not in MAIN_COLUMNS] if rows else []
+    return [{"#": row["#"], load: row[load], **_selected(row, others)} for row in rows]
+
+
+def _selected(row: Row, names: Sequence[str]) -> Row:
+    return {name: row[name] for name in names if name in row}
+
+
+def expectation_rows(facts: ReportData) -> list[Row]:
+    """What a drill expected, each with what came of it; [] of other runs."""
+    if not facts.kind.has_phases:
+        return []
+    rows = []
+    for gate in facts.result.gates:
+        row = {"Result": TRUE[gate.verdict], "Expected": gate.name}
+        row["At"] = "" if math.isnan(gate.at_s) else f"{gate.at_s:.1f} s"
+        row["Seen"] = gate.sentence
+        rows.append(row)
+    return rows
+
+
+def _result_cell(facts: ReportData, level: Level) -> str:
+    """`pass`, `passing so far`, `measured, unstable, drifts`."""
+    words = [reported_result_text(level, facts.slos)]
     if level.unstable:
         words.append("unstable")
     if level.drift:
@@ -295,12 +351,24 @@ def replica_rows(facts: ReportData) -> list[Row]:
 
 def mix_rows(facts: ReportData) -> list[Row]:
     """The latencies of each workload of a mix at each level, [] without a mix."""
+    return _group_rows(facts, "Workload", {level.index: level.mix for level in facts.levels})
+
+
+def name_rows(facts: ReportData) -> list[Row]:
+    """The latencies of the requests of each name at each level, [] where none has one."""
+    return _group_rows(facts, "Name", {level.index: level.by_name for level in facts.levels})
+
+
+def _group_rows(
+    facts: ReportData, kind: str, groups: Mapping[int, Mapping[str, Mapping[str, Latency]]]
+) -> list[Row]:
+    """A row for each group of requests; `groups`: by the number of the level, then by name."""
     shown = {"TTFT": "ttft_ms", "ITL": "itl_ms", "e2e": "e2e_ms"}
     rows = []
     for level in facts.levels:
-        for name, latencies in level.mix.items():
+        for name, latencies in groups[level.index].items():
             row = _first_columns(facts, level)
-            row["Workload"] = name
+            row[kind] = name
             row["n"] = f"{latencies['e2e_ms'].n:,}"
             row["Failed"] = f"{latencies['e2e_ms'].n_failed:,}"
             for head, key in shown.items():
@@ -391,17 +459,22 @@ def tool_comparisons(facts: ReportData) -> list[ToolTable]:
     compared = []
     for tool in (facts.result.compat or {}).values():
         levels = [as_mapping(level) for level in as_mapping(tool).get("levels") or []]
-        at_knee = [level for level in levels if level.get("users") == facts.measured_at]
+        at_knee = [level for level in levels if _load_beside(level) == facts.measured_at]
         if facts.searched and at_knee:
             levels = at_knee
-        compared += [_beside(tool, level) for level in levels]
+        compared += [_beside(facts, tool, level) for level in levels]
     return compared
 
 
-def _beside(tool: dict[str, Any], level: dict[str, Any]) -> ToolTable:
-    users = count_of(int(level.get("users") or 0), "user")
+def _load_beside(level: dict[str, Any]) -> Number:
+    load: Number = level.get("rate_per_s") or level.get("users") or 0
+    return load
+
+
+def _beside(facts: ReportData, tool: dict[str, Any], level: dict[str, Any]) -> ToolTable:
+    load = facts.unit.short(_load_beside(level))
     requests = count_of(int(level.get("requests") or 0), "request")
-    title = f"Beside {tool.get('title')} {tool.get('version')}: {users}, {requests}"
+    title = f"Beside {tool.get('title')} {tool.get('version')}: {load}, {requests}"
     remarks = []
     if left_out := int(level.get("left_out") or 0):
         early = f"{count_of(left_out, 'request')} sent before the level had settled"

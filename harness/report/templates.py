@@ -6,6 +6,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from harness.charts.embed import figure
 from harness.metrics.numbers import as_sentence, format_number
 
 
@@ -22,4 +23,5 @@ def render(name: str, **data: Any) -> str:
     )
     pages.filters["sentence"] = as_sentence
     pages.filters["number"] = format_number
+    pages.filters["chart"] = figure
     return pages.get_template(name).render(**data)

@@ -6,9 +6,12 @@ import csv
 import io
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from math import isinf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from xml.etree import ElementTree as ET
 
+from harness.charts.embed import page_parts
+from harness.core.extras import has_extra
 from harness.core.load import UNITS
 from harness.core.states import Verdict
 from harness.core.typed_json import to_json
@@ -22,13 +25,20 @@ from harness.records.json_files import flat
 from harness.report import sweep, tables
 from harness.report.answer import Answer, build_answer, slo_sentence
 from harness.report.bounds import bounds_chart, bounds_sentence
-from harness.report.curves import curve_charts, knee_charts
+from harness.report.curves import around_knee, curve_charts, knee_charts
 from harness.report.distributions import distribution_charts, turn_chart, turn_rows
 from harness.report.positions import HOW_TO_READ, position_chart, position_note, position_rows
-from harness.report.report_data import ReportData, as_mapping
-from harness.report.small_print import configuration_rows, instrument_rows, limitations, target_text
+from harness.report.report_data import ReportData
+from harness.report.small_print import (
+    configuration_rows,
+    instrument_rows,
+    limitations,
+    started_text,
+    target_text,
+)
 from harness.report.templates import render
-from harness.report.timeline import timeline_chart, waterfall_chart
+from harness.report.timeline import timeline_chart
+from harness.report.waterfall import waterfall_chart
 
 if TYPE_CHECKING:
     from harness.metrics.token_gaps import WindowGaps
@@ -88,6 +98,8 @@ def markdown(facts: ReportData, answer: Answer) -> str:
         lines += _folded("Replicas by level", tables.markdown(replicas, "Replica"))
     if mix := tables.mix_rows(facts):
         lines += _folded("Workloads by level", tables.markdown(mix, "Workload"))
+    if by_name := tables.name_rows(facts):
+        lines += _folded("Requests by name and level", tables.markdown(by_name, "Name"))
     lines += tables.tools_as_markdown(tables.tool_comparisons(facts))
     lines.append("")
     return "\n".join(lines)
@@ -160,7 +172,12 @@ def html(facts: ReportData, answer: Answer) -> str:
     page |= _positions(facts)
     page["turns"] = turn_rows(facts)
     page["turn_chart"] = turn_chart(facts)
+    page |= page_parts()
     page["confirmed"] = any(level.result == "measured" for level in facts.used)
+    page["infinite"] = any(
+        isinf(level.latency(key).p95) for level in facts.used for key in HEADLINES
+    )
+    page["throughput_note"] = tables.throughput_note(facts)
     page["at_users"] = ""
     if facts.measured_at:
         page["at_users"] = facts.unit.short(facts.measured_at)
@@ -176,6 +193,7 @@ def _charts(facts: ReportData) -> dict[str, Any]:
     if bounds := bounds_chart(facts):
         curves = [*curves, bounds]
     return {
+        "around_knee": around_knee(facts),
         "curves": curves,
         "by": _curve_variable(facts),
         "knees": knee_charts(facts),
@@ -199,11 +217,10 @@ def _what_ran(facts: ReportData) -> dict[str, Any]:
     info = facts.run.info
     command = info.get("command")
     arguments = command if isinstance(command, list) else []
-    started = as_mapping(info.get("clock")).get("started", "")
     folder = facts.config.get("folder") or facts.run.path
     return {
         "target": target_text(facts),
-        "started": str(started),
+        "started": started_text(facts.run.info),
         "settings": configuration_rows(facts),
         "command": shlex.join(map(str, arguments)),
         "folder": shlex.quote(str(folder)),
@@ -218,15 +235,13 @@ def _curve_variable(facts: ReportData) -> str:
 
 def write_reports(run: Run, result: Result, gaps: WindowGaps) -> Answer:
     """Write every format into the run's folder; the answer."""
-    from harness.run.run_frames import write_levels  # noqa: PLC0415 - 0.2 s, and only here
-
     facts = ReportData(run, result, gaps)
     answer = build_answer(facts)
     folder = RunFolder(run.path)
     folder.write(names.REPORT_MD, markdown(facts, answer))
     rows = [level_row(level) for level in facts.levels]
     folder.write(names.LEVELS_CSV, levels_csv(rows))
-    write_levels(folder, rows)
+    _levels_parquet(folder, rows)
     folder.write(names.REPORT_HTML, html(facts, answer))
     if by_load := sweep.concurrency_rows(facts):
         flat_rows = [flat(row) for row in to_json(by_load)]
@@ -235,6 +250,13 @@ def write_reports(run: Run, result: Result, gaps: WindowGaps) -> Answer:
         folder.write_json(names.BATCHING, batches)
         folder.write(names.BATCHING_MD, sweep.batching_benchmark(facts))
     return answer
+
+
+def _levels_parquet(folder: RunFolder, rows: Sequence[Mapping[str, object]]) -> None:
+    if has_extra("parquet"):
+        from harness.run.run_frames import write_levels  # noqa: PLC0415 - 0.2 s, and an extra
+
+        write_levels(folder, rows)
 
 
 FAILURE_ELEMENTS: Final = {Verdict.missed: "failure", Verdict.inconclusive: "error"}

@@ -14,7 +14,7 @@ from harness.memory.cards import GPUS
 
 Row = tuple[str, dict[str, Any]]
 
-SWITCH: Final = {"action": BooleanOptionalAction}
+SWITCH: Final[dict[str, Any]] = {"action": BooleanOptionalAction}
 
 
 def _row(flag: str, read: Callable[[str], Any], metavar: str, text: str) -> Row:
@@ -27,23 +27,41 @@ def _number(flag: str, text: str) -> Row:
 
 # field of EngineConfig -> (its flag, argparse's keywords)
 FLAGS: Final[dict[str, Row]] = {
-    "model": ("--shape", {"choices": MODELS, "metavar": "NAME", "help": ", ".join(MODELS)}),
-    "gpu": ("--gpu", {"choices": GPUS, "metavar": "NAME", "help": ", ".join(GPUS)}),
-    "max_num_seqs": _number("--max-num-seqs", "maximum number of sequences in a batch"),
-    "max_num_batched_tokens": _number("--max-num-batched-tokens", "maximum tokens in a step"),
-    "max_model_len": _number("--max-model-len", "maximum tokens of a request"),
-    "block_size": _number("--block-size", "tokens per KV block"),
-    "num_gpu_blocks": _number("--num-gpu-blocks-override", "KV blocks; default: what fits the GPU"),
-    "enable_chunked_prefill": ("--enable-chunked-prefill", SWITCH),
-    "enable_prefix_caching": ("--enable-prefix-caching", SWITCH),
-    "stream_interval": _number("--stream-interval", "tokens per event"),
+    "model": (
+        "--shape",
+        {
+            "choices": MODELS,
+            "metavar": "NAME",
+            "help": f"Simulate this model: {', '.join(MODELS)}.",
+        },
+    ),
+    "gpu": (
+        "--gpu",
+        {"choices": GPUS, "metavar": "NAME", "help": f"Simulate this GPU: {', '.join(GPUS)}."},
+    ),
+    "max_num_seqs": _number("--max-num-seqs", "Limit the sequences in a batch."),
+    "max_num_batched_tokens": _number("--max-num-batched-tokens", "Limit the tokens in a step."),
+    "max_model_len": _number("--max-model-len", "Limit the tokens of a request."),
+    "block_size": _number("--block-size", "Set the tokens per KV block."),
+    "num_gpu_blocks": _number(
+        "--num-gpu-blocks-override", "Set the KV blocks. Default: as many as fit the GPU."
+    ),
+    "enable_chunked_prefill": (
+        "--enable-chunked-prefill",
+        SWITCH | {"help": "Split long prompts."},
+    ),
+    "enable_prefix_caching": (
+        "--enable-prefix-caching",
+        SWITCH | {"help": "Reuse the KV cache of prefixes."},
+    ),
+    "stream_interval": _number("--stream-interval", "Send N tokens per event."),
     "front_end_ns": _row(
         "--front-end-delay",
         lambda flag: duration(flag, "3ms"),
         "TIME",
-        "delay before the scheduler sees a request; default: none",
+        "Delay requests before the scheduler sees them. Default: none.",
     ),
-    "jitter": _row("--jitter", share, "SHARE", "variation of the steps' times; default: 2%%"),
+    "jitter": _row("--jitter", share, "SHARE", "Vary the steps' times. Default: 2%%."),
 }
 COMPUTED: Final = ("num_gpu_blocks", "front_end_ns", "jitter")  # their help says the default
 
@@ -52,12 +70,10 @@ def declare(parser: argparse.ArgumentParser, title: str) -> None:
     group = parser.add_argument_group(title)
     defaults = EngineConfig()
     for name, (flag, options) in FLAGS.items():
-        help_texts = []
-        if "help" in options:
-            help_texts.append(options["help"])
+        text = options["help"]
         if name not in COMPUTED:
-            help_texts.append(f"default: {getattr(defaults, name)}")
-        described = {**options, "help": "; ".join(help_texts)}
+            text += f" Default: {getattr(defaults, name)}."
+        described = {**options, "help": text}
         group.add_argument(flag, dest=f"engine_{name}", default=None, **described)
 
 

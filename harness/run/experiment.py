@@ -140,9 +140,10 @@ class Experiment:
         wanted = with_seats(wanted, known)
         server = None if wanted.target.url is None else Address.parse(url)
         gpus = open_gpus(wanted.target.gpu_metrics, server)
-        options = prepare(drive_options(wanted, url, known), known)
-        secrets = (wanted.target.api_key, *options.access().secrets)
-        folder = RunFolder.create(wanted.output.out_dir, secrets)
+        with gpus.closed_if_refused():
+            options = prepare(drive_options(wanted, url, known), known)
+            secrets = (wanted.target.api_key, *options.access().secrets)
+            folder = RunFolder.create(wanted.output.out_dir, secrets)
         # Absolute: load processes write their records there, whatever directory they run in.
         run_folder = str(folder.path.absolute())
         options = replace(options, run_folder=run_folder)

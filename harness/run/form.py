@@ -85,7 +85,7 @@ def form_values(options: Any, host: str) -> dict[str, str]:
         value = getattr(options, name, None)
         if name == "host":
             continue
-        if value in (None, "", [], AS_USERS):
+        if not value or value == AS_USERS:
             form[name] = field.default
         elif isinstance(value, list):
             form[name] = " ".join(map(str, value))

@@ -27,6 +27,7 @@ class Field(NamedTuple):
     hint: str
     default: str = ""
     choices: tuple[str, ...] = ()
+    placeholder: str = ""  # what an empty field stands for
     read: Callable[[str], Any] = str  # str: as the option
 
 
@@ -79,10 +80,10 @@ class Option(NamedTuple):
             help_texts.append(self.help)
         if self.default:
             shown = self.default.replace("%", "%%")
-            help_texts.append(f"default: {shown}")
+            help_texts.append(f"Default: {shown}.")
         group.add_argument(
             self.flag,
-            help="; ".join(help_texts),
+            help=" ".join(help_texts),
             type=self.read,
             metavar=self.metavar,
             default=self.default if self.action == "store" else [],

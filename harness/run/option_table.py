@@ -20,7 +20,13 @@ from harness.core.value_parsers import duration, positive_number, share, whole_n
 from harness.errors import ConfigError
 from harness.load.arrivals import ARRIVALS, POISSON, parse_arrivals
 from harness.load.conversations import REPLIES, parse_history
-from harness.load.workloads import API_PATHS, AS_USERS, WORKLOADS, parse_weights, workload
+from harness.load.workloads import (
+    API_PATHS,
+    AS_USERS,
+    parse_weights,
+    workload,
+    workload_names,
+)
 from harness.metrics.slo_presets import PREFIX, SLO_PRESETS, slo_texts
 from harness.run.option import (
     MAX_FORM_NUMBER,
@@ -104,20 +110,20 @@ def _slos(text: str) -> tuple[Slo, ...]:
     return tuple(slos)
 
 
-CA_FILE: Final = Option("--ca-file", "certificates to trust (PEM)", Path, "FILE")
-INSECURE: Final = Option("--insecure", "do not verify the server's certificate", None)
+CA_FILE: Final = Option("--ca-file", "Trust the certificates of this PEM file.", Path, "FILE")
+INSECURE: Final = Option("--insecure", "Do not verify the server's certificate.", None)
 CERTIFICATE: Final = CA_FILE, INSECURE
 SERVER_FLAG: Final = Option(
     "--server-flag",
-    "a flag that the server was started with, for example max-num-seqs=256; may be repeated",
+    "Name a flag that the server was started with, for example max-num-seqs=256. Repeatable.",
     parse_server_flag,
     "NAME=VALUE",
     action="append",
 )
 GPU_METRICS: Final = Option(
     "--gpu-metrics",
-    "local, none, or http://HOST:9400 of `vllm-harness exporter` or a dcgm-exporter next to the "
-    "server; default: local for a server on this machine",
+    "Read the GPUs here: local, none, or http://HOST:9400 of `vllm-harness exporter` or a "
+    "dcgm-exporter beside the server. Default: local for a server on this machine.",
     _gpu_source,
     "WHERE",
 )
@@ -125,33 +131,33 @@ SERVER: Final = SERVER_FLAG, GPU_METRICS  # what the server may not report
 START: Final = (  # fields of lifecycle.vllm_start.StartOptions
     Option(
         "--vllm",
-        "the `vllm` command; default: HARNESS_VLLM_COMMAND, or the one on PATH",
+        "Run this `vllm` command. Default: HARNESS_VLLM_COMMAND, or the one on PATH.",
         str,
         "PATH",
         "",
     ),
     Option(
         "--start-command",
-        "in place of `vllm serve`: a command line that flags are added to",
+        "Start the server with this command line instead of `vllm serve`. Flags are appended.",
         str,
         "COMMAND",
         "",
     ),
     Option(
         "--model-dir",
-        "the model's folder; without weight files it gets random weights",
+        "Serve the model in this folder; without weight files it gets random weights.",
         Path,
         "DIR",
     ),
     Option(
-        "--start-args", "further flags of `vllm serve`, in quotation marks", _words, "FLAGS", ""
+        "--start-args", "Pass these flags to `vllm serve`, in quotation marks.", _words, "FLAGS", ""
     ),
 )
 PROVE: Final = (
     Option(
         "--prove",
-        "start vLLM, find the knee, turn the flag that the diagnosis names and the "
-        "runner-up's, and find it again",
+        "Start vLLM, find the knee, change the flag that the diagnosis names and that of the "
+        "runner-up, and find it again.",
         None,
     ),
     *START,
@@ -159,99 +165,102 @@ PROVE: Final = (
 TIMEOUTS: Final = (  # fields of core.timeouts.Timeouts; their defaults are there
     Option(
         "--connect-timeout",
-        "TCP and TLS; default: 10s",
+        "Wait this long for TCP and TLS. Default: 10s.",
         duration("--connect-timeout", "10s"),
         "TIME",
     ),
     Option(
         "--first-token-timeout",
-        "from sending to the first token; default: 120s",
+        "Wait this long for the first token. Default: 120s.",
         duration("--first-token-timeout", "120s"),
         "TIME",
     ),
     Option(
         "--idle-timeout",
-        "between two reads of a stream, comments that keep it open aside; default: 60s",
+        "Allow this much silence in a stream; keep-alive comments do not count. Default: 60s.",
         duration("--idle-timeout", "60s"),
         "TIME",
     ),
     Option(
         "--request-timeout",
-        "from sending to the end; default: 600s",
+        "Give up a request after this time. Default: 600s.",
         duration("--request-timeout", "600s"),
         "TIME",
     ),
 )
 EMBEDDED: Final = Option(
     "--embedded",
-    "no URL: start the embedded server, which simulates vLLM on a GPU, and measure it",
+    "Start the embedded server, which simulates vLLM on a GPU, and measure it in place of a URL.",
     None,
 )
 MODEL: Final = Option(
     "--model",
-    "default: the only one that it serves; several, LoRA adapters too: with weights, or repeated",
+    "Ask for this model. Repeat it, or give weights, to mix models or LoRA adapters. Default: the "
+    "server's only model.",
     partial(parse_weights, "--model"),
     "NAME[=WEIGHT],...",
     action="extend",
     field=Field(
-        "Model", "as the server names it; empty: the only one that it serves", read=str.strip
+        "Model", "as the server names it", placeholder="the server's only model", read=str.strip
     ),
 )
 HEADER: Final = Option(
     "--header",
-    "of every request; {session}, {user}, {request} and $VARIABLE, of the environment, are filled "
-    "in; may be repeated",
+    "Add a header to every request. {session}, {user}, {request} and $VARIABLE, from the "
+    "environment, are expanded. Repeatable.",
     parse_header,
     "NAME:VALUE",
     action="append",
 )
 METRICS_URL: Final = Option(
     "--metrics-url",
-    "a replica behind the URL; repeat it for each, and their /metrics are added up; default: the "
-    "URL, or each address of its name",
+    "Read /metrics of this replica behind the URL. Repeat it for each: their figures are added up. "
+    "Default: the URL, or each address of its name.",
     _metrics_url,
     "URL",
     action="append",
 )
 TARGET: Final = EMBEDDED, MODEL, HEADER, *CERTIFICATE, *TIMEOUTS, *SERVER, METRICS_URL
-LENGTH_HELP: Final = "mean length; default: the workload's own"
+
+
+def _length_field(label: str) -> Field:
+    """A mean length of the form; an empty one is the workload's, as 0 is."""
+    read_number = whole_number(label.lower(), 0, max_value=MAX_FORM_NUMBER)
+    return Field(
+        label,
+        "mean",
+        placeholder="the workload's",
+        read=lambda text: read_number(text) if text.strip() else 0,
+    )
+
+
 LENGTHS: Final = (
     Option(
         "--workload",
-        "one, or several with weights: chat=9,summarize=1",
+        "Send this workload, or several with weights: chat=9,summarize=1.",
         workload,
         "NAME[=WEIGHT],...",
         "chat",
-        field=Field("Workload", "what is sent", choices=tuple(WORKLOADS)),
+        field=Field("Workload", "what is sent", choices=workload_names()),
         in_locust=InLocust(
             AS_USERS,
-            "what is sent: lengths, shared prefixes; default: that of the locustfile",
-            (AS_USERS, *WORKLOADS),
+            "Workload: lengths and shared prefixes (default: that of the locustfile)",
+            (AS_USERS, *workload_names()),
         ),
     ),
     number_option(
         "--prompt-tokens",
-        LENGTH_HELP,
+        "Set the mean prompt length. Default: the workload's.",
         example=128,
-        field=Field(
-            "Prompt tokens",
-            "mean; 0: the workload's own",
-            "0",
-            read=whole_number("prompt tokens", 0, max_value=MAX_FORM_NUMBER),
-        ),
-        in_locust=InLocust(type=int),
+        field=_length_field("Prompt tokens"),
+        in_locust=InLocust("0", "Prompt tokens, mean (0: the workload's)", type=int),
     ),
     number_option(
         "--output-tokens",
-        LENGTH_HELP,
+        "Set the mean output length. Default: the workload's.",
         example=128,
-        field=Field(
-            "Output tokens",
-            "mean; 0: the workload's own",
-            "0",
-            read=whole_number("output tokens", 0, max_value=MAX_FORM_NUMBER),
-        ),
-        in_locust=InLocust(type=int),
+        field=_length_field("Output tokens"),
+        in_locust=InLocust("0", "Output tokens, mean (0: the workload's)", type=int),
     ),
 )
 
@@ -261,16 +270,18 @@ def _spread(kind: str) -> tuple[Option, Option, Option]:
     return (
         Option(
             f"--{kind}-cv",
-            "standard deviation of the lengths over their mean, log-normal; 0: "
-            "all alike; default: the workload's own",
+            f"Set the standard deviation of the {kind} lengths, divided by their mean "
+            "(log-normal); 0 makes all equal. Default: the workload's.",
             deviation(f"--{kind}-cv"),
             "CV",
         ),
         number_option(
-            f"--{kind}-min", "no length is below; default: an eighth of the mean", example=16
+            f"--{kind}-min", f"Set the shortest {kind} in tokens. Default: mean/8.", example=16
         ),
         number_option(
-            f"--{kind}-max", "no length is above; default: four times the mean", example=4096
+            f"--{kind}-max",
+            f"Set the longest {kind} in tokens. Default: 4 times the mean.",
+            example=4096,
         ),
     )
 
@@ -279,25 +290,25 @@ SPREAD: Final = (*_spread("prompt"), *_spread("output"))
 DATA: Final = (
     Option(
         "--data",
-        "send the rows of a file, one JSON object per line (docs/data.md); request k is row k",
+        "Send the rows of this file in order, one JSON object per line (docs/data.md).",
         str,
         "FILE",
     ),
     Option(
         "--data-end",
-        "after the last row: begin again, or end the run; default: repeat",
+        "Repeat or stop after the last row of --data. Default: repeat.",
         choices=("repeat", "stop"),
     ),
     Option(
         "--speed",
-        "2: twice as fast as the timestamps of --data say; default: 1",
+        "Replay the timestamps of --data X times as fast. Default: 1.",
         positive_number("--speed"),
         "X",
     ),
     Option(
         "--salt",
-        "TEXT, or auto for another in each run, that keeps prompts out of the "
-        "server's prefix cache; default: auto, and with --data none",
+        "Keep prompts out of the server's prefix cache with this text; auto takes another in each "
+        "run. Default: auto, and none with --data.",
         str,
         "TEXT",
         "",
@@ -305,56 +316,60 @@ DATA: Final = (
 )
 THINK_TIME: Final = Option(
     "--think-time",
-    "pause of a user between an answer and its next request: a mean or "
-    "SHAPE:MEAN:CV, such as lognormal:2s:0.5; default: the workload's own",
+    "Pause between an answer and the user's next request: a mean, or SHAPE:MEAN:CV such as "
+    "lognormal:2s:0.5. Default: the workload's.",
     distribution("--think-time", _think_ms, "lognormal:2s:0.5"),
     "TIME",
 )
 SESSIONS: Final = (  # fields of load.conversations.Conversation, of a workload with sessions
     Option(
         "--turns",
-        "turns of a session: a mean or SHAPE:MEAN:CV; default: the workload's own",
+        "Set the turns of a session: a mean, or SHAPE:MEAN:CV. Default: the workload's.",
         distribution("--turns", whole_number("--turns"), "lognormal:8:0.5"),
         "N",
     ),
     Option(
         "--history",
-        "what a prompt holds of its session: full, last:K turns, or budget:TOKENS "
-        "of the prompt; default: full",
+        "Keep this of a session in its prompts: full, last:K turns, or budget:TOKENS of the "
+        "prompt. Default: full.",
         parse_history,
         "POLICY",
     ),
     Option(
         "--replies",
-        "the assistant's part of the history: planned text of exact length, or the "
-        "server's real answers; default: planned",
+        "Fill the assistant's part of the history with planned text of exact length, or with the "
+        "server's real answers. Default: planned.",
         choices=REPLIES,
     ),
     number_option(
-        "--tools", "functions that every session offers; default: 0", min_value=0, example=4
+        "--tools", "Offer N functions in every session. Default: 0.", min_value=0, example=4
     ),
     number_option(
         "--session-budget",
-        "end a session before its prompts and answers exceed this; default: no limit",
+        "End a session before its prompts and answers exceed N tokens. Default: no limit.",
         example=32_000,
     ),
     Option(
         "--session-timeout",
-        "begin no turn later than this in a session; default: no limit",
+        "Begin no turn of a session after this time. Default: no limit.",
         duration("--session-timeout", "10m"),
         "TIME",
     ),
 )
 BODY: Final = Option(
     "--body",
-    "a field of every request's body, such as top_p=0.9; may be repeated; temperature is 0 unless "
-    "it is given",
+    "Set a field of every request's body, such as top_p=0.9. Repeatable. The temperature is 0 "
+    "unless it is set.",
     parse_body_field,
     "NAME=JSON",
     action="append",
 )
 SEED: Final = number_option(
-    "--seed", "of prompts, lengths and stagger", 1, min_value=0, in_locust=InLocust(type=int)
+    "--seed",
+    "Seed the prompts, lengths and stagger.",
+    1,
+    min_value=0,
+    in_locust=InLocust(type=int),
 )
 LOAD: Final = (
     *LENGTHS,
@@ -363,72 +378,95 @@ LOAD: Final = (
     *SESSIONS,
     *DATA,
     BODY,
-    Option("--api", "default: the workload's own", choices=tuple(API_PATHS)),
+    Option("--api", "Call this API. Default: the workload's.", choices=tuple(API_PATHS)),
     SEED,
-    number_option("--processes", "worker processes that send the load", 1),
+    number_option("--processes", "Send the load from N worker processes.", 1),
 )
 OPEN_LOOP: Final = (
-    Option("--arrivals", f"with rates: {', '.join(ARRIVALS)}", parse_arrivals, "KIND", POISSON),
+    Option(
+        "--arrivals",
+        f"Let the requests of a rate arrive so: {', '.join(ARRIVALS)}.",
+        parse_arrivals,
+        "KIND",
+        POISSON,
+    ),
     number_option(
         "--max-in-flight",
-        "with rates: what is due beyond it is dropped, and failed",
+        "With a rate: drop requests that are due beyond N in flight, and count them as failed.",
         2000,
         example=1000,
     ),
 )
 # the levels of `run`, one, and of `sweep`
-USERS: Final = Option("--users", "concurrent requests of a level", one_level("--users"), "N")
+USERS: Final = Option("--users", "Hold N concurrent requests.", one_level("--users"), "N")
 RATE: Final = Option(
     "--rate",
-    "requests per second of a level, over all processes",
+    "Send R requests per second, over all processes.",
     Rate.parser("--rate"),
     "R",
     in_locust=InLocust("10/s"),
 )
-SWEPT_USERS: Final = USERS._replace(read=level_list("--users"), metavar="N,N,...")
-SWEPT_RATE: Final = RATE._replace(read=rate_list("--rate"), metavar="R,R,...")
+SWEPT_USERS: Final = USERS._replace(
+    help="Hold each of these numbers of concurrent requests in turn.",
+    read=level_list("--users"),
+    metavar="N,N,...",
+)
+SWEPT_RATE: Final = RATE._replace(
+    help="Send each of these rates in turn, in requests per second.",
+    read=rate_list("--rate"),
+    metavar="R,R,...",
+)
 DURATION: Final = Option(
     "--duration",
-    "default: 30s",
+    "Measure each level for this time. Default: 30s.",
     duration("--duration"),
     "TIME",
-    in_locust=InLocust("30s", "of the load, for --run-time"),
+    in_locust=InLocust("30s", "Duration of the load (replaces --run-time)"),
 )
-REQUESTS: Final = number_option("--requests", "instead of a duration", example=500)
+REQUESTS: Final = number_option(
+    "--requests", "Measure N requests per level instead of a duration.", example=500
+)
 BATCH: Final = number_option(
-    "--batch", "instead: a batch of so many requests, to its last answer", example=64
+    "--batch",
+    "Send a batch of N requests at each level instead, and wait for its last answer.",
+    example=64,
 )
 REPEATS: Final = number_option(
-    "--repeats", "times to go through the levels; default: 3 with --batch, else 1", example=3
+    "--repeats", "Go through the levels N times. Default: 3 with --batch, else 1.", example=3
 )
 SLO: Final = Option(
     "--slo",
-    "for example ttft_p95=500ms, itl_p99.9=80ms, tpot_p99=40ms or e2e_p90=10s; or "
-    f"published ones, {PREFIX}{'|'.join(SLO_PRESETS)}; may be repeated",
+    "Require this latency, for example ttft_p95=500ms, itl_p99.9=80ms, tpot_p99=40ms or "
+    f"e2e_p90=10s; or published ones, {PREFIX}{'|'.join(SLO_PRESETS)}. Repeatable.",
     _slo,
     "METRIC_pQQ=TIME",
     action="extend",
     field=Field(
         "SLO",
-        "several are separated by spaces; empty: find the power knee",
+        "several are separated by spaces; none: the power knee",
         "ttft_p95=500ms itl_p95=50ms",
         read=_slos,
     ),
 )
 MAX_ERRORS: Final = Option(
     "--max-errors",
-    "allowed share of failed requests at a level",
+    "Let at most this share of a level's requests fail.",
     share("--max-errors"),
     "SHARE",
     "1%",
-    field=Field("Failures allowed", "a level with a larger share of failed requests fails"),
+    field=Field("Failures allowed", "the largest share of failed requests"),
 )
 OBJECTIVES: Final = SLO, MAX_ERRORS
 USER_RANGE: Final = (
-    number_option("--min-users", "", 1, field=Field("Lowest level", "users at the start")),
+    number_option(
+        "--min-users",
+        "Start at this level.",
+        1,
+        field=Field("Lowest level", "users at the start"),
+    ),
     number_option(
         "--max-users",
-        "",
+        "Go no higher than this level.",
         512,
         field=Field(
             "Highest level",
@@ -440,57 +478,65 @@ USER_RANGE: Final = (
 RATE_RANGE: Final = (
     Option(
         "--load",
-        "what levels are: users (closed loop) or a rate (open loop)",
+        "Search over users (closed loop) or over a rate (open loop).",
         choices=tuple(UNIT_OF_OPTION),
         default=Users.option,
     ),
     Option(
         "--min-rate",
-        "with --load rate: requests per second at the start",
+        "With --load rate: start at this rate, in requests per second.",
         Rate.parser("--min-rate"),
         "R",
         "1/s",
     ),
     Option(
         "--max-rate",
-        "with --load rate: the highest to try",
+        "With --load rate: go no higher than this rate.",
         Rate.parser("--max-rate"),
         "R",
         "512/s",
     ),
 )
+BASELINE: Final = Option(
+    "--baseline",
+    "Exit with 99 if this run is shown to be worse than this run folder, as `compare` judges.",
+    Path,
+    "DIR",
+)
 TOLERANCE: Final = Option(
     "--tolerance",
-    "how much worse than the baseline it may be; default: 5%%",
+    "Let this run be this much worse than the baseline. Default: 5%%.",
     share("--tolerance"),
     "SHARE",
 )
 BUDGET: Final = Option(
     "--budget",
-    "the load ends within this time",
+    "Send load for at most this time.",
     partial(budget_ns, what="--budget"),
     "TIME",
     "10m",
-    field=Field("Budget", "the load ends within this time"),
+    field=Field("Budget", "send load for at most this time"),
 )
 PRECISION: Final = Option(
     "--precision",
-    "the load ends once the knee's interval is so narrow, or one user, and both of "
-    "its ends are decided",
+    "Stop when the knee's interval is this narrow, or one user, and the level at each end is "
+    "decided.",
     _precision,
     "SHARE",
     "5%",
-    field=Field("Precision", "the load ends once the interval is so narrow"),
+    field=Field("Precision", "stop when the interval of the knee is this narrow"),
 )
 REPEAT: Final = number_option(
-    "--repeat", "search so many times, with a seed each, and say how the promises differ", example=5
+    "--repeat",
+    "Search N times, each with its own seed, and report how the promises differ.",
+    example=5,
 )
 AT_LEAST: Final = number_option(
     "--at-least",
-    "the exit code says whether N users are held: 0, 99 if not, 6 if inconclusive",
+    "Exit with 0 if N users are held, with 99 if not, with 6 if that is inconclusive.",
     example=64,
 )
-STRICT: Final = Option("--strict", "exit code 6 unless --precision is reached", None)
+STRICT: Final = Option("--strict", "Exit with 6 unless --precision is reached.", None)
 SEARCH: Final = (
     *USER_RANGE,
     *RATE_RANGE,
@@ -499,79 +545,76 @@ SEARCH: Final = (
     PRECISION,
     STRICT,
     number_option(
-        "--plan-users", "also report how many replicas N concurrent requests need", example=2000
+        "--plan-users", "Also report how many replicas N concurrent requests need.", example=2000
     ),
     AT_LEAST,
     Option(
         "--confirm",
-        "afterwards hold the promised level for this time, half of it coming from "
-        "fewer users and half from more; the exit code says whether it held: 0, 99, or 6",
+        "Afterwards hold the promised level for this time, half of it coming from fewer users and "
+        "half from more. Exit with 0 if it held, with 99 if not, with 6 if that is inconclusive.",
         partial(budget_ns, what="--confirm"),
         "TIME",
     ),
-    Option(
-        "--baseline",
-        "a run folder: 99 if this run is shown to be worse, as `compare` has it",
-        Path,
-        "DIR",
-    ),
+    BASELINE,
     TOLERANCE,
     REPEAT,
 )
 JSON: Final = Option(
     "--json",
-    "write the result there too; -: to stdout (words then go to stderr)",
+    "Write the result to this file; - is stdout (text then goes to stderr).",
     partial(writable, "--json"),
     "FILE",
 )
 OTHER_TOOLS: Final = Option(
     "--compat",
-    f"also show what these tools would print: {', '.join(TOOLS)}",
+    f"Also show what these tools would print: {', '.join(TOOLS)}.",
     parse_tools,
     "TOOL,...",
     action="extend",
 )
 SCENARIO: Final = Option(
     "--scenario",
-    "a TOML file with these options, as each run folder has one; what is given here "
-    "replaces the file's",
+    "Read options from a TOML file, such as the one in each run folder. Options on the command "
+    "line take precedence.",
     str,
     "FILE",
 )
 OUTPUT: Final = (
-    Option("--out", "a new run folder; default: one under reports/", _folder, "DIR"),
+    Option("--out", "Write to this new run folder. Default: one under reports/.", _folder, "DIR"),
     Option(
         "--junit",
-        "write a JUnit report there: a test case for each SLO",
+        "Write a JUnit report with a test case for each SLO.",
         partial(writable, "--junit", example="junit.xml"),
         "FILE",
     ),
     JSON,
-    Option("--ui", "serve Locust's web UI during the run", None),
-    number_option("--ui-port", "default: 8089", example=8089, metavar="PORT"),
+    Option("--ui", "Serve the live page and Locust's web UI during the run.", None),
+    number_option(
+        "--ui-port", "Serve them on this port. Default: 8089.", example=8089, metavar="PORT"
+    ),
     number_option(
         "--metrics-port",
-        "serve live metrics for Prometheus during the run; 0: any free port",
+        "Serve live metrics for Prometheus during the run; 0 takes any free port.",
         min_value=0,
         example=9401,
         metavar="PORT",
     ),
-    Option("--metrics-host", "default: 127.0.0.1", str, "ADDRESS"),
+    Option("--metrics-host", "Serve them at this address. Default: 127.0.0.1.", str, "ADDRESS"),
     OTHER_TOOLS,
-    Option("--quiet", "no live view", None),
-    Option("--dry-run", "print the plan; no server is needed or contacted", None),
+    Option("--quiet", "Show no live view.", None),
+    Option("--dry-run", "Print the plan without contacting a server.", None),
 )
-ASKED_IN_FORM: Final = (MODEL, SLO, *LENGTHS, *USER_RANGE, BUDGET, PRECISION, MAX_ERRORS)
+ASKED_IN_FORM: Final = (SLO, MODEL, *LENGTHS, *USER_RANGE, BUDGET, PRECISION, MAX_ERRORS)
 # of the `locust` command alone
 API_KEY_ENV: Final = Option(
     "--api-key-env",
-    "environment variable that holds the API key; it goes to the --host given here only",
+    "Read the API key from this environment variable; it goes to the --host given here only.",
     metavar="NAME",
     default=KEY_VARIABLES[0],
 )
 RUN_FOLDER: Final = Option(
-    "--run-folder", "new folder for the run; without it, one under reports/", metavar="DIR"
+    "--run-folder", "Write to this new run folder. Default: one under reports/.", metavar="DIR"
 )
 RUNS: Final = Option(
-    "--runs", "folder in which each search makes its run folder", metavar="DIR", default="reports"
+    "--runs", "Make the run folder of each search in this folder.", metavar="DIR", default="reports"
 )

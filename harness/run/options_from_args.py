@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from harness.lifecycle.vllm_start import StartOptions
 
 DEFAULT_HOLD_NS: Final = 30 * SECOND
+DEFAULT_TOLERANCE: Final = 0.05
 DEFAULT_UI_PORT: Final = 8089  # Locust's own
 # say where results go: no part of a scenario
 OUTPUTS: Final = [option.flag.strip("-") for option in table.OUTPUT]
@@ -45,7 +46,7 @@ OUTPUTS: Final = [option.flag.strip("-") for option in table.OUTPUT]
 def target(parser: argparse.ArgumentParser) -> None:
     """Which server, and the file that may say it and all the rest."""
     table.SCENARIO.declare(parser)
-    parser.add_argument("url", nargs="?", metavar="URL", help="the server: http://HOST:PORT")
+    parser.add_argument("url", nargs="?", metavar="URL", help="Load this server: http://HOST:PORT.")
     declare(parser.add_argument_group("target", table.KEY_FROM), table.TARGET)
 
 
@@ -73,8 +74,10 @@ def output(parser: argparse.ArgumentParser) -> None:
 
 def listen(group: argparse._ActionsContainer, port: int) -> None:
     """The address of a server that we run."""
-    Option("--host", "", str, "ADDRESS", "127.0.0.1").declare(group)
-    number_option("--port", "0: any free port", port, min_value=0, example=port).declare(group)
+    Option("--host", "Serve at this address.", str, "ADDRESS", "127.0.0.1").declare(group)
+    number_option(
+        "--port", "Serve on this port; 0 takes any free port.", port, min_value=0, example=port
+    ).declare(group)
 
 
 def target_options(args: argparse.Namespace) -> TargetOptions:
@@ -376,7 +379,7 @@ def run_options(args: argparse.Namespace, command: str) -> Wanted:
     if requests is not None or batch:
         duration_ns = 0
     default_repeats = 3 if batch else 1  # three: the fewest that show how much they vary
-    return wanted_levels(
+    wanted = wanted_levels(
         kind_of(command),
         target_options(args),
         replace(load, batch=batch),
@@ -389,6 +392,18 @@ def run_options(args: argparse.Namespace, command: str) -> Wanted:
         max_errors=args.max_errors,
         dry_run=args.dry_run,
     )
+    return replace(wanted, **baseline_options(args))
+
+
+def baseline_options(args: argparse.Namespace) -> dict[str, Any]:
+    """What `Wanted` has of --baseline and --tolerance. Raises ConfigError."""
+    if args.tolerance is not None and args.baseline is None:
+        raise ConfigError(
+            "--tolerance is given without --baseline: expected a run folder to compare with; "
+            "try --baseline reports/main."
+        )
+    tolerance = DEFAULT_TOLERANCE if args.tolerance is None else args.tolerance
+    return {"baseline": str(args.baseline or ""), "tolerance": tolerance}
 
 
 def _rate_of_data(load: LoadOptions, command: str) -> int:

@@ -210,7 +210,7 @@ def _data_note(data: DataSource, max_model_len: int | None) -> str:
     note = f"{data.path}: {len(data):,} rows, "
     note += f"{data.n_clipped(max_model_len or 0):,} clipped to the model's context"
     if data.n_unsized:
-        note += f", {data.n_unsized:,} whose length nobody can know go out as they are"
+        note += f", {data.n_unsized:,} of unknown length are sent unchanged"
     if data.timed and data.rate_per_s:
         note += f"; their times (ms) ask for {data.rate_per_s:,.3g} requests/s"
     note += "; after the last "

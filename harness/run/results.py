@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from harness.compare.compare_folders import compare_folders
+from harness.core.extras import has_extra
 from harness.core.load import THINKING
 from harness.core.run_kinds import kind_of
 from harness.core.states import Purpose, Status, Verdict
@@ -37,7 +38,18 @@ from harness.errors import (
     RunFolderError,
 )
 from harness.metrics.metrics import failed_requests
-from harness.metrics.result import Gate, Knee, KneeCurve, Level, Proof, Result, Target
+from harness.metrics.numbers import percent_text
+from harness.metrics.result import (
+    PARALLEL_FLAGS,
+    Gate,
+    Knee,
+    KneeCurve,
+    Level,
+    Proof,
+    Result,
+    Target,
+    gpus_by_flags,
+)
 from harness.metrics.slo import Slo, check_slos
 from harness.records import names
 from harness.records.folder_reader import Run, check_folder, read_run
@@ -341,7 +353,9 @@ def _with_knee(
         count = estimate.lo if estimate.count is None else estimate.count
         load = unit.number(count)
         max_seqs = base.target.max_num_seqs
-        limited_by = bottleneck(plan.slos, load, search_levels, max_seqs, unit)
+        limited_by = bottleneck(
+            plan.slos, load, search_levels, max_seqs, unit=unit, curves=knee.curves
+        )
     slos = slo_results(plan, estimate, search_levels)
     return replace(
         base,
@@ -399,7 +413,7 @@ def _with_gates(result: Result, recorded: _Recorded, drill: Drill | None) -> Res
     else:
         gates = [*result.gates, *evaluate_gates(result, recorded.run.path, recorded.config)]
     # Gates decide the exit code only if the search has an answer.
-    code = exit_code(result.status, gates, EXIT_OF[result.status])
+    code = exit_code(result, gates)
     result = replace(result, exit_code=code, gates=tuple(gates))
     if code == MeasurementInvalid.exit_code and not result.invalid_reason:
         result = replace(result, invalid_reason=why_unusable(result))
@@ -413,6 +427,7 @@ def target_of_run(run: Run) -> Target:
     versions = dict(run.info.get("versions") or {})
     if server.get("version"):
         versions["server"] = str(server["version"])
+    n_servers = len(server.get("replicas") or [1])
     simulated = bool(server.get("embedded")) or is_simulator(versions.get("server", ""))
     gpu = ""
     if simulated:
@@ -425,7 +440,19 @@ def target_of_run(run: Run) -> Target:
         versions={name: str(text) for name, text in versions.items()},
         flags=flags,
         max_num_seqs=max_num_seqs(server, run.server),
+        servers=n_servers,
+        gpus=gpus_of_run(run, flags, n_servers),
     )
+
+
+def gpus_of_run(run: Run, flags: Mapping[str, Any], servers: int) -> int:
+    """The GPUs that a run's servers use, all together; 0: not known."""
+    reading = run.info.get("gpu") or {}
+    seen = len(reading.get("gpus") or ()) if reading.get("of_server") else 0
+    by_flags = servers * gpus_by_flags(flags)
+    # A server that shows its flags shows all of them; those that were given may be a part.
+    shows_flags = all(name in flags for name in PARALLEL_FLAGS)
+    return by_flags if shows_flags or not seen else seen
 
 
 def why_failed(ended: Json, replayed: Replay, error: str) -> str:
@@ -483,12 +510,9 @@ def _error_of(run: Run, row: int) -> str:
 def write_results(path: Path, compat: Sequence[str] = (), slos: Sequence[Slo] = ()) -> Results:
     """Compute and write result.json and requests.parquet; by other `slos` nothing is written.
 
-    The record files are read twice: first for the requests, which go straight to
-    requests.parquet, then, with the windows known, for the tokens in them. Raises RunFolderError,
-    and ConfigError where the SLOs contradict each other.
+    The record files are read twice: first for the requests, then, with the windows known, for the
+    tokens in them. Raises RunFolderError, and ConfigError where the SLOs contradict each other.
     """
-    from harness.run.run_frames import parquet_writer  # noqa: PLC0415 - 0.2 s, and only here
-
     check_folder(path)
     if slos:
         check_slos(slos, inf)
@@ -501,11 +525,19 @@ def write_results(path: Path, compat: Sequence[str] = (), slos: Sequence[Slo] = 
         return compute(read_run(path), compat, slos)
     folder = RunFolder(path)
     write_locust_levels(folder)
-    with parquet_writer(folder) as write:
-        run = read_run(path, write)
-    results = compute(run, compat)
+    results = compute(_run_to_parquet(folder), compat)
     folder.write_json(names.RESULT, results.result)
     return results
+
+
+def _run_to_parquet(folder: RunFolder) -> Run:
+    """Read the requests, which go straight to requests.parquet if it can be written."""
+    if not has_extra("parquet"):
+        return read_run(folder.path)
+    from harness.run.run_frames import parquet_writer  # noqa: PLC0415 - 0.2 s, and an extra
+
+    with parquet_writer(folder) as write:
+        return read_run(folder.path, write)
 
 
 # A search with another status has no knee to compare with.
@@ -516,6 +548,8 @@ ANSWERED: Final = (
     Status.inconclusive,
     Status.slo_failed_at_min,
 )
+# As ANSWERED, of levels that were given.
+JUDGED: Final = (Status.met, Status.missed, Status.measured, Status.inconclusive)
 CODES: Final = {
     Verdict.met: EXIT_OK,
     Verdict.inconclusive: EXIT_INCONCLUSIVE,
@@ -528,7 +562,9 @@ def drill_of(run: Run) -> Drill:
     named = run.info["config"].get("drill") or {}
     file = run.path / names.DRILL
     if not file.is_file():
-        raise RunFolderError(f"{file} is gone: expected what the drill is judged by; try a backup.")
+        raise RunFolderError(
+            f"{file} was not found: expected the file that judges the drill; try to restore it."
+        )
     return parse_drill(file.read_text(errors="replace"), str(file), named.get("knee"))
 
 
@@ -554,14 +590,19 @@ def expectations(
 
 def evaluate_gates(result: Result, folder: Path, config: Mapping[str, Any]) -> list[Gate]:
     """Evaluate the gates in run.json. Raises RunFolderError, ConfigError."""
-    if result.knee is None or result.status not in ANSWERED:
-        return []
     gates: list[Gate] = []
-    at_least = config.get("at_least")
-    if at_least:
-        gates.append(at_least_gate(result.knee, at_least))
-    if config.get("strict") and result.status in (Status.found, Status.holds):
-        gates.append(precision_gate(result.knee))
+    knee = result.knee
+    if knee is None:
+        if result.status not in JUDGED:
+            return []
+    else:
+        if result.status not in ANSWERED:
+            return []
+        at_least = config.get("at_least")
+        if at_least:
+            gates.append(at_least_gate(knee, at_least))
+        if config.get("strict") and result.status in (Status.found, Status.holds):
+            gates.append(precision_gate(knee))
     baseline = config.get("baseline")
     if baseline:
         tolerance = float(config.get("tolerance") or 0)
@@ -572,8 +613,11 @@ def evaluate_gates(result: Result, folder: Path, config: Mapping[str, Any]) -> l
 def baseline_gate(baseline: Path, folder: Path, tolerance: float) -> Gate:
     """The result of `vllm-harness compare BASELINE FOLDER` as a gate."""
     name = f"no worse than {baseline}"
-    limit = f"by more than {tolerance:.1%}"
-    comparison = compare_folders(baseline, folder, tolerance)
+    limit = f"by more than {percent_text(tolerance)}"
+    try:
+        comparison = compare_folders(baseline, folder, tolerance)
+    except ConfigError as error:  # the levels of one, or of this run, are invalid
+        return Gate(name, Verdict.inconclusive, str(error))
     # A difference beyond the tolerance decides; the first one is named.
     worse = [difference for difference in comparison.differences if difference.beyond]
     if worse:
@@ -598,7 +642,7 @@ def at_least_gate(knee: Knee, users: int) -> Gate:
     if (knee.holds or 0) >= users:
         return Gate(name, Verdict.met, f"Holds {knee.holds:,} {knee.unit}; {wanted}.")
     if knee.fails_by is not None and knee.fails_by <= users:
-        return Gate(name, Verdict.missed, f"Fails by {knee.fails_by:,} {knee.unit}; {wanted}.")
+        return Gate(name, Verdict.missed, f"Fails at {knee.fails_by:,} {knee.unit}; {wanted}.")
     best = "" if knee.estimate is None else f" (best estimate {knee.estimate:,})"
     return Gate(
         name,
@@ -610,7 +654,7 @@ def at_least_gate(knee: Knee, users: int) -> Gate:
 
 def precision_gate(knee: Knee) -> Gate:
     """Met if the search reached its --precision."""
-    name = f"--precision {knee.precision:.2%}"
+    name = f"--precision {percent_text(knee.precision)}"
     if knee.is_precise:
         return Gate(name, Verdict.met, f"The knee is known within {name}.")
     sentence = (
@@ -619,8 +663,15 @@ def precision_gate(knee: Knee) -> Gate:
     return Gate(name, Verdict.inconclusive, sentence)
 
 
-def exit_code(status: Status, gates: Sequence[Gate], otherwise: int) -> int:
-    """The exit code of the worst gate; `otherwise` without gates or without a knee."""
-    if not gates or status not in (*ANSWERED, Status.measured):
-        return otherwise
-    return max(CODES[gate.verdict] for gate in gates)
+def exit_code(result: Result, gates: Sequence[Gate]) -> int:
+    """That of the worst gate; without gates that of the status.
+
+    Of levels that were given the status counts as a gate: it says whether the SLOs are met.
+    """
+    code = EXIT_OF[result.status]
+    codes = [CODES[gate.verdict] for gate in gates]
+    if result.knee is None and result.status in JUDGED:
+        return max([code, *codes])
+    if result.status in ANSWERED:
+        return max(codes, default=code)
+    return code

@@ -151,6 +151,7 @@ def requests_of(pieces: Sequence[TablePart], levels: Levels) -> pa.Table:
     """Build the table of requests.parquet, one row per request."""
     table = concat_tables([piece.table for piece in pieces])
     columns: dict[str, Any] = {name: getattr(table, name) for name in IDENTITY}
+    columns["name"] = [name for piece in pieces for name in piece.names]
     columns |= levels.place(table.sent_ns)
     columns |= _instants(table)
     columns |= _latencies(table)

@@ -16,18 +16,30 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from harness.core.states import WORST_FIRST, Decision, Status
 from harness.core.typed_json import to_json
 from harness.drill.controller import DrillController
-from harness.export.live_state import DRILLED, SERVER_LINES, LiveState, slo_facts, state_facts
+from harness.export.live_charts import SERVER_LINES
+from harness.export.live_state import DRILLED, LiveState, slo_facts, state_facts
 from harness.export.live_tables import LiveTables
 from harness.export.run_series import RunSeries
-from harness.metrics.metrics import FIRST_TOKENS, HEADLINES
+from harness.export.tiles import tiles
+from harness.metrics.metrics import HEADLINES
+from harness.metrics.numbers import as_sentence
 from harness.metrics.recent_latencies import RecentLatencies
 from harness.metrics.result import Target
 from harness.metrics.slo import Slo
 from harness.records.request_record import Outcome
 from harness.run.page_viewer import ended_levels
 from harness.search.knee_estimate import bracket_users
+from harness.search.level_words import (
+    bracket_text,
+    headline_so_far,
+    outlook,
+    phase_text,
+    purpose_text,
+    reported_result_text,
+    result_text,
+)
 from harness.server.address import LOOPBACK, Address
-from harness.units import MS, SECOND
+from harness.units import SECOND
 from harness.webpage import login
 from harness.webpage.live_page import LivePage
 from harness.webpage.metrics_port import MetricsPort
@@ -37,16 +49,17 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from harness.core.load import LoadUnit
+    from harness.core.load import Number
     from harness.core.run_kinds import RunKind
-    from harness.metrics.result import Knee, Level, Result, SloResult
+    from harness.metrics.evidence import Window
+    from harness.metrics.result import Level, Result
     from harness.records.request_record import RecordSink
     from harness.records.samples import ClientSample, ServerSample
     from harness.run.ended_level import EndedLevel
     from harness.run.experiment import Experiment
     from harness.run.study_options import OutputOptions, Wanted
     from harness.search.controller import KneeController
-    from harness.search.level_state import HeldLevel
+    from harness.search.next_level import Hold
     from harness.senders.load_runner import LoadRunner
 
 LINGER_S: Final = 30.0  # twice Prometheus' usual interval
@@ -66,6 +79,7 @@ class RunPage:
         self._port: MetricsPort | None = None
         self._n_steps = -1
         self._rows: list[dict[str, Any]] = []  # of the levels that ended
+        self._bracket: list[Number | None] = [None, None]  # that the search has shown
         self._tokens = 0  # of the second before
         self._at_ns = -1  # as above
         self._served = False
@@ -133,6 +147,7 @@ class RunPage:
         self.state.update_facts(**about(wanted, url, model))
         self._n_steps = -1
         self._rows = []
+        self._bracket = [None, None]
         self._tokens = 0
         self._at_ns = -1
         self.tables.begin(self.live.counts, with_slos=not wanted.kind.searches)
@@ -158,7 +173,7 @@ class RunPage:
         else:
             self.live.set_level(n_levels + 1, now.phase, now.hold.purpose)
         point = self._point(controller, now_ns, running_users)
-        level = _level_in_progress(controller, now_ns, experiment.wanted.confirm_ns)
+        level = _level_in_progress(controller, now_ns, running_users, experiment.wanted)
         self.state.add(point, **self._ended(), **level)
         if isinstance(controller, DrillController):
             self._drill(controller, experiment.samples)
@@ -166,7 +181,21 @@ class RunPage:
             self._past(experiment)
         if self.state.facts["state"] == "starting":
             self.state.update_facts(**state_facts("running", experiment.url))
+        if experiment.wanted.kind.searches and now is not None:
+            self.state.update_facts(**self._so_far(controller, now.hold))
         self._show_metrics()
+
+    def _so_far(self, controller: KneeController, hold: Hold) -> dict[str, Any]:
+        """The page's headline while a search runs, and what comes next."""
+        plan = controller.plan
+        holds, fails_at = self._bracket
+        next_step = outlook(plan, hold.purpose, hold.load, holds, fails_at)
+        if holds and fails_at:  # of one end alone, the headline says as much
+            next_step = f"{as_sentence(bracket_text(holds, fails_at))} {next_step}"
+        sentence = headline_so_far(plan.unit, holds, fails_at)
+        if not plan.slos:
+            sentence = "Looking for the level at which throughput divided by latency peaks."
+        return {"sentence": sentence, "answer": [next_step]}
 
     def _drill(self, controller: DrillController, samples: list[ServerSample]) -> None:
         """Show what has happened and which expectations have come true."""
@@ -197,6 +226,7 @@ class RunPage:
             running_users,
             tokens_per_s,
             *requests_at(controller.server),
+            kv_pct(controller.server),
             *self.recent.look(),
         ]
 
@@ -221,13 +251,15 @@ class RunPage:
         levels = controller.levels
         self._n_steps = len(levels)
         ended = ended_levels(experiment, over=over)
+        searches = experiment.wanted.kind.searches
         for number in range(len(self._rows), len(ended)):
             bracket = bracket_users(controller.plan, levels[: number + 1])
-            row = _row(controller, levels[number], ended[number])
+            row = _row(controller, number, ended[number], searches=searches)
             self._rows.append(row | {"bracket": bracket})
             # The page's script knows the levels by this name.
             self.state.update_facts(steps=list(self._rows), bracket=bracket)
-        low, high = bracket_users(controller.plan, levels)
+        self._bracket = bracket_users(controller.plan, levels)
+        low, high = self._bracket
         decisions = ["invalid" if level.invalid else level.judgement.decision for level in levels]
         low_or_nan = nan if low is None else low
         high_or_nan = nan if high is None else high
@@ -236,7 +268,8 @@ class RunPage:
     def answer(self, result: Result, words: str) -> None:
         """The results, and the report's words about them."""
         rows = zip(self.state.facts.get("steps", ()), result.levels, strict=False)
-        steps = [row | _row_of_result(level) for row, level in rows]
+        slos = [Slo.parse(slo.slo) for slo in result.slos]
+        steps = [row | _row_of_result(level, slos) for row, level in rows]
         self.state.update_facts(**ending(result, words), steps=steps)
         if result.knee is not None and result.status in (Status.found, Status.holds):
             self.live.set_knee(result.knee)
@@ -269,29 +302,48 @@ def requests_at(sample: ServerSample | None) -> list[int | None]:
     return [None if isnan(requests) else int(requests) for requests in gauges]
 
 
-def _level_in_progress(controller: KneeController, now_ns: int, confirm_ns: int) -> dict[str, Any]:
+def kv_pct(sample: ServerSample | None) -> float | None:
+    """The share of the KV cache in use, in percent; None: not known."""
+    if sample is None or isnan(sample.kv_usage):
+        return None
+    return round(100 * sample.kv_usage, 2)
+
+
+def _level_in_progress(
+    controller: KneeController, now_ns: int, running_users: int, wanted: Wanted
+) -> dict[str, Any]:
     """The page's facts of the level that is held now."""
     now = controller.now
     if now is None:
         return {}
     # --confirm needs a quarter more, to get to the level from either side.
-    most_ns = controller.plan.budget_ns + confirm_ns * 5 // 4
+    most_ns = controller.plan.budget_ns + wanted.confirm_ns * 5 // 4
     left_ns = most_ns - (now_ns - controller.began_ns)
     return {
         "step": len(controller.levels) + 1,
         "users": now.hold.load.number,
-        "purpose": now.hold.purpose,
-        "phase": now.phase,
+        "purpose": _purpose(controller, len(controller.levels), now.hold, wanted.kind.searches),
+        "phase": phase_text(now.phase, running_users, now.hold.load.users),
         "left_s": max(left_ns, 0) // SECOND,
     }
 
 
-def _row(controller: KneeController, level: HeldLevel, ended: EndedLevel) -> dict[str, Any]:
+def _purpose(controller: KneeController, number: int, hold: Hold | Window, searches: bool) -> str:
+    """Why the level of that number is held, in words."""
+    before = [level.window.load for level in controller.levels[:number]]
+    return purpose_text(hold.purpose, hold.load, before, searches=searches)
+
+
+def _row(
+    controller: KneeController, number: int, ended: EndedLevel, *, searches: bool
+) -> dict[str, Any]:
     """What the page says of a level that has ended."""
+    level = controller.levels[number]
     window = level.window
     return {
         "users": window.load.number,
-        "purpose": window.purpose,
+        "purpose": _purpose(controller, number, window, searches),
+        "result": result_text(level),
         "decision": Decision.invalid if level.invalid else level.judgement.decision,
         "why": level.invalid or level.judgement.reason,
         "from_s": _since_s(window.settled_ns, controller),
@@ -300,10 +352,15 @@ def _row(controller: KneeController, level: HeldLevel, ended: EndedLevel) -> dic
     }
 
 
-def _row_of_result(level: Level) -> dict[str, Any]:
+def _row_of_result(level: Level, slos: Sequence[Slo]) -> dict[str, Any]:
     """What the report says of a level: the page says the same."""
     p95_ms = {key: level.latency(key).at("p95") for key in HEADLINES}
-    return {"decision": level.result, "why": level.reason, **_p95_columns(p95_ms)}
+    return {
+        "decision": level.result,
+        "result": reported_result_text(level, slos),
+        "why": level.reason,
+        **_p95_columns(p95_ms),
+    }
 
 
 def _p95_columns(p95_ms: Mapping[str, Sequence[float]]) -> dict[str, Any]:
@@ -358,6 +415,10 @@ def ending(result: Result, answer: str) -> dict[str, Any]:
         facts |= {"badge": badge, "tone": tone, "expectations": to_json(result.gates)}
         # A table has what these lines say.
         lines = [line for line in lines if not line.startswith(("True", "False", "Inconclusive"))]
+    level = result.at_knee
+    if level is not None:  # the tiles have what this line says
+        at_knee = f"At {level.load:,}: p95"
+        lines = [line for line in lines if not line.startswith(at_knee)]
     knee = result.knee
     return facts | {
         "simulated": result.target.label,
@@ -365,60 +426,5 @@ def ending(result: Result, answer: str) -> dict[str, Any]:
         "answer": lines[1:],
         "knee": [knee.estimate, *knee.ci95] if knee else [None, None, None],
         "holds": knee.holds if knee else None,
-        "tiles": to_json(tiles(result)),
+        "tiles": [to_json(tile._asdict()) for tile in tiles(result)],
     }
-
-
-def _load_text(measured: Level | SloResult, unit: LoadUnit) -> str:
-    """At which load that was: `at 5 requests/s`, `at 8 users`."""
-    return f"at {measured.load:g} {unit.short_many}"
-
-
-def tiles(result: Result) -> list[dict[str, Any]]:
-    """The result in a few figures: [value, low, high] where there is an interval."""
-    knee = result.knee
-    if knee is None:
-        shown = [
-            _tile(slo.slo, slo.verdict, "", _load_text(slo, result.load_unit))
-            for slo in result.slos
-        ]
-    else:
-        shown = _knee_tiles(knee)
-    level = result.at_knee
-    if level is not None and (knee or len(result.used) == 1):
-        shown += _level_tiles(result, level)
-    return shown
-
-
-def _tile(name: str, value: Any, unit: str, note: str, limit: float = nan) -> dict[str, Any]:
-    return {"name": name, "value": value, "unit": unit, "note": note, "limit": limit}
-
-
-def _knee_tiles(knee: Knee) -> list[dict[str, Any]]:
-    shown = []
-    if knee.holds:
-        fails = f"fails by {knee.fails_by}" if knee.fails_by else "the highest level tried"
-        shown.append(_tile("Holds", str(knee.holds), knee.unit, fails))
-    if knee.estimate is not None:
-        low, high = knee.ci95
-        note = f"95% CI: {low} to {high}"
-        shown.append(_tile("Best estimate", str(knee.estimate), knee.unit, note))
-    return shown
-
-
-def _level_tiles(result: Result, level: Level) -> list[dict[str, Any]]:
-    """The latencies and the throughput at the knee, or of the only level."""
-    knee = result.knee
-    load = _load_text(level, result.load_unit)
-    slos = [Slo.parse(slo.slo) for slo in result.slos]
-    limits_ms = {slo.name: slo.limit_ns / MS for slo in slos}
-    shown = []
-    for key, name in HEADLINES.items():
-        p95_ms = level.latency(key).at("p95")
-        if knee and (level.tells_ttft or key not in FIRST_TOKENS):  # of all holds of that level
-            p95_ms = knee.p95_ms(key)
-        limit_ms = limits_ms.get(f"{key}_p95", nan)
-        shown.append(_tile(f"p95 {name}", p95_ms, "ms", load, limit_ms))
-    rate = (knee or level).output_tokens_per_s
-    shown.append(_tile("Output tokens/s", [rate, nan, nan], "", load))
-    return shown

@@ -29,7 +29,7 @@ def options_of(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
     """A command's options by the names that a scenario has for them."""
     options = {}
     for action in parser._actions:  # noqa: SLF001 - their only place
-        if action.dest == "help":
+        if action.dest in ("help", "help_all"):
             continue
         name = action.option_strings[0].lstrip("-") if action.option_strings else action.dest
         options[name] = action

@@ -25,6 +25,7 @@ class BusyUsers:
         self.done: Ints = np.sort(table.done_ns)
         over = np.sort(table.done_ns + table.think_ns.clip(min=0))
         begun = np.arange(1, len(self.sent) + 1)
+        # "right": a user whose request ends at the instant of a send may be the one who sends.
         self.users: Ints = begun - np.searchsorted(over, self.sent, "right")
 
     def ramped(self, users: int, since_ns: int, until_ns: int | None = None) -> int:

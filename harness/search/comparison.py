@@ -135,6 +135,7 @@ def latency_side(q: float, values: Numbers, blocks: Numbers, counts: Numbers | N
     point = math.log(max(float(quantile_ns), 1))
 
     share_error, n_blocks = _error_at_quantile(q, values <= quantile_ns, blocks, counts)
+    # Beyond the highest value lies infinity: there the interval has no upper end.
     log_values = np.log(np.append(np.maximum(values, 1), INF))
 
     def bounds(z: float) -> Bounds:
@@ -242,6 +243,7 @@ def mean_side(metric: str, sides: Sequence[Side]) -> Side:
         high = max(hi for _, hi in intervals)
         return replace(sides[0], bounds=lambda _: (low, high))
     mean = float(np.mean(points))
+    # np.std divides by n, so this is the standard error of the mean.
     spread = float(np.std(points)) / math.sqrt(len(points) - 1)
 
     def bounds(z: float) -> Bounds:
@@ -495,6 +497,7 @@ def _margin(pair: Pair, tolerance: float, max_errors: float) -> float:
     """The tolerance as a difference of points, in the direction of worse."""
     if pair.metric == ERROR_SHARE:
         return min(tolerance, max_errors)
+    # At a loss of 100% nothing is left: no difference is beyond that.
     if tolerance >= 1 and _sign(pair) < 0:
         return INF
     return abs(math.log1p(_sign(pair) * tolerance))

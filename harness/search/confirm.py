@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from harness.core.states import WORST_FIRST, Purpose, Status, StopRule, Verdict
+from harness.metrics.numbers import percent_text
 from harness.metrics.result import Gate
 from harness.metrics.statistics import block_count, t_quantile
 from harness.search.decide import decide
 from harness.search.held_levels import count_level
 from harness.search.knee_estimate import PROMISED, estimate_knee
-from harness.search.level_state import next_level
+from harness.search.level_state import AFTER_SEARCH, next_level
 from harness.search.next_level import Done, Hold
 from harness.units import SECOND, say_ns
 
@@ -45,19 +46,19 @@ WORDS: Final = {
 
 
 def searched(levels: Sequence[HeldLevel]) -> list[HeldLevel]:
-    """The levels of the search, without those that confirm its answer."""
-    return [level for level in levels if level.window.purpose != Purpose.hold]
+    """The levels of the search, without those that were held once it had ended."""
+    return [level for level in levels if level.window.purpose not in AFTER_SEARCH]
 
 
-def confirming(confirm_ns: int) -> ChooseNext:
+def confirming(confirm_ns: int, search: ChooseNext = next_level) -> ChooseNext:
     """The search, then the promise twice: a pure function of the levels, as the search is."""
 
     def choose(plan: SearchPlan, levels: Sequence[HeldLevel], spent_ns: int) -> Hold | Done:
-        own = searched(levels)
-        action = next_level(plan, own, spent_ns)
+        before = [level for level in levels if level.window.purpose != Purpose.hold]
+        action = search(plan, before, spent_ns)
         if isinstance(action, Hold):
             return action
-        knee = estimate_knee(plan, own, action)
+        knee = estimate_knee(plan, searched(levels), action)
         if knee.status not in PROMISED or not knee.holds:
             return action
         fewer = max(knee.holds // 2, 1)
@@ -68,7 +69,7 @@ def confirming(confirm_ns: int) -> ChooseNext:
             _hold(plan, more, confirm_ns // 8),
             _hold(plan, knee.holds, confirm_ns // 2),
         ]
-        n_held = len(levels) - len(own)
+        n_held = len(levels) - len(before)
         return turns[n_held] if n_held < len(turns) else action
 
     return choose
@@ -124,7 +125,7 @@ def _sentence(
     for slo, after_less, after_more in zip(plan.slos, *counts, strict=False):
         less = f"{_share(after_less):.1%} after {kind.less}"
         more = f"{_share(after_more):.1%} after {kind.more}"
-        shares.append(f"{less} and {more} over {slo} ({slo.allowed:.1%} allowed)")
+        shares.append(f"{less} and {more} over {slo} ({percent_text(slo.allowed)} allowed)")
         if not invalid and differs(after_less, after_more):
             differing.append(str(slo))
     hysteresis = "no hysteresis is shown"

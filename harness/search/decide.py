@@ -237,6 +237,7 @@ def decide(levels: Sequence[Sequence[SloCounts]]) -> list[LevelResult]:
     # Without observations there is nothing to test; if none or all may fail, nothing is random.
     is_tested = [0 < c.allowed < 1 and c.n > 0 for c in hypotheses]
     tested = np.array(is_tested, bool)
+    # A p-value of 0 is no estimate: nothing may be over the limit, and something is.
     are_missed = p <= 0
     alphas = np.zeros(len(p))
     are_missed[tested], alphas[tested] = holm(p[tested], weights[tested])

@@ -33,25 +33,27 @@ from harness.metrics.delivery import Delivery, delivery
 from harness.metrics.evidence import Window, backlog_growth
 from harness.metrics.latency_figures import blocked_windows, latency_json, sample_figures
 from harness.metrics.metrics import SCHEDULED, SLO_METRICS
-from harness.metrics.result import Bottleneck, Everything, Latency, Level, Speed
+from harness.metrics.numbers import format_number
+from harness.metrics.result import Bottleneck, Everything, Latency, Level, SloCause, Speed
 from harness.metrics.window_summary import window_summary
 from harness.records.samples import ClientSample, GpuSample, ServerSample, samples_within
+from harness.search.cause_level import cause_level, first_to_break, times_the_knee, worst
 from harness.search.trend import dependent, drift_sentence
 from harness.units import MS
 
 if TYPE_CHECKING:
-    from harness.core.load import LoadUnit
+    from harness.core.load import LoadUnit, Number
     from harness.metrics.evidence import Evidence
     from harness.metrics.latency_figures import LatencyFigures
     from harness.metrics.level_figures import MaxNumSeqs
     from harness.metrics.record_source import RecordSource
+    from harness.metrics.result import KneeCurve
     from harness.metrics.slo import Slo
-    from harness.metrics.token_gaps import WindowGapCounter
     from harness.records.folder_reader import Run
     from harness.records.record_table import RecordTable
     from harness.search.level_state import HeldLevel
     from harness.search.next_level import SearchPlan
-    from harness.search.replay import LevelTokenStats, RunTokenStats
+    from harness.search.replay import LevelTokenStats, RequestGroup, RunTokenStats
 
 
 def with_observations(
@@ -97,54 +99,51 @@ def with_observations(
 
 def bottleneck(
     slos: Sequence[Slo],
-    knee: float,
+    knee: Number,
     levels: Sequence[Level],
     max_num_seqs: MaxNumSeqs,
+    *,
     unit: LoadUnit = CONCURRENT,
+    curves: Sequence[KneeCurve] = (),
 ) -> Bottleneck:
-    """Apply the rules to the longest hold of the first level above the knee that breaks an SLO.
+    """Apply the rules to the SLO that breaks first above the knee, at a level near it.
 
-    Without such a level, it is the first one above the knee, else the highest one. The longest hold
-    is used because a quick check may have only three samples, one of them between two batches.
-    All that is read is in result.json, so that kept results can be judged again by other rules.
+    `curves` say which does; without them it is the one that is broken most at that level. All that
+    is read is in result.json, so that kept results can be judged again by other rules.
     """
-    level = _bottleneck_level(slos, knee, levels)
+    judged_by = [[slo] for slo in first_to_break(slos, curves, knee, levels)] or [list(slos)]
+    first, *others = [
+        _bottleneck_of(some, knee, levels, max_num_seqs, unit.in_server) for some in judged_by
+    ]
+    return replace(first, also=tuple(map(_slo_cause, others)))
+
+
+def _slo_cause(found: Bottleneck) -> SloCause:
+    return SloCause(found.slo, found.bound_by, found.sentence, found.confidence, found.window)
+
+
+def _bottleneck_of(
+    slos: Sequence[Slo],
+    knee: Number,
+    levels: Sequence[Level],
+    max_num_seqs: MaxNumSeqs,
+    unit: str,
+) -> Bottleneck:
+    """By that of these SLOs which is broken most, or closest to it, at a level near the knee."""
+    level = cause_level(slos, knee, levels)
     if level is None:
         return diagnose(VerdictInputs())
     used = [level for level in levels if level.usable] or levels
-    missed, slo = _worst(slos, level)  # the SLO broken most, or closest to it
+    missed, slo = worst(slos, level)
     metric = slo.metric if slo else ""
     limit_ms = slo.limit_ns / MS if slo else math.nan
     inputs = VerdictInputs.of(level, used, metric, limit_ms, max_num_seqs)
-    return diagnose(replace(inputs, missed=missed, unit=unit.in_server))
-
-
-def _bottleneck_level(slos: Sequence[Slo], knee: float, levels: Sequence[Level]) -> Level | None:
-    """The hold that `bottleneck` looks at; None: there is no level."""
-    above = [level for level in levels if level.usable and level.load > knee]
-    if not above:
-        return max(levels, key=lambda level: (level.load, level.seconds), default=None)
-    # A single scrape shows no rates: on an H200 one second at 144 users hid a full KV cache that
-    # 160 users showed.
-    with_rates = [level for level in above if level.server.samples > 1] or above
-    # Just above the knee the bottleneck is saturated and nothing else is yet.
-    broken = [level for level in with_rates if _worst(slos, level)[0] > 1]
-    lowest_load = min(level.load for level in broken or with_rates)
-    holds = [level for level in with_rates if level.load == lowest_load]
-    return max(holds, key=lambda level: level.seconds)
-
-
-def _worst(slos: Sequence[Slo], level: Level) -> tuple[float, Slo | None]:
-    """(share over the limit / allowed share, SLO) of the SLO that is broken most."""
-    worst_ratio = math.nan
-    worst_slo = None
-    for slo in slos:
-        ratio = level.over_share.get(slo.name, math.nan) / slo.allowed
-        is_worse = ratio > worst_ratio or (math.isnan(worst_ratio) and not math.isnan(ratio))
-        if worst_slo is None or is_worse:
-            worst_ratio = ratio
-            worst_slo = slo
-    return worst_ratio, worst_slo
+    found = diagnose(replace(inputs, missed=missed, unit=unit))
+    times = times_the_knee(level.load, knee)
+    window = found.window
+    if not math.isnan(times):
+        window += f", {format_number(times)} times the knee"
+    return replace(found, slo=str(slo) if slo else "", window=window, times_knee=times)
 
 
 def invalid_reason(
@@ -218,10 +217,13 @@ def result_levels(
         span_ns = (window.settled_ns, window.end_ns)
         split = ttft_split(table, run.server, span_ns, (after_ns, before_ns))
         prefix = prefix_hits(table, window, run.server, shared)
-        latencies_of_rows = [_mix_row(rows, gaps) for rows, gaps in token_stats.mix]
+        latencies_of_rows = map(_group_latencies, token_stats.mix)
         by_row = dict(zip(mix, latencies_of_rows, strict=False))  # may have none of the last row
+        by_name = {}
+        for group in token_stats.names:
+            by_name[_name_of(group, run.names)] = _group_latencies(group)
         level = _level(hold, token_stats, run, plan)
-        levels.append(replace(level, ttft_split=split, prefix=prefix, mix=by_row))
+        levels.append(replace(level, ttft_split=split, prefix=prefix, mix=by_row, by_name=by_name))
     return levels
 
 
@@ -231,10 +233,21 @@ def _delivery(window: Window, run: Run) -> Delivery:
     return delivery(run.table, run.finishes, window.settled_ns, window.end_ns, exact=exact)
 
 
-def _mix_row(requests: RecordTable, gaps: WindowGapCounter) -> dict[str, Latency]:
-    """The latencies of the requests of one row of a mix."""
-    ttft = sample_figures(requests, "ttft", [gaps.span])
-    e2e = sample_figures(requests, "e2e", [gaps.span])
+def _name_of(group: RequestGroup, names: Mapping[str, int]) -> str:
+    numbers = group.group.values.tolist()
+    if len(numbers) > 1:
+        return f"{len(numbers):,} other names"
+    for name, number in names.items():
+        if number == numbers[0]:
+            return name
+    return NO_NAME
+
+
+def _group_latencies(group: RequestGroup) -> dict[str, Latency]:
+    """The latencies of the requests of one row of a mix, or of one name."""
+    gaps = group.gaps
+    ttft = sample_figures(group.requests, "ttft", [gaps.span])
+    e2e = sample_figures(group.requests, "e2e", [gaps.span])
     return {"ttft_ms": _latency(ttft), "itl_ms": _latency(gaps), "e2e_ms": _latency(e2e)}
 
 
@@ -242,6 +255,8 @@ def _latency(figures: LatencyFigures) -> Latency:
     """As a level has it."""
     return Latency.of(latency_json(figures))
 
+
+NO_NAME: Final = "(no name)"
 
 # Figures of a window that the level has under the same name; these may be unknown:
 FIGURES: Final = (

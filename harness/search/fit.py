@@ -166,6 +166,7 @@ def fit_crossing(
     return Crossing(
         point,
         lo=min(lo, point, last_pass),
+        # The level that fails was held, so the knee is one count below it at most.
         hi=max(hi, point, first_fail - 1),
         draws=draws,
         between=(last_pass, first_fail),
@@ -189,6 +190,7 @@ def _percentile_interval(
     reach = max(point * 2, levels[0].count)
     blocks = [level.evidence.blocks for level in levels if level.count <= reach]
     percentiles = percentile_levels(max(blocks[-3:], default=4))
+    # Draws may be infinite: between two of them nothing can be interpolated.
     lo, hi = np.quantile(draws, percentiles, method="nearest")
     return float(lo), float(hi)
 
@@ -197,6 +199,7 @@ def _resampled_margins(
     level: LevelFit, slos: Sequence[Slo], max_errors: float, seed: int
 ) -> Floats:
     """The margin of each bootstrap replicate of a level's blocks of time."""
+    # A seed of its own for each level: their noise is independent, and so must be their draws.
     weights = resample_weights(level.evidence.blocks, seed + level.count)
     margins, _ = logit_margin(level.evidence, slos, max_errors, weights)
     return margins

@@ -97,8 +97,10 @@ def log_one_sided(n: float, k: float, allowed: float) -> float:
     is_over = k > allowed * n
     multiples = OVER if is_over else UNDER
     weights = OVER_WEIGHTS if is_over else UNDER_WEIGHTS
+    # A share of 1 would be refuted for good by a single observation within the limit.
     shares = np.minimum(multiples * allowed, MAX_SHARE)
     # The log likelihood ratio of each share of the mixture, then the log of their weighted mean.
+    # 1e-300 stands for the share of 0: without a hit its term has to be 0, and 0 log(0) is NaN.
     log_ratios = k * np.log(np.maximum(shares, 1e-300) / allowed)
     log_ratios += (n - k) * np.log((1 - shares) / (1 - allowed))
     # Relative to the highest one, since the exponential of a log ratio may not be finite.
@@ -116,12 +118,15 @@ def log_bets(sizes: Floats, hits: Floats, allowed: float) -> float:
     """
     has_any = sizes > 0
     means = hits[has_any] / sizes[has_any]
+    # In parts of the share allowed, as no block's mean is further below it: no bet loses
+    # everything.
     bets = BETS[:, None] / allowed
     beyond = means - allowed
     games = (beyond[0::2], beyond[1::2])
     log_won = [np.log1p(bets * game).sum(axis=1) for game in games]
     won = np.exp(np.minimum(log_won, MAX_LOG))
     capital_of_games = won @ BET_WEIGHTS
+    # A mean of e-processes is one again, however much the two depend on each other.
     return float(np.log(np.mean(capital_of_games)))
 
 

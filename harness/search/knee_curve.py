@@ -76,6 +76,7 @@ def evidence_at(
     bins = np.clip(np.arange(grids.RATIO_BINS) - steps, 0, last_bin)
     bins[-1] = last_bin  # gaps that never ended
     moved = np.zeros_like(evidence.grids[0])
+    # `add.at`, as several bins beyond an end of the grid are clipped to the same one.
     np.add.at(moved.T, bins, evidence.grids[0].T)
     return replace(evidence, grids=(moved,))
 
@@ -121,6 +122,7 @@ def knee_at(
     with_evidence = zip(held, evidences, strict=True)
     levels = [held_for(plan, level, evidence) for level, evidence in with_evidence]
     knee = estimate_knee(plan, levels, Done(Status.inconclusive, None))
+    # An interval that reaches the highest level has no end there that anything showed.
     if knee.count is None or knee.hi >= max(level.window.load.count for level in levels):
         return None
     # Below the lowest level nothing was seen: if it has not passed, the knee may be anywhere there.

@@ -99,6 +99,7 @@ def _fitted_estimate(plan: SearchPlan, levels: Sequence[FitLevel]) -> KneeEstima
     fails_by = min((level for level in failed if level > count), default=None)
     if fails_by is not None:
         hi = min(hi, fails_by - 1)
+    # The estimate stays within its interval, also where a level that failed has cut that short.
     hi = max(hi, count)
 
     is_within = count >= plan.min_users and not math.isinf(cross.count)

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 DRAIN_SHARES: Final = {True: 1 / 48, False: 1 / 24}
 DRAIN_SLACK_NS: Final = 5 * SECOND  # two ticks and a scrape, in addition to the lifetimes
 SCRAPED_NS: Final = 3 * SECOND  # a few scrapes
+# Levels that are held once the search has ended: its answer does not depend on them.
+AFTER_SEARCH: Final = (Purpose.cause, Purpose.hold)
 INVALID_IN_A_ROW: Final = 2  # after two invalid holds of a level the next would be invalid too
 
 # On the way up a quick check is enough if the worst SLO is far from its limit, that is, if the odds

@@ -109,6 +109,7 @@ def _neighbors(levels: Sequence[LevelThroughput], level: LevelThroughput) -> tup
 def _powers(level: LevelThroughput, seed: int) -> Floats:
     """Power of each bootstrap replicate of one level."""
     evidence = level.evidence
+    # A replicate is taken to last as long as the level: blocks of a hold are equally long.
     tokens = resample_weights(evidence.blocks, seed) @ evidence.tokens
     return np.asarray((tokens / evidence.seconds) ** 2 / level.users)
 

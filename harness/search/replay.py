@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
 
 from harness.core.states import Decision, Purpose, Status
 from harness.diagnosis.audit import arrivals_between
@@ -21,15 +23,16 @@ from harness.metrics.latency_figures import LatencyFigures, blocked_windows, sam
 from harness.metrics.metrics import GAPS
 from harness.metrics.record_source import RecordsAsOf, RecordSource
 from harness.metrics.scan import EventVisitor, scan
-from harness.metrics.token_gaps import WindowGapCounter, WindowGaps, pool_gaps
+from harness.metrics.token_gaps import Group, WindowGapCounter, WindowGaps, pool_gaps
 from harness.metrics.token_positions import PositionCounter
 from harness.metrics.window_summary import WindowTokens
 from harness.search.controller import HARD_FAILED
 from harness.search.judge import Judgement
-from harness.search.level_state import HeldLevel, next_level, with_earlier_holds
+from harness.search.level_state import AFTER_SEARCH, HeldLevel, next_level, with_earlier_holds
 from harness.search.next_level import Done, Hold, SearchPlan
 
 if TYPE_CHECKING:
+    from harness.core.arrays import Ints
     from harness.metrics.slo import Slo
     from harness.records.record_table import RecordTable
     from harness.records.samples import ServerSample
@@ -73,9 +76,9 @@ def replay(
     began_ns = logged[0].window.chosen_ns if logged else 0
     for entry in logged:
         window = entry.window
-        # A level of purpose `down` was chosen by the controller after a hard failure, one of `hold`
-        # to confirm the answer.
-        if searched and window.purpose not in (Purpose.down, Purpose.hold):
+        # A level of purpose `down` was chosen by the controller after a hard failure, those of
+        # AFTER_SEARCH once the search had ended.
+        if searched and window.purpose not in (Purpose.down, *AFTER_SEARCH):
             action = next_level(plan, levels, window.chosen_ns - began_ns)
             if isinstance(action, Done) or action.load != window.load:
                 differences.append(_other_choice(window, action))
@@ -93,7 +96,7 @@ def replay(
 
 
 def _end_of_search(plan: SearchPlan, levels: Sequence[HeldLevel], began_ns: int) -> Done:
-    own = [level for level in levels if level.window.purpose != Purpose.hold]
+    own = [level for level in levels if level.window.purpose not in AFTER_SEARCH]
     spent_ns = own[-1].window.judged_ns - began_ns if own else 0
     action = next_level(plan, own, spent_ns)
     # If the search would go on, the live run was cut short by its budget or an interrupt.
@@ -131,6 +134,31 @@ def _replayed_level(
     return HeldLevel(window, evidence, judgement, invalid)
 
 
+MOST_NAMES: Final = 20  # in a level's table: each costs a part of the one pass over all tokens
+
+
+class RequestGroup(NamedTuple):
+    """Some of a level's reported requests, and the gaps between their tokens."""
+
+    group: Group
+    requests: RecordTable
+    gaps: WindowGapCounter
+
+
+def names_apart(names: Ints) -> list[list[int]]:
+    """The numbers of names that are reported each by itself, the most frequent first.
+
+    The last ones are together if there are too many. [] if no request has a name.
+    """
+    numbers, counts = np.unique(names, return_counts=True)
+    if numbers.max(initial=-1) < 0:
+        return []
+    by_count = numbers[np.argsort(-counts, kind="stable")].tolist()
+    apart = [[number] for number in by_count[:MOST_NAMES]]
+    others = by_count[MOST_NAMES:]
+    return [*apart, others] if others else apart
+
+
 class LevelTokenStats:
     """The requests of one level and the statistics of their tokens."""
 
@@ -160,25 +188,23 @@ class LevelTokenStats:
         self.scraped = arrivals_between(window, samples)
         self.sample = GapSample(*settled_span)
         self.positions = PositionCounter(*settled_span)
-        self.mix = self._rows_of_mix()
+        n_rows = int(self.table.mix_row.max(initial=-1)) + 1
+        self.mix = [self._group("mix_row", [row]) for row in range(n_rows)]
+        self.names = [self._group("name", some) for some in names_apart(self.table.name)]
 
-    def _rows_of_mix(self) -> list[tuple[RecordTable, WindowGapCounter]]:
-        """The reported requests of each row of a mix, and their gaps."""
-        row_of_request = self.table.mix_row
-        blocked_window = self.tokens.gaps["itl"].span
-        rows = []
-        for row in range(row_of_request.max(initial=-1) + 1):
-            requests = self.table.select(row_of_request == row)
-            rows.append((requests, WindowGapCounter(requests, blocked_window, mix_row=row)))
-        return rows
+    def _group(self, column: str, values: Sequence[int]) -> RequestGroup:
+        group = Group(column, np.array(values))
+        requests = self.table.select(group.rows(self.table))
+        gaps = WindowGapCounter(requests, self.tokens.gaps["itl"].span, group=group)
+        return RequestGroup(group, requests, gaps)
 
     @property
     def visitors(self) -> list[EventVisitor]:
-        gaps_of_rows = [gaps for _, gaps in self.mix]
+        gaps_of_groups = [group.gaps for group in (*self.mix, *self.names)]
         return [
             *self.tokens.gaps.values(),
             self.everything,
-            *gaps_of_rows,
+            *gaps_of_groups,
             self.tokens.arrived,
             self.judged,
             self.scraped,

@@ -36,6 +36,7 @@ CENTERS: Final = (np.arange(RATIO_BINS) - BINS_PER_SIDE - 0.5) * (LOG_SPAN / BIN
 def ranks(values: Floats) -> Floats:
     """From 0; ties have their mean rank."""
     _, group, count = np.unique(values, return_inverse=True, return_counts=True)
+    # A group of c equal values has the ranks from C - c to C - 1, where C is how many are up to it.
     mean_ranks = np.cumsum(count) - (count + 1) / 2
     return np.asarray(mean_ranks[group], np.float64)
 

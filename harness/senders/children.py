@@ -48,12 +48,16 @@ def child_processes(options: DriveOptions) -> Iterator[LoadRunner]:
     Even a single process's users run in a child, so that what the controller and the sinks compute
     never delays the reader. Raises MeasurementInvalid when the children do not start.
     """
+    # Locust reads this constant for each worker that connects: so before the master listens.
     runners.HEARTBEAT_LIVENESS = SILENT_S // runners.HEARTBEAT_INTERVAL
     user_class = session_user(options)
     environment = Environment(user_classes=[user_class], events=Events(), host=options.url)
-    environment.create_master_runner(LOOPBACK, 0)
-    load = ChildProcesses(environment, options)
-    with _quiet(), _signals(load.interrupt):
+    # A KeyboardInterrupt while a ZeroMQ socket is made leaves half of one, and Python prints the
+    # traceback of its end. So signals are caught before Locust makes any.
+    with _quiet(), _signals() as signals:
+        environment.create_master_runner(LOOPBACK, 0)
+        load = ChildProcesses(environment, options)
+        signals.send_to(load.interrupt)
         collecting = Collecting()
         try:
             load.start()
@@ -132,7 +136,7 @@ class ChildProcesses(LoadRunner):
                 how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
                 return (
                     f"a load process (pid {child.pid}) ended {how} in the middle of the run: its "
-                    "users are gone, so the level is not what was asked for; what was measured "
+                    "users are gone, so the level is incomplete; what was measured "
                     "before is kept; see its message above, and run again."
                 )
         return super().trouble()
@@ -151,22 +155,44 @@ class ChildProcesses(LoadRunner):
 
     def close(self) -> None:
         """Wait a moment for the children, then end those that are left."""
+        # From here on the end of a child is no trouble.
         self._stopping = True
         for child in self.children:
             if child.stdin is not None:
+                # Its end of file is what tells a child that still serves to leave.
                 child.stdin.close()
             try:
                 child.wait(EXIT_S)
             except subprocess.TimeoutExpired:
                 child.kill()
                 child.wait()
+        # `quit` has ended these greenlets, unless the load never began.
         self.runner.greenlet.kill(block=False)
         super().close()
 
 
+class _Signals:
+    """Passes each signal on, and those that came before there was anybody to pass them to."""
+
+    def __init__(self) -> None:
+        self._interrupt: Callable[[], None] | None = None
+        self._came_early = False
+
+    def came(self) -> None:
+        if self._interrupt is None:
+            self._came_early = True
+        else:
+            self._interrupt()
+
+    def send_to(self, interrupt: Callable[[], None]) -> None:
+        self._interrupt = interrupt
+        if self._came_early:
+            interrupt()
+
+
 @contextlib.contextmanager
-def _signals(interrupt: Callable[[], None]) -> Iterator[None]:
-    """Call `interrupt` on SIGINT, SIGTERM and a hangup, in a greenlet of its own.
+def _signals() -> Iterator[_Signals]:
+    """Catch SIGINT, SIGTERM and a hangup, and handle each in a greenlet of its own.
 
     Python's own handler would raise inside whichever greenlet happens to run, the reader's perhaps.
     A hangup that is ignored (`nohup`) stays so.
@@ -175,12 +201,14 @@ def _signals(interrupt: Callable[[], None]) -> Iterator[None]:
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
         kinds.append(signal.SIGHUP)
     before = {kind: signal.getsignal(kind) for kind in kinds}
-    watchers = [gevent.signal_handler(kind, interrupt) for kind in kinds]
+    signals = _Signals()
+    watchers = [gevent.signal_handler(kind, signals.came) for kind in kinds]
     try:
-        yield
+        yield signals
     finally:
         for watcher in watchers:
             watcher.cancel()
+        # A watcher that is cancelled leaves the system's default action, not Python's handler.
         for kind, handler in before.items():
             signal.signal(kind, handler)
 

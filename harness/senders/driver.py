@@ -138,6 +138,7 @@ class Driver:
             self._batch_end = self.issued + self.options.batch
         nth = self.users
         self.users += 1
+        # Interleaved: no two processes share a number, and none has to ask another.
         if self.worker < self.options.processes:
             return self.worker + nth * self.options.processes
         # A worker of Locust's that joined in the middle: nobody else has numbers like its.
@@ -211,6 +212,8 @@ class Driver:
         """Record a request that was due while too many were in flight, and send nothing."""
         reader = self.start()
         number = self._begin()
+        # With a number like any other: the numbers of records have no gaps, so that losses can be
+        # counted.
         reader.drop(number, due.number, spec.output_tokens, due.at_ns)
 
     def request(self, user: int, api: str, spec: RequestSpec, scheduled_ns: int = -1) -> Exchange:
@@ -253,7 +256,7 @@ class Driver:
             self._stagger.note_service_time(sent.e2e_ns / SECOND)
         return sent
 
-    def _recorded_plan(self, spec: RequestSpec) -> tuple[int, ...]:
+    def _recorded_plan(self, spec: RequestSpec) -> tuple[int | str, ...]:
         """What the record says of the plan, in the order that the reader expects."""
         prompt_tokens = spec.prompt_tokens if self._data is None else -1  # of own data, an estimate
         return (
@@ -263,11 +266,13 @@ class Driver:
             spec.new_tokens,
             spec.mix_row,
             prompt_tokens,
+            spec.name,
         )
 
     def _begin(self) -> int:
         """The next request's number. It counts as sent from now on, whatever becomes of us."""
         number = self.issued
+        # First the count, then the request: of a process that is killed it is known what it began.
         if self._journal is not None:
             self._journal.count(number + 1)
         self.issued = number + 1
@@ -290,6 +295,8 @@ class Driver:
             # may be set after the start
             reader.link.on_trouble = lambda why: self.on_trouble(why)  # noqa: PLW0108 - as it is then
             self._reader = reader
+        # Not only where it was made above: another user finds the reader while its decoder still
+        # starts.
         if not reader.link.ready():
             raise MeasurementInvalid(reader.link.trouble)
         self._ready = True
@@ -308,12 +315,14 @@ class Driver:
         options = self.options
         folder = Path(options.run_folder)
         run = ""
+        # On another machine the same path is missing, or is a folder without the master's run.json.
         is_shared = not options.run_folder or (folder / names.RUN).is_file()
         if not is_shared:
             folder = Path(names.WORKER_FOLDER)
             run = options.run_id
         file = ""
         if options.run_folder and (is_shared or run):
+            # A folder that cannot be written ends no run: what has no file goes to the master.
             with contextlib.suppress(OSError):
                 folder.mkdir(parents=True, exist_ok=True)
                 sends = folder / names.sends(self.worker, run)
@@ -355,6 +364,7 @@ class Driver:
         if self._reader is not None:
             self.figures()
             self._reader.close()
+            # Only now, as it may be the end that shows that the decoder is lost.
             self._trouble = self.trouble
             self._ended_before = self.ended
             self._reader = None

@@ -32,6 +32,7 @@ def read_host(at_ns: int) -> HostSample:
         load_1m = os.getloadavg()[0]
     return HostSample(
         at_ns=at_ns,
+        # A container's limit counts only where it is below what the scheduler allows.
         cores=min(usable_cores, limit_cores),
         machine_cores=float(os.cpu_count() or usable_cores),
         cpu_s=round(busy_s, 3),
@@ -48,12 +49,15 @@ def family_cpu_s(pid: int) -> float:
     pids = [pid]
     while pids:
         process = Path(f"/proc/{pids.pop()}")
+        # The name is in parentheses, and may have spaces and parentheses of its own: cut after the
+        # last.
         _, _, after_name = _text(process / "stat").rpartition(")")
         fields = after_name.split()
         if not fields:  # it has ended meanwhile
             continue
         ticks = map(int, fields[USER_TICKS : USER_TICKS + 4])
         total_s += sum(ticks) / TICKS_PER_S
+        # The kernel lists a child at the thread that started it, not at the process.
         for children in process.glob("task/*/children"):
             pids += map(int, _text(children).split())
     return total_s
@@ -64,6 +68,7 @@ def _container() -> tuple[float, float]:
 
     Infinite and NaN without a limit.
     """
+    # Inside a container its own cgroup is the root; a host's root has no limit, and no such file.
     quota, _, period = _text(CGROUPS / "cpu.max").strip().partition(" ")
     if period and quota != "max":
         stopped = _counter(_text(CGROUPS / "cpu.stat"), "throttled_usec") / MICROSECONDS

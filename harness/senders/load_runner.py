@@ -129,6 +129,7 @@ class LoadRunner:
         self._paced: tuple[int, float] | None = None
         self._stopped = Event()
         self._driven = Event()  # the driver has started, or failed to
+        # A master makes its dispatcher with its first users: whatever comes later is too late.
         environment.dispatcher_class = Dispatcher
         if isinstance(self.runner, MasterRunner):
             self.master = MasterRelay(self.runner, self.sinks.put, self._store)
@@ -156,6 +157,7 @@ class LoadRunner:
         if self.master is not None:
             if self.options != options:  # else its workers' first batches have been taken
                 self.master.begin(options.run_id)
+            # A worker that is missing already is no loss of this session's.
             ready = [client for client in self.runner.clients.all if client.state == STATE_INIT]
             self._clients = [client.id for client in ready]
         self.sinks.sinks = list(sinks)
@@ -209,8 +211,8 @@ class LoadRunner:
             return ""
         host, _, _ = lost[0].rpartition("_")
         return (
-            f"a load process ({host}) ended or was not heard any more in the "
-            "middle of the run: its users are gone, so the level is not what was asked for; what "
+            f"a load process ({host}) ended or fell silent in the "
+            "middle of the run: its users are gone, so the level is incomplete; what "
             "was measured before is kept; see its log, and run again."
         )
 
@@ -250,6 +252,7 @@ class LoadRunner:
             n_ended = self.master.inbox.ended
         elif self.driver is not None:
             n_ended = self.driver.ended
+        # By those that have ended: with those that were begun, the last ones would be cut off.
         return self.options.requests <= n_ended
 
     def finish(self, drain_s: float) -> None:
@@ -309,6 +312,7 @@ class LoadRunner:
         if self.master is None:
             return self.driver.known_ns if self.driver is not None else 0
         known_ns = self.master.inbox.known_ns
+        # A worker that has said nothing yet may hold records of any instant.
         if not known_ns or len(known_ns) < len(self._clients):
             return 0
         return min(known_ns.values())  # the worker that is furthest behind counts
@@ -388,6 +392,7 @@ class LoadRunner:
         This comes before Locust tells its workers to stop: records need longer than it gives them.
         """
         if not self._stopping:
+            # Asked before it counts as stopping: from then on a worker that leaves is no trouble.
             self._trouble = self.trouble()
             self._stopping = True
             self._on_stopping()

@@ -61,6 +61,7 @@ def client_samples(
     cpu_s = round(time.process_time(), 3)
     samples = [ClientSample(now_ns, "main", cpu_s, lag_ms)]
     for worker, report in sorted(by_worker.items()):
+        # It has not begun to measure: its driver runs, its reader does not.
         if "at_ns" not in report:
             continue
         at_ns = int(report["at_ns"])

@@ -68,6 +68,7 @@ class WorkerRelay:
     def flush(self, timeout_s: float = FLUSH_S) -> None:
         """Wait until the master has everything, or for so long."""
         self.driver.flush(timeout_s)
+        # The last count has to arrive, also where records did not: it tells how many are missing.
         self._beat()
 
     def _loop(self) -> None:
@@ -173,7 +174,7 @@ class MasterRelay:
             number = str(worker) if worker >= 0 else "?"  # it never sent a beat
             host, _, _ = client_id.rpartition("_")
             sentences.append(
-                f"worker {number} ({host}) ended or was not heard any more before the end of the "
+                f"worker {number} ({host}) ended or fell silent before the end of the "
                 "run: its users and its open requests are lost"
             )
         return tuple(sentences)
@@ -211,5 +212,6 @@ def retire_users(environment: Environment, drain_s: float) -> None:
     """
     runner = environment.runner
     if runner is not None and runner.user_count:
+        # `stop_users` waits that long for users to end in order, then kills those that are left.
         environment.stop_timeout = drain_s
         runner.stop_users(runner.user_classes_count)

@@ -44,8 +44,11 @@ def once_a_second(read: Callable[[], object]) -> Iterator[object]:
         except Exception:  # noqa: BLE001 - one that fails must not be the last
             get_hub().handle_error(read, *sys.exc_info())
         yield result
-        due_ns += SECOND
-        left_s = (due_ns - CLOCK.now_ns()) / SECOND
+        # From when it was due, not from now: readings would drift by what each of them takes. But
+        # what was missed is not caught up with: a server that hung would get all of it at once.
+        now_ns = CLOCK.now_ns()
+        due_ns = max(due_ns + SECOND, now_ns)
+        left_s = (due_ns - now_ns) / SECOND
         # A moment even where it is late: others must have their turn.
         gevent.sleep(max(left_s, LEAST_PAUSE_S))
 
@@ -145,6 +148,7 @@ class GpuSampler:
         """`on_sample` is given each sample as it comes."""
         self._source = source
         self._on_sample = on_sample
+        # Not gevent's own pool: there a driver that hangs would hold up the look-up of names.
         self._thread = ThreadPool(1) if source.blocking else None
         self._greenlet = gevent.spawn(self._loop)
 

@@ -164,6 +164,7 @@ class Session:
         missing = load.missing()
         figures = load.figures() | self.scraper.figures()
         lost = () if self.interrupted else load.lost_workers()
+        # The cause before its consequences: a lost decoder or worker is why records are missing.
         invalid = (
             invalid
             or load.lost_records
@@ -214,6 +215,7 @@ class Session:
         if not self.decides:
             self._over.set()
         elif not self._over.is_set() and not self.load.trouble():  # else `_watch` says so
+            # Somebody pressed Stop: open requests are cut off, as with Ctrl-C.
             self.load.environment.stop_timeout = 0.0
             self.interrupt()
 

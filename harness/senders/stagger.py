@@ -51,6 +51,7 @@ class Stagger:
 
     def note_service_time(self, e2e_s: float) -> None:
         """Of a request that has ended well."""
+        # The first one counts fully, as there is no mean yet.
         weight = SMOOTHING if self._service_s else 1.0
         self._service_s += weight * (e2e_s - self._service_s)
 
@@ -58,6 +59,7 @@ class Stagger:
         """How long the user waits before it asks again; 0: it starts now."""
         now_s = time.monotonic()
         if user not in self._entries:
+            # By the user's number: runs with the same seed stagger in the same way.
             part = seeded_random(self._options.seed, "stagger", user).random()
             is_first = not self._service_s
             self._entries[user] = Entry(now_s, part, is_first, is_first)

@@ -8,13 +8,14 @@
             said = self.llm.send(messages=[...], body={"top_p": 0.9})  # and what came back
 
 Each request fires Locust's `request` event once, when it has ended, so Locust's count and rate are
-those of requests. Token latencies go to the records.
+those of requests; its context has the TTFT and the output tokens. All token latencies go to the
+records.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 from weakref import WeakKeyDictionary
 
 import gevent
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 
 REFUSED_S: Final = 0.1
+MAX_NAME: Final = 100  # characters
 WAIT_S: Final = 0.2  # between two looks whether a batch, or the run, is over
 # Locust makes users with nothing but their environment: they find their driver here.
 _drivers: WeakKeyDictionary[Environment, Driver | None] = WeakKeyDictionary()
@@ -76,29 +78,24 @@ class LlmClient:
     ) -> Exchange:
         """Send one request, wait for its end and return what came back, a failure too.
 
-        `name` is its row in Locust's statistics, as in Locust's own clients; "": the API's path.
+        `name`: as `StreamingUser.send` has it.
 
         `messages`, in OpenAI's form, or `prompt` take the place of what the workload plans next;
         what is not given stays as planned. `body` has fields of this request, over --body's.
-        The answer is read in Python instead of C, and kept until it ends: so its `ttft_ms` and
-        `e2e_ms` are known here, from the reads and stamps that the record has. They count from
-        the send.
+        The answer is read in Python instead of C, and kept until it ends. Its `ttft_ms` and
+        `e2e_ms` are from the reads and stamps that the record has, and count from the send.
 
         Raises ConfigError for what cannot be sent, StopUser as `StreamingUser.send` does.
         """
         user = self._user
-        wrong = ""
-        own_fields = [field for field in body if field in OWN_FIELDS]
-        if own_fields:
-            wrong = f"body has {own_fields[0]!r}"
+        wrong = [f"body has {field!r}" for field in body if field in OWN_FIELDS]
         if (messages or tools) and (prompt or user.api not in CHAT_APIS):
-            wrong = f"messages or tools are given with a prompt, or to a user of {user.api}"
+            wrong.append(f"messages or tools are given with a prompt, or to a user of {user.api}")
         if wrong:
-            # Locust logs the error and calls the task again: without a pause, as fast as it can
-            gevent.sleep(REFUSED_S)
-            raise ConfigError(
-                f"{wrong}: expected a prompt, or the messages and tools of a ChatUser, and fields "
-                "that the harness does not decide; try send(prompt=..., body={'top_p': 0.9})."
+            _refuse(
+                f"{', and '.join(wrong)}: expected a prompt, or the messages and tools of a "
+                "ChatUser, and fields that the harness does not decide; try "
+                "send(prompt=..., body={'top_p': 0.9})."
             )
         # also where its content is replaced: the pause and the length are the plan's
         spec = user.next_spec()
@@ -121,12 +118,19 @@ class LlmClient:
         return user.send_spec(spec, name)
 
 
+def _refuse(sentence: str) -> NoReturn:
+    # Locust logs the error and calls the task again: without a pause, as fast as it can
+    gevent.sleep(REFUSED_S)
+    raise ConfigError(sentence)
+
+
 class StreamingUser(User):
     """Sends streamed requests, one at a time. Abstract: `api` and tasks are a subclass's."""
 
     abstract = True
     api: ClassVar[str] = ""  # a key of API_PATHS; "": the workload's own
     workload: ClassVar[str] = ""  # unless --workload says another; "": the one called like the API
+    tells_tokens: ClassVar[bool] = True  # in the `request` event: 40 us of each request
 
     def __init__(self, environment: Environment) -> None:
         """Join the process's driver. Raises ConfigError where nobody ever registered one."""
@@ -134,7 +138,7 @@ class StreamingUser(User):
         if environment not in _drivers:
             raise ConfigError(
                 "this user has no driver: expected `from harness.locust import ChatUser` in the "
-                "locustfile; try locustfiles/chat.py as a start."
+                "locustfile; try `vllm-harness locustfile chat` as a start."
             )
         self.driver = _drivers[environment]
         self.llm = LlmClient(self)
@@ -173,10 +177,11 @@ class StreamingUser(User):
     ) -> Exchange:
         """Send one request and wait for its end; without a prompt, the workload's next.
 
-        `name` is its row in Locust's statistics; "": the API's path.
+        `name` is its row in Locust's statistics and in the report, and is in its record; "": the
+        API's path, and no row in the report.
 
-        Raises StopUser when the run's requests are used up, its target was refused or the run is
-        over.
+        Raises ConfigError for a name that cannot be kept, StopUser when the run's requests are used
+        up, its target was refused or the run is over.
         """
         spec = self.next_spec()
         if prompt is not None:
@@ -196,8 +201,13 @@ class StreamingUser(User):
 
     def send_spec(self, spec: RequestSpec, name: str = "") -> Exchange:
         """Send it and wait for its end, as `send` does."""
+        if name and not (isinstance(name, str) and name.isprintable() and len(name) <= MAX_NAME):
+            _refuse(
+                f"name is {name!r:.120}: expected one line of text, of at most {MAX_NAME} "
+                "characters; try send(name='summarize')."
+            )
         self._think_ns = spec.think_ns
-        sent = self._exchange(self.number, spec, name=name)
+        sent = self._exchange(self.number, spec._replace(name=name or ""))
         if sent.outcome is Outcome.connect:
             # Nobody is there: asking a thousand times a second helps neither side, and fills the
             # run folder.
@@ -207,27 +217,27 @@ class StreamingUser(User):
             raise StopUser
         return sent
 
-    def _exchange(
-        self, number: int, spec: RequestSpec, scheduled_ns: int = -1, name: str = ""
-    ) -> Exchange:
+    def _exchange(self, number: int, spec: RequestSpec, scheduled_ns: int = -1) -> Exchange:
         assert self.driver is not None  # noqa: S101 - who sends has one
         try:
             sent = self.driver.request(number, self.api, spec, scheduled_ns)
         except gevent.GreenletExit:  # Locust cuts this user off; its record says `cancelled`
-            self._report(Exchange(Outcome.cancelled, 0, 0, "the harness stopped it"), name)
+            self._report(Exchange(Outcome.cancelled, 0, 0, "the harness stopped it"), spec.name)
             raise
-        self._report(sent, name)
+        self._report(sent, spec.name)
         return sent
 
     def _report(self, sent: Exchange, name: str = "") -> None:
-        """Fire Locust's `request` event; its context has `ttft_ms` where the answer was kept."""
+        """Fire Locust's `request` event; None in its context: not known."""
         failure = None
         if sent.outcome is not Outcome.ok:
             why = f"{sent.outcome.value}: {sent.error}".rstrip(": ")
             failure = RequestFailed(why)
+        # A copy: what a subclass returns may be its own dict, the same one each time.
         context = {**self.context()}
-        if sent.ttft_ms is not None:
+        if self.tells_tokens:
             context["ttft_ms"] = sent.ttft_ms
+            context["output_tokens"] = sent.output_tokens
         self.environment.events.request.fire(
             request_type="POST",
             name=name or API_PATHS[self.api],
@@ -294,6 +304,8 @@ class Pacer(StreamingUser):
                 if wait_s > 0:
                     driver.has_new_schedule.wait(min(wait_s, WAIT_S))
                     continue  # another schedule may have come first
+                # Only now: while this waited for the instant, another schedule could still replace
+                # it.
                 driver.stripe.take()
                 if len(in_flight) < most_in_flight:
                     in_flight.spawn(self._insist, due.number, spec, due.at_ns)
@@ -319,10 +331,12 @@ def session_user(options: DriveOptions) -> type[StreamingUser]:
     """The concrete user of a session: sends what the workload plans, again and again."""
     api = options.workload.api
     if options.arrivals:
-        return type("RateUser", (Pacer,), {"abstract": False, "api": api})
+        members = {"abstract": False, "api": api, "tells_tokens": False}
+        return type("RateUser", (Pacer,), members)
 
     class SessionUser(StreamingUser):
         abstract = False
+        tells_tokens = False  # nobody listens
 
         @task
         def ask(self) -> None:

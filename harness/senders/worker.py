@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 def main(port: int) -> None:
     """Connect to the master on `port` of this machine and serve until it says quit."""
     logging.getLogger("locust").setLevel(logging.ERROR)
+    # gevent's, as `_until_eof` waits for the pipe: a plain read would stop the whole loop.
     brief = FileObject(sys.stdin.buffer, "rb")
     options = DriveOptions.from_json(json.loads(brief.readline()))
     runners.WORKER_REPORT_INTERVAL = REPORT_S
@@ -38,6 +39,8 @@ def main(port: int) -> None:
         user_classes=[session_user(options)],
         events=Events(),
         host=options.url,
+        # Without any, Locust parses its own at the first spawn message, from environment variables
+        # and configuration files. Its classes read these two.
         parsed_options=Namespace(web_base_path="", stop_timeout=0.0),
     )
     runner: WorkerRunner = environment.create_worker_runner("127.0.0.1", port)

@@ -10,8 +10,8 @@ The default is `local` for a server on this machine. A missing GPU is not an err
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from math import isnan, nan
 from typing import Any, Final, NamedTuple
@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 import psutil
 import pynvml
 
-from harness.errors import ConfigError, ServerUnreachable
+from harness.errors import ConfigError, HarnessError, ServerUnreachable
 from harness.records.samples import GpuSample, ServerSample
 from harness.server.access import TargetAccess
 from harness.server.address import Address, parse_exporter_url
@@ -55,17 +55,24 @@ class NvmlGpus:
 
     blocking = True  # calls into a C library: `read` belongs into another thread
 
-    def __init__(self, nvml: Any, handles: dict[int, Any]) -> None:
-        """`nvml` has pynvml's functions, `handles` are its devices by their index."""
+    def __init__(self, nvml: Any, handles: dict[int, Any], *, of_server: bool = False) -> None:
+        """`nvml` has pynvml's functions, `handles` are its devices by their index.
+
+        `of_server`: these are the GPUs of one server, not all of the machine.
+        """
+        self.of_server = of_server
         self._nvml = nvml
         self._handles = handles
         self._bytes: dict[int, PcieBytes] = {}  # at the last reading, by index
 
     @classmethod
-    def open(cls, nvml: Any = pynvml, users: Collection[int] = ()) -> NvmlGpus:
+    def open(
+        cls, nvml: Any = pynvml, users: Collection[int] = (), visible: Collection[str] = ()
+    ) -> NvmlGpus:
         """Those that the processes `users` compute on; all, if none of them is seen on any.
 
-        A container may hide them. Raises NoGpu.
+        A container may hide them: then those that they call `visible`, by index or UUID. Raises
+        NoGpu.
         """
         try:
             nvml.nvmlInit()
@@ -76,10 +83,10 @@ class NvmlGpus:
         if not handles:
             nvml.nvmlShutdown()
             raise NoGpu("no GPU here (NVIDIA's driver sees none)")
-        used = {}
-        if users:
-            used = {i: handle for i, handle in handles.items() if _used_by(nvml, handle, users)}
-        return cls(nvml, used or handles)
+        used = {i: handle for i, handle in handles.items() if _used_by(nvml, handle, users)}
+        if not used:
+            used = {i: handle for i, handle in handles.items() if _named(nvml, i, handle, visible)}
+        return cls(nvml, used or handles, of_server=bool(used) or len(handles) == 1)
 
     def close(self) -> None:
         self._nvml.nvmlShutdown()
@@ -179,11 +186,21 @@ class NvmlGpus:
 
 
 def _used_by(nvml: Any, handle: Any, users: Collection[int]) -> bool:
+    if not users:
+        return False
     try:
         computing = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
     except nvml.NVMLError:
         return False
     return any(process.pid in users for process in computing)
+
+
+def _named(nvml: Any, index: int, handle: Any, names: Collection[str]) -> bool:
+    """Whether CUDA_VISIBLE_DEVICES has a GPU: by its index, or by the beginning of its UUID."""
+    if not names:
+        return False
+    uuid = str(nvml.nvmlDeviceGetUUID(handle))
+    return any(name == str(index) or uuid.startswith(name) for name in names)
 
 
 LOCAL: Final = "local"
@@ -253,6 +270,17 @@ class GpuReadings:
     found: tuple[GpuInfo, ...] = ()
     source: GpuSource | None = None
     why: str = ""
+    of_server: bool = False  # they are the server's, not all of its machine
+
+    @contextmanager
+    def closed_if_refused(self) -> Iterator[None]:
+        """Around what may still refuse the run: nobody else would close what is open then."""
+        try:
+            yield
+        except HarnessError:
+            if self.source is not None:
+                self.source.close()
+            raise
 
     def with_engine_cpu(self, sample: ServerSample) -> ServerSample:
         """Add the engine cores' CPU time where only an exporter on their machine knows it."""
@@ -262,7 +290,12 @@ class GpuReadings:
 
     def to_json(self) -> dict[str, Any]:
         gpus = [asdict(gpu) for gpu in self.found]
-        return {"where": self.where, "gpus": gpus, "why": self.why}
+        return {
+            "where": self.where,
+            "gpus": gpus,
+            "why": self.why,
+            "of_server": self.of_server,
+        }
 
 
 def open_gpus(choice: str | None, server: Address | None) -> GpuReadings:
@@ -285,15 +318,30 @@ def open_gpus(choice: str | None, server: Address | None) -> GpuReadings:
 def local_gpus(server: Address | None = None) -> GpuReadings:
     """Open this machine's GPUs, or of them those that a server on it uses."""
     users: set[int] = set()
+    visible: set[str] = set()
     if server is not None and server.is_local:
         with suppress(psutil.Error):  # one of its processes ended meanwhile
-            users = {process.pid for process in family_of(server.port)}
+            family = family_of(server.port)
+            users = {process.pid for process in family}
+            visible = visible_gpus(family)
     try:
-        source = NvmlGpus.open(users=users)
+        source = NvmlGpus.open(users=users, visible=visible)
     except NoGpu as error:
         return GpuReadings(LOCAL, why=str(error))
     found = tuple(map(GpuInfo.of, source.gpus()))
-    return GpuReadings(LOCAL, found, source)
+    return GpuReadings(LOCAL, found, source, of_server=source.of_server)
+
+
+def visible_gpus(processes: Iterable[psutil.Process]) -> set[str]:
+    """The GPUs that the processes were given, as CUDA_VISIBLE_DEVICES has them; {}: any.
+
+    Raises psutil.Error. vLLM gives each data-parallel engine GPUs of its own.
+    """
+    names: set[str] = set()
+    for process in processes:
+        given = process.environ().get("CUDA_VISIBLE_DEVICES", "")
+        names.update(name.strip() for name in given.split(","))
+    return names - {""}
 
 
 def _exporter(url: str) -> GpuReadings:

@@ -118,6 +118,7 @@ class HttpConnection:
 
 def _headers(access: TargetAccess, *, has_content: bool, last: bool) -> dict[str, str]:
     headers = {"Accept": "*/*"}
+    # Else the server would keep a connection that nobody uses again.
     if last:
         headers["Connection"] = "close"
     if access.api_key:

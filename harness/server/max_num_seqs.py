@@ -79,7 +79,9 @@ def max_num_seqs(server: Mapping[str, Any], samples: Sequence[ServerSample]) -> 
     # Running requests are summed over all engines, while the flag is per engine.
     flags = server.get("flags") or {}
     replicas = server.get("replicas") or [1]
-    engines = server.get("engines") or len(replicas)
+    ranks = flags.get("data_parallel_size")
+    engines_each = ranks if isinstance(ranks, int) else 1
+    engines = server.get("engines") or len(replicas) * engines_each
     value = flags.get(MAX_NUM_SEQS)
     if isinstance(value, int):
         read = server.get("read") or ()

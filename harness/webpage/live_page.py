@@ -24,6 +24,7 @@ import orjson
 from flask import Blueprint, Flask, Response, request, send_file
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
+from harness.charts.embed import policy
 from harness.records import names
 
 if TYPE_CHECKING:
@@ -33,8 +34,10 @@ if TYPE_CHECKING:
     from harness.export.live_tables import LiveTables
 
 PAGE: Final = files("harness.webpage") / "page"
-SCRIPTS: Final = ("live.js", "charts.js", "form.js", "link.js")
-PARTS: Final = {"live.css": "text/css"} | dict.fromkeys(SCRIPTS, "text/javascript")
+CHARTS: Final = files("harness.charts") / "page"
+# name -> the folder that it is in
+PARTS: Final = dict.fromkeys(("live.css", "live.js", "elements.js", "form.js", "link.js"), PAGE)
+PARTS.update(dict.fromkeys(("charts.css", "charts.js", "echarts.common.min.js"), CHARTS))
 # name -> what it is for; each only while it lies in the folder of the run that the page shows
 DOWNLOADS: Final = {
     names.REPORT_HTML: "the report",
@@ -46,8 +49,6 @@ DOWNLOADS: Final = {
     names.RUN: "configuration, versions, hardware",
 }
 OWN: Final = "default-src 'self'; base-uri 'none'; frame-ancestors 'self'; form-action 'self'"
-# a report holds words of the server under test: it may show, not act
-SHOWN: Final = "sandbox allow-same-origin; default-src 'none'; style-src 'unsafe-inline'"
 LINGER_S: Final = 5.0
 POLL_S: Final = 0.1
 
@@ -138,7 +139,7 @@ class LivePage:
         answer: Response = send_file(
             (folder / name).absolute(), as_attachment=name != names.REPORT_HTML, max_age=0
         )
-        answer.headers["Content-Security-Policy"] = SHOWN
+        answer.headers["Content-Security-Policy"] = shown()
         answer.headers["X-Content-Type-Options"] = "nosniff"
         return answer
 
@@ -157,8 +158,17 @@ class LivePage:
         return _own(b"{}", "application/json")
 
 
+def shown() -> str:
+    """A report holds words of the server under test: it may show, and run its charts' script alone.
+
+    In an origin of its own, so that not even this script could ask for anything here.
+    """
+    return f"sandbox allow-scripts; {policy()}"
+
+
 def _part(name: str) -> Response:
-    return _own((PAGE / name).read_bytes(), PARTS[name])
+    kind = "text/css" if name.endswith(".css") else "text/javascript"
+    return _own((PARTS[name] / name).read_bytes(), kind)
 
 
 def _own(body: bytes, kind: str) -> Response:

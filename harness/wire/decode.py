@@ -50,6 +50,7 @@ class SentRequest(NamedTuple):
     new_tokens: int = -1
     mix_row: int = -1
     planned_prompt: int = -1
+    name: str = ""
 
 
 class StreamDecoder:
@@ -189,6 +190,8 @@ class StreamDecoder:
             return
         first = running[0]
         last = running[-1]
+        # In one piece only where the counts go on from those before: else each one says itself how
+        # many tokens its event brought.
         if not even or first not in (-1, self._counted + 1):
             for at, low, count in zip(at_ns.cast("q"), low_ns.cast("q"), running, strict=True):
                 self._token(at, low, count, 1)
@@ -251,6 +254,7 @@ class StreamDecoder:
         """Take the last event although its empty line never came; half an event is none."""
         if self._problem is not None or self.status != OK_STATUS:
             return
+        # It came at some time since the last event, and nobody saw when.
         low_ns = self._at[-1] if self._at else self._head_ns
         for data in self._sse.finish():
             try:
@@ -280,6 +284,7 @@ class StreamDecoder:
             return Outcome.status, f"HTTP {self.status}: {words_of(self._body)}".rstrip(": ")
         if self._finish.lower() in FAILED_FINISHES:
             return Outcome.status, broken_off(self._finish)
+        # Nothing of the answer came after it.
         if self._progress_at_stranger == self._progress:
             return Outcome.protocol, ENDED_BY_STRANGER
         if self._done and not self._carried_anything:

@@ -28,7 +28,11 @@ SEVERAL: Final = (
     "cache names none"
 )
 MOST_DIGITS: Final = 18  # of a count: any other is none
-RUST: Final = "vLLM's front end in Rust (VLLM_USE_RUST_FRONTEND=1) does not, nor do gateways"
+# Several API servers are the default of `vllm serve --data-parallel-size 2`.
+TELL_LESS: Final = (
+    "several API servers of vLLM's (--api-server-count) do not, nor does its front end in Rust "
+    "(VLLM_USE_RUST_FRONTEND=1), nor do gateways"
+)
 
 
 def cache_config(text: bytes | str, model: str = "") -> list[dict[str, str]]:
@@ -102,10 +106,10 @@ def _tokens(engines: Sequence[Mapping[str, str]]) -> int | None:
     """Of one replica: as vLLM says since 0.26, for layers may share blocks; else of all blocks."""
     if not engines:
         return None
-    if len(engines) == 1:
-        tokens = whole_number(engines[0].get("kv_cache_size_tokens"))
-        if tokens:
-            return tokens
+    # The front end says the first of several for each of them: they differ by a few blocks at most.
+    tokens = whole_number(engines[0].get("kv_cache_size_tokens"))
+    if tokens:
+        return tokens * len(engines)
     blocks = _blocks(engines)
     block_size = whole_number(engines[0].get("block_size"))
     if blocks is None or block_size is None:
@@ -138,7 +142,7 @@ def lacking(text: bytes | str, cache: Mapping[str, Any]) -> tuple[str, ...]:
     elif not cache:
         unknown.insert(0, NO_CACHE_CONFIG)
     if unknown:
-        sentences.append(f"the server's /metrics do not tell {', '.join(unknown)}: {RUST}")
+        sentences.append(f"the server's /metrics do not tell {', '.join(unknown)}: {TELL_LESS}")
     if cache and cache["kv_tokens"] is None:
         sentences.append(NO_BLOCKS)
     return tuple(sentences)

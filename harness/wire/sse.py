@@ -108,6 +108,7 @@ class SseDecoder:
         # The fast path: nearly every read holds exactly one event of one line, and data in it.
         if self._between and chunk.startswith(DATA) and chunk.endswith(EVENT_END):
             plain = chunk.count(b"\n") == 2 and _CR not in chunk  # noqa: PLR2004 - the two at the end
+            # Data that begin with a blank may consist of blanks, which is no event.
             if plain and chunk[6] > _SPACE:
                 self.last = True
                 self._after_cr = False

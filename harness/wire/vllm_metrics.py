@@ -124,7 +124,10 @@ def _histogram(series: Series, lines: Lines) -> Histogram | None:
             if bucket_name not in lines:
                 continue
             buckets = sum_histograms(_by_engine(lines[bucket_name]))
-            total = fsum(sample.value for sample in lines[sum_name])
+            # Without a line of it the sum is not known: 0 would say that nothing took any time.
+            total = nan
+            if sum_name in lines:
+                total = fsum(sample.value for sample in lines[sum_name])
             return Histogram(buckets.bounds, buckets.counts, total)
     return None
 

@@ -66,6 +66,7 @@ class VerdictInputs:
     limit_ms: float = nan  # of that SLO
     slots: float = nan  # max_num_seqs of all engines together
     slots_source: str = ""  # given, read or inferred
+    engines: int = 1  # data-parallel ranks and replicas, each with a process of its own
     memory_kept: float = nan  # of the busy GPU's time at memory, over that at the lowest level
     clock_share: float = nan  # mean SM clock over the highest at a lower level that is as busy
     missed: float = nan  # share over the SLO's limit, over the share allowed; at most 1: it is met
@@ -89,6 +90,7 @@ class VerdictInputs:
             limit_ms=limit_ms,
             slots=max_num_seqs.slots,
             slots_source=max_num_seqs.source,
+            engines=max_num_seqs.engines,
             memory_kept=_over(_memory_share(level.gpu), _memory_share(lowest.gpu)),
             clock_share=_over(level.gpu.sm_clock_mhz_mean, _fastest_clock(level, levels)),
         )
@@ -134,6 +136,11 @@ class VerdictInputs:
         """CPU of an API server, or of one thread of a Rust one: it is full when all threads are."""
         threads = self.server.api_server_threads
         return self.server.api_server_cores / (1 if isnan(threads) else threads)
+
+    @property
+    def engine_cores(self) -> float:
+        """CPU of an engine's process: the mean of several."""
+        return self.server.engine_cores / self.engines
 
     @property
     def gpu_util(self) -> float:

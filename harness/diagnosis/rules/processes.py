@@ -7,6 +7,7 @@ from typing import Final
 
 from harness.diagnosis.rules.inputs import API_BUSY, API_FULL, VerdictInputs
 from harness.diagnosis.rules.rule_result import (
+    MAJOR_SHARE,
     MIN_WAITING,
     MISSING_WORDS,
     SLOT_CONFIDENCE,
@@ -90,9 +91,11 @@ def kv_capacity(f: VerdictInputs) -> RuleResult:
 # docs/h200.md, whose knee doubled with four API servers: 0.70.
 MIN_OUTSIDE_ENGINE: Final = 0.5
 MIN_OUTSIDE_ENGINE_NO_CPU: Final = 0.3
-# Cores used by a process that does its work in one thread.
-CORE_BUSY: Final = 0.7  # requests and events wait for it in bursts, if this share is sent late:
-MIN_LATE_SHARE: Final = 0.3
+# Confidence that late requests wait for an API server that has time, and for one that has none. In
+# between it rises with the CPU used: requests come in waves, so a mean over waves hides full ones.
+# H100, 7B shape, where four API servers tripled the knee: 0.80 to 0.84 cores near it.
+API_HAS_TIME: Final = 0.5
+API_HAS_NONE: Final = 0.9
 # The process's share and the GPU's together: one waits for the other.
 ALTERNATING_SHARE: Final = 0.9
 GPU_IDLE: Final = 0.6  # GPU utilization below which it waits for something
@@ -114,11 +117,6 @@ def front_end(f: VerdictInputs) -> RuleResult:
         return RuleResult.no(cores)
     if f.api_cores < API_BUSY and not f.sent_late:
         return RuleResult.no(f"{cores}, it has time")
-    confidence = 0.5
-    if at_limit or (f.sent_late and not f.first):
-        confidence = 0.9
-    elif f.api_cores >= CORE_BUSY and f.gaps.late_share >= MIN_LATE_SHARE:
-        confidence = 0.7
     more_cpu = "--api-server-count higher (one more process and its memory each)"
     threads = f.server.api_server_threads
     if threads > 0:
@@ -126,7 +124,7 @@ def front_end(f: VerdictInputs) -> RuleResult:
     if not isnan(threads):  # vLLM refuses --api-server-count beside it
         more_cpu = "more CPUs for the Rust front end, apart from the engine's and the client's"
     return RuleResult(
-        confidence,
+        _api_confidence(f),
         "the API server cannot keep up: first tokens and events wait for its process, not for "
         "the engine",
         [
@@ -143,6 +141,17 @@ def front_end(f: VerdictInputs) -> RuleResult:
     )
 
 
+def _api_confidence(f: VerdictInputs) -> float:
+    """That what is late waits for the API server; of gaps it was seen to send them late."""
+    if not f.first:
+        return API_HAS_NONE
+    if isnan(f.api_cores):
+        return API_HAS_TIME
+    used = (f.api_cores - API_BUSY) / (API_FULL - API_BUSY)
+    used = min(max(used, 0.0), 1.0)
+    return API_HAS_TIME + (API_HAS_NONE - API_HAS_TIME) * used
+
+
 def engine_process(f: VerdictInputs) -> RuleResult:
     """The engine core's process is at one core while the GPU has time left."""
     if isnan(f.gpu_util):
@@ -150,7 +159,7 @@ def engine_process(f: VerdictInputs) -> RuleResult:
     if f.gpu_util >= GPU_IDLE:
         return RuleResult.no(f"the GPU is busy {fmt(f.gpu_util, '.0%')} of the time")
     running = f.server.running_mean
-    cores = f.server.engine_cores
+    cores = f.engine_cores
     if not running >= 1:
         return RuleResult.no(
             or_missing(running, "the engine is idle in between", "running requests are")
@@ -158,15 +167,19 @@ def engine_process(f: VerdictInputs) -> RuleResult:
     alternating = cores + f.gpu_util >= ALTERNATING_SHARE
     if cores >= API_FULL or alternating:
         over_prompts = not f.engine_wait_ms / 2 < OWN_OVER_PROMPTS * f.prompt_cost_ms
-        confidence = 0.9 if f.gpu_util <= GPU_MOSTLY_IDLE and over_prompts else 0.6
+        # Of an H100 at 0.42 with a process at 1.03 cores, twice the KV blocks held a third more.
+        waits_for_blocks = kv_is_short(f) and f.queue_share >= MAJOR_SHARE
+        is_clear = f.gpu_util <= GPU_MOSTLY_IDLE and over_prompts and not waits_for_blocks
+        confidence = 0.9 if is_clear else 0.6
     else:
         confidence = 0.5 if isnan(cores) else 0.4
+    of_each = f" of each of {f.engines}" if f.engines > 1 else ""
     its_part = f"its part of a gap is {fmt_ms(f.engine_wait_ms)}"
     return RuleResult(
         confidence,
         "the engine's own process holds up the GPU: it has no CPU left, the GPU has time",
         [
-            f"engine process CPU: {_cores(cores)}",
+            f"engine process CPU: {_cores(cores)}{of_each}",
             *gpu_evidence(f),
             f"{fmt(running)} requests run together",
             f"{its_part}; prompts add {fmt_ms(f.prompt_cost_ms)} at p95",

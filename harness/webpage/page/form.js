@@ -1,6 +1,6 @@
 // The start form: fields as the server lists them; what is wrong with one stands beneath it.
 
-import { el } from "./charts.js";
+import { el } from "./elements.js";
 
 export async function post(path, body = {}) {
   const answer = await fetch(path, {
@@ -13,8 +13,8 @@ export async function post(path, body = {}) {
 function control(name, field, value) {
   const shared = { id: `f-${name}`, name, "aria-describedby": `h-${name} e-${name}` };
   if (!field.choices.length) {
-    const digits = /^\d+$/.test(value);
-    return el("input", { ...shared, value, autocomplete: "off", spellcheck: "false", ...(digits ? { inputmode: "numeric" } : {}) });
+    const digits = /^\d+$/.test(value) || field.label.endsWith(" tokens");
+    return el("input", { ...shared, value, placeholder: field.placeholder, autocomplete: "off", spellcheck: "false", ...(digits ? { inputmode: "numeric" } : {}) });
   }
   const options = field.choices.map((choice) => el("option", choice === value ? { value: choice, selected: "" } : { value: choice }, choice));
   return el("select", shared, ...options);

@@ -1,6 +1,6 @@
 // The live page: asks once a second what is new since its cursor, and shows it.
 
-import { Chart, clock, el, figure, legend, number } from "./charts.js";
+import { clock, el, figure, number } from "./elements.js";
 import { build, post } from "./form.js";
 
 const EVERY_MS = 1000, PATIENCE = 3, NEWEST = 30;
@@ -8,39 +8,9 @@ const $ = (id) => document.getElementById(id);
 const page = { cursor: "", points: [], facts: {}, now: {}, failures: 0, column: {}, tables: "" };
 const at = (name) => (point) => point[page.column[name]];
 
-const latency = (key, title) => new Chart({ title, unit: "ms (log scale)", log: true, lines: [
-  { name: "p50", color: "--muted", value: at(`${key}_p50_ms`) },
-  { name: "p95", color: "--blue", width: 2.2, value: at(`${key}_p95_ms`) },
-  { name: "p99", color: "--gold", dash: "3 3", value: at(`${key}_p99_ms`) }] });
-const by = (key, title) => new Chart({ title: `${title} by level`, unit: "ms (log scale)", log: true, users: true, lines: [
-  { name: `p95 ${title}`, color: "--muted", width: 1, value: (point) => point[1] }] });
-const levels = {}, latencies = {}, headlines = []; // charts by latency: rows of METRICS that the first facts name
 const KIND = { pass: "good", met: "good", fail: "bad", missed: "bad" };
-const charts = {
-  users: new Chart({ title: "Users", unit: "concurrent requests", lines: [{ name: "users", color: "--ink", value: at("users") }] }),
-  tokens: new Chart({ title: "Throughput", unit: "output tokens/s", lines: [{ name: "tokens/s", color: "--blue", value: at("tokens_per_s") }] }),
-};
-const searchKeys = legend(
-  { name: "level passed", color: "--blue", kind: "good" }, { name: "failed", color: "--red", kind: "bad" },
-  { name: "inconclusive", color: "--muted", kind: "open" }, { name: "the knee lies here", color: "--green", band: true });
-charts.users.keys.append(...searchKeys);
-$("plots").append(...Object.values(charts).map((chart) => chart.node));
-
-function addLatencies(rows) {
-  for (const { key, name, headline } of rows) {
-    latencies[key] = latency(key, name);
-    if (headline) { levels[key] = by(key, name); headlines.push({ key, name }); }
-  }
-  $("plots").prepend(...Object.values(latencies).map((chart) => chart.node));
-  $("by-level").append(...Object.values(levels).map((chart) => chart.node));
-}
-
-const STYLES = [{ color: "--blue" }, { color: "--red", dash: "5 3" }, { color: "--gold", dash: "3 3" }, { color: "--green" }];
-function addServer(names) {
-  const lines = names.map((key, i) => ({ name: key.replaceAll("_", " "), ...STYLES[i % STYLES.length], value: at(key) }));
-  charts.server = new Chart({ title: "On the server", unit: "requests", lines });
-  $("plots").append(charts.server.node);
-}
+const drawn = {}; // charts by name
+let headlines = []; // the latencies that the first facts name as such
 
 function text(node, words) { if (node.textContent !== words) node.textContent = words; }
 
@@ -59,13 +29,10 @@ function showState({ badge, tone, simulated = "", sentence, over, answer = [], f
   $("files").replaceChildren("This run's files: ", ...links);
 }
 
-function showAbout({ title, searches, decides, target, model, folder, processes, unit }) {
+function showAbout({ title, target, model, folder, processes }) {
   const parts = ["vllm-harness", title, target, model,
     processes > 1 ? `${processes} load processes` : "", folder && `run folder ${folder}`];
   text($("about"), parts.filter(Boolean).join(" · "));
-  text(charts.users.node.querySelector("b"), unit ? "In flight, requests" : "Users, concurrent requests");
-  text(charts.users.keys.firstChild.lastChild, charts.users.spec.lines[0].name = unit ? "in flight" : "users");
-  searchKeys.forEach((key, i) => { key.hidden = Boolean(unit) || (i < 3 ? !decides : !searches); });
 }
 
 function limitsOf(key) {
@@ -74,38 +41,28 @@ function limitsOf(key) {
 }
 
 function drawAll() {
-  const steps = page.facts.steps || [], { points } = page, { events = [] } = page.facts, newest = page.facts.over ? "last" : "now";
-  for (const key of Object.keys(latencies)) latencies[key].draw({ points, newest, events, limits: limitsOf(key) });
-  charts.tokens.draw({ points, newest, events });
-  charts.server.draw({ points, newest, events });
-  const last = points.length ? points[points.length - 1][0] : 0;
-  const bands = steps.filter((s) => s.bracket[0] !== null && s.bracket[1] !== null).map((s) => {
-    const next = steps[steps.indexOf(s) + 1];
-    return { from: s.to_s, to: next ? next.to_s : last, low: s.bracket[0], high: s.bracket[1] };
-  });
-  charts.users.draw({ points, newest, events, ...(page.facts.unit ? {} : { bands, marks: steps.map((s) => ({ t: s.to_s, y: s.users, kind: KIND[s.decision] })) }) });
-  for (const key of Object.keys(levels)) drawLevels(key, steps.filter((s) => s.decision !== "invalid" && s[`${key}_p95_ms`][0] !== null));
+  const { charts, columns } = page.facts;
+  drawInto($("plots"), charts.time, columns);
+  drawInto($("by-level"), charts.levels, columns);
 }
 
-// p95 against users: each hold of a level as a point, and the line through the levels' means
-function drawLevels(key, steps) {
-  const seen = new Map(), value = (s) => s[`${key}_p95_ms`], { holds, knee = [null, null, null] } = page.facts;
-  for (const s of steps) seen.set(s.users, [...(seen.get(s.users) || []), value(s)[0]].filter((v) => v !== "inf"));
-  const points = [...seen].sort((a, b) => a[0] - b[0]).map(([n, all]) => [n, all.length ? all.reduce((a, b) => a + b) / all.length : "inf"]);
-  const marks = steps.filter((s) => value(s)[0] !== "inf").map((s) => ({ t: s.users, y: value(s)[0], low: value(s)[1], high: value(s)[2], kind: KIND[s.decision] }));
-  const [estimate, from, to] = knee, at = holds || estimate;
-  levels[key].draw({ points, marks, limits: limitsOf(key), knee: estimate === null ? null : { from, to, at, name: holds ? `holds ${holds}` : `estimate ${estimate}` } });
-}
-
-function bracket([low, high] = [null, null]) {
-  if (page.facts.knee && page.facts.knee[0] !== null) return [number(page.facts.knee[0]), `${number(page.facts.knee[1])} to ${number(page.facts.knee[2])} (95%)`];
-  const goesOn = page.facts.over ? "" : ", narrowing";
-  if (low !== null && high !== null) return [`${low} to ${high}`, `holds ${low}, fails at ${high}${goesOn}`];
-  if (high !== null) return [`below ${high}`, `fails at ${high}, no level passed yet`];
-  return low !== null ? [`above ${low}`, `holds ${low}, no level failed yet`] : ["–", "not known yet"];
+// a chart that comes is appended, and one that is gone is removed
+function drawInto(node, charts, columns) {
+  const names = charts.map((chart) => chart.name);
+  for (const figure of [...node.children]) if (!names.includes(figure.dataset.name)) { delete drawn[figure.dataset.name]; figure.remove(); }
+  for (const chart of charts) {
+    const filled = harnessCharts.filled(chart, columns, page.points, page.now.users);
+    if (drawn[chart.name]) drawn[chart.name].update(filled);
+    else {
+      const figure = el("figure", { class: chart.wide ? "chart broad" : "chart", "data-name": chart.name });
+      node.append(figure);
+      drawn[chart.name] = harnessCharts.mount(figure, filled);
+    }
+  }
 }
 
 function showCards() {
+  $("cards").hidden = !page.points.length && !page.facts.tiles;
   const point = page.points[page.points.length - 1];
   const value = (name) => number(point && at(name)(point));
   const server = point && at("running")(point) !== null ? `${value("running")} + ${value("waiting")}` : "–";
@@ -117,23 +74,14 @@ function showCards() {
     const [digits, ends] = Array.isArray(value) ? figure(value, limit) : [value, ""];
     return [name, `${digits} ${unit}`, ends ? `95% CI: ${ends}` : note];
   }));
-  else if (page.facts.searches) cards.push([`The knee, ${page.facts.unit || "users"}`, ...bracket(page.facts.bracket)]);
   $("cards").replaceChildren(...cards.map(([name, what, note]) =>
     el("li", {}, el("small", {}, name), el("b", {}, what), el("small", {}, note))));
-}
-
-const PURPOSE = { up: "ramping up", bisect: "bisecting", repeat: "repeating a level", down: "stepping down", hold: "given", sequential: "one at a time", batch: "a batch" };
-function why(purpose, users, before) {
-  if (purpose === "hold" && page.facts.searches) return "confirming";
-  // The ends of the bracket may come up before they were ever held.
-  if (purpose === "repeat" && before.every((step) => step.users !== users)) return "near the knee";
-  return PURPOSE[purpose] || purpose;
 }
 
 function showProgress({ step, users, purpose, phase, ended, failed, left_s }) {
   const parts = [];
   if (page.facts.phase && !page.facts.over) parts.push(`Phase: ${page.facts.phase}`);
-  if (step && !page.facts.over) parts.push(`Level ${step}: ${users} ${page.facts.unit || (users === 1 ? "user" : "users")} (${why(purpose, users, page.facts.steps || [])}), ${phase}`);
+  if (step && !page.facts.over) parts.push(`Level ${step}: ${users} ${page.facts.unit || (users === 1 ? "user" : "users")} (${purpose}), ${phase}`);
   if (ended !== undefined) parts.push(`${number(ended)} requests ended, ${number(failed)} failed`);
   if (left_s !== undefined && !page.facts.over && page.facts.searches) parts.push(`${clock(left_s)} left at most`);
   text($("progress"), parts.join("; ") + (parts.length ? "." : ""));
@@ -152,8 +100,8 @@ function interval(told, key) {
 
 function showSteps(steps = []) {
   $("levels").hidden = !steps.length;
-  const head = [["Level"], [page.facts.unit ? "Requests/s" : "Users"], ["Why this level", "text"], ["Decision", "text"], ...headlines.map(({ name }) => [`p95 ${name}, ms`]), ["Measured"], ["Reason", "text"]];
-  const rows = steps.map((s, i) => [[`${i + 1}`], [`${s.users}`], [why(s.purpose, s.users, steps.slice(0, i)), "text"], [s.decision, `text ${KIND[s.decision] || s.decision}`],
+  const head = [["Level"], [page.facts.unit ? "Requests/s" : "Users"], ["Purpose", "text"], ["Result", "text"], ...headlines.map(({ name }) => [`p95 ${name}, ms`]), ["Measured"], ["Why", "text"]];
+  const rows = steps.map((s, i) => [[`${i + 1}`], [`${s.users}`], [s.purpose, "text"], [s.result, `text ${KIND[s.decision] || s.decision}`],
     ...headlines.map(({ key }) => [interval(s[`${key}_p95_ms`], key)]), [`${clock(s.from_s)} to ${clock(s.to_s)}`], [s.why, "text why"]]);
   $("levels").querySelector(".wide").replaceChildren(table("Levels", head, rows));
 }
@@ -201,10 +149,7 @@ function take(news) {
   if (news.facts) {
     const before = page.facts;
     page.facts = news.facts;
-    if (!charts.server) {
-      addLatencies(news.facts.latencies);
-      addServer(news.facts.server_lines);
-    }
+    headlines = news.facts.latencies.filter((row) => row.headline);
     page.column = Object.fromEntries(news.facts.columns.map((name, place) => [name, place]));
     showState(page.facts);
     showAbout(page.facts);
@@ -216,6 +161,7 @@ function take(news) {
   }
   showProgress(page.now);
   showWholeRun(news.tables);
+  $("over-time").hidden = !page.points.length;
   if (news.points.length || news.whole || news.facts) { drawAll(); showCards(); showFigures(); }
 }
 

@@ -1,0 +1,1 @@
+"""Charts as plain data, and what draws them: in a page, and as SVG without one. Layer 5."""
