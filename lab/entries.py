@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from harness.engine.config import EngineConfig
+from harness.senders.stagger import FIRST_LIFETIMES, UNKNOWN_STAGGER_S
 from harness.units import MS, SECOND
 from lab.closed_loop import ClosedLoop, Traffic
-from lab.wave_engines import RECORDED
+from lab.wave_engines import LIKE_H100, RECORDED
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,11 +29,13 @@ if TYPE_CHECKING:
 ENGINES: Final = {
     "plain": EngineConfig(model="qwen2.5-7b", max_num_seqs=1024),
     "waves": RECORDED,
+    "like an H100": LIKE_H100,
 }
 LENGTHS: Final = {"varied": Traffic(256, 128, 0.5), "alike": Traffic(256, 128, 0.0)}
-STEPS: Final = ((64, 128), (128, 256))
+STEPS: Final = ((0, 128), (0, 256), (64, 128), (128, 256))
 # as they did where nothing was known; over what requests took before; over what they take by now
 WAYS: Final = ("over 0.3 s", "over the old lifetime", "over the current lifetime")
+FIRST_WAYS: Final = (WAYS[0], "as a first level")  # where nobody knows what requests take
 BEFORE_S: Final = 12
 AFTER_LIFETIMES: Final = 11
 BIN_S: Final = 0.25
@@ -51,8 +54,9 @@ def step_up(
     engine: EngineConfig, traffic: Traffic, users: tuple[int, int], way: str, seed: int
 ) -> Entry:
     loop = ClosedLoop(engine, traffic, seed)
-    loop.set_users(users[0])
-    loop.advance(BEFORE_S * SECOND)
+    if users[0]:
+        loop.set_users(users[0])
+        loop.advance(BEFORE_S * SECOND)
     start_ns = loop.now_ns
     took_s = _enter(loop, users[1], way, seed)
     lifetime_s = max(loop.lifetime_ns / SECOND, BIN_S)
@@ -72,18 +76,32 @@ def _enter(loop: ClosedLoop, users: int, way: str, seed: int) -> float:
     parts = np.sort(np.random.default_rng(seed).random(users - loop.users))
     known_ns = max(loop.lifetime_ns, LEAST_NS)
     entered = 0
+    progress = 0.0
     while entered < len(parts):
-        window_ns = {
-            WAYS[0]: LEAST_NS,
-            WAYS[1]: known_ns,
-            WAYS[2]: max(loop.lifetime_ns, LEAST_NS),
-        }[way]
-        due = int(np.searchsorted(parts, (loop.now_ns - start_ns) / window_ns))
+        if way == FIRST_WAYS[1]:
+            progress += LOOK_NS / _first_window_ns(loop)
+        else:
+            window_ns = {
+                WAYS[0]: LEAST_NS,
+                WAYS[1]: known_ns,
+                WAYS[2]: max(loop.lifetime_ns, LEAST_NS),
+            }[way]
+            progress = (loop.now_ns - start_ns) / window_ns
+        due = int(np.searchsorted(parts, progress))
         if due > entered:
             loop.add_users(due - entered)
             entered = due
         loop.advance(loop.now_ns + LOOK_NS)
     return float(loop.now_ns - start_ns) / SECOND
+
+
+def _first_window_ns(loop: ClosedLoop) -> float:
+    """Over what users enter at that moment, as harness/senders/stagger.py has it."""
+    unknown_ns = UNKNOWN_STAGGER_S * SECOND
+    if not loop.sample().requests_total:
+        return unknown_ns
+    first_ns = min(FIRST_LIFETIMES * loop.lifetime_ns, unknown_ns)
+    return max(first_ns, loop.lifetime_ns, LEAST_NS)
 
 
 def wave(entries: list[Entry], lifetimes: tuple[float, float]) -> float:
@@ -117,7 +135,7 @@ def main() -> None:
     for engine in ENGINES:
         for lengths in LENGTHS:
             for users in STEPS:
-                for way in WAYS:
+                for way in WAYS if users[0] else FIRST_WAYS:
                     runs = [
                         step_up(ENGINES[engine], LENGTHS[lengths], users, way, seed)
                         for seed in range(SEEDS)

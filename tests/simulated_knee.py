@@ -71,11 +71,18 @@ def search(
     case: Configuration, seed: int, plan: SearchPlan | None = None
 ) -> tuple[KneeEstimate, SearchPlan, list[HeldLevel], ClosedLoop]:
     """`knee` with its default budget, or another plan."""
-    plan = plan or SearchPlan(case.slos, seed=seed)
+    plan = plan or SearchPlan(case.slos, seed=seed, seats=kv_seats(case))
     loop = ClosedLoop(case.engine, case.traffic, seed)
     ended = search_users(KneeController(plan, loop), loop)
     assert ended.result is not None
     return estimate_knee(plan, ended.levels, ended.result), plan, ended.levels, loop
+
+
+def kv_seats(case: Configuration) -> int:
+    """Mean requests that the KV cache holds, which servers show; their slots they mostly do not."""
+    engine = case.engine
+    tokens = case.traffic.prompt_tokens + case.traffic.output_tokens
+    return engine.blocks * engine.block_size // tokens
 
 
 def answer(seed: int) -> list[Any]:
@@ -136,11 +143,12 @@ def duel_cases() -> Iterator[tuple[int, float]]:
 
 
 def first_command(seed: int) -> list[Any]:
-    """The status and the promise of `make knee`, and its seconds of load."""
+    """The status of `make knee`, its ends, its seconds of load and those to its first promise."""
     case = Configuration("slots", EngineConfig(max_num_seqs=16), Traffic(128, 32, 0.4), FIRST_SLOS)
-    plan = SearchPlan(case.slos, max_users=128, budget_ns=90 * SECOND, seed=seed)
-    found, _, _, loop = search(case, seed, plan)
-    return [found.status, found.holds, loop.now_ns / SECOND]
+    plan = SearchPlan(case.slos, max_users=128, budget_ns=90 * SECOND, seed=seed, seats=16)
+    found, plan, levels, loop = search(case, seed, plan)
+    _, first_s = first_promise(plan, levels)
+    return [found.status, found.holds, found.fails_by, loop.now_ns / SECOND, first_s]
 
 
 def first_cases() -> Iterator[tuple[int]]:

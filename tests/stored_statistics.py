@@ -43,6 +43,7 @@ import simulated_sizing
 import simulated_truths
 import simulated_users
 import simulated_verdict
+import simulated_waves
 import split_cases
 from source_hash import source_hash
 
@@ -94,6 +95,7 @@ STATISTICS: Final = {
     "drills": Statistic(simulated_drill.judged, simulated_drill.cases, 3, DRILLS),
     "knees": Statistic(simulated_knee.answer, simulated_knee.cases, 2),
     "first_command": Statistic(simulated_knee.first_command, simulated_knee.first_cases, 2),
+    "waves": Statistic(simulated_waves.answer, simulated_waves.cases, 2),
     "limits": Statistic(simulated_limits.found_at_limits, simulated_limits.cases, 1),
     "thinking": Statistic(simulated_users.answer_thinking, simulated_users.thinking_cases, 1),
     "talking": Statistic(simulated_users.answer_talking, simulated_users.talking_cases, 1),

@@ -24,20 +24,24 @@ def started(
     monkeypatch: pytest.MonkeyPatch,
     service_s: Callable[[float], float],
     batch: int = 0,
+    first_end_s: float = 0.0,
 ) -> dict[int, float]:
-    """User -> when it starts, if all come at 0; `service_s`: what requests take that end then."""
+    """User -> when it starts, if all come at 0; `service_s`: what requests take that end then.
+
+    None ends before `first_end_s`; at 0 there was a level before.
+    """
     clock = SimpleNamespace(now_s=0.0)
     fake = SimpleNamespace(monotonic=lambda: clock.now_s)
     monkeypatch.setattr("harness.senders.stagger.time", fake)
     options = DriveOptions("http://127.0.0.1:9", "m", workload("chat"), seed=SEED, batch=batch)
     stagger = Stagger(options)
-    for _ in range(100):  # of the level before
+    for _ in range(0 if first_end_s else 100):  # of the level before
         stagger.note_service_time(service_s(0.0))
     asking = [(0.0, user) for user in range(USERS)]
     found = {}
     while asking:
         clock.now_s, user = heapq.heappop(asking)
-        for _ in range(10):
+        for _ in range(10 if clock.now_s >= first_end_s else 0):
             stagger.note_service_time(service_s(clock.now_s))
         wait_s = stagger.wait_s(user)
         if wait_s > 0:
@@ -69,6 +73,25 @@ def test_users_wait_for_longer_once_requests_take_longer(monkeypatch: pytest.Mon
     early_or_late = {user for user, part in parts().items() if abs(part - 0.5) > 0.05}
     for user in early_or_late:
         assert got[user] == pytest.approx(want[user], abs=0.1), user
+
+
+@pytest.mark.parametrize(
+    ("takes_s", "first_end_s", "all_in_s"),
+    [(60.0, 60.0, 4.0), (1.0, 1.0, 4.0), (0.5, 0.5, 2.0), (0.05, 0.1, 0.4)],
+)
+def test_the_first_users_enter_over_some_seconds(
+    takes_s: float, first_end_s: float, all_in_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """4 until a request has ended; then who still waits, over three times what that took."""
+    got = started(monkeypatch, lambda _: takes_s, first_end_s=first_end_s)
+    before = first_end_s / 4.0
+    after_s = all_in_s - first_end_s
+    want = {}
+    for user, part in parts().items():
+        want[user] = 4.0 * part
+        if part > before:
+            want[user] = first_end_s + (part - before) / (1 - before) * after_s
+    assert got == pytest.approx(want, abs=0.15)
 
 
 def test_no_two_start_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -219,7 +219,7 @@ SEARCH: Final = (
             Query("knee", f"max({run('knee_users')})"),
         ),
         "Target users, users running, and the bracket of the knee as it narrows.",
-        "It doubles until a level fails, bisects the bracket, then repeats both ends.",
+        "It climbs until a level fails, then holds what narrows the bracket most.",
         "If users lag behind the target: answers are long, or the client is busy.",
         8,
         9,

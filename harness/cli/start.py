@@ -69,9 +69,9 @@ class _Bought(NamedTuple):
 
 
 BOUGHT: Final = (
-    _Bought(60 * SECOND, 0.17, 0.0),
-    _Bought(150 * SECOND, 0.59, 0.59),
-    _Bought(600 * SECOND, 0.98, 0.14),
+    _Bought(60 * SECOND, 0.20, 0.0),
+    _Bought(150 * SECOND, 0.62, 0.21),
+    _Bought(600 * SECOND, 0.98, 0.12),
 )
 
 
@@ -94,13 +94,20 @@ def plan_rows(wanted: Wanted) -> dict[str, str]:
     if wanted.holds:
         rows["levels"] = _held_levels_text(wanted)
     else:
-        rows["levels"] = (
-            f"{_loads_text(wanted)} on the way up, or fewer, until one fails; then between pass "
-            "and fail"
-        )
+        rows["levels"] = f"{_way_up_text(wanted)} until one fails; then between pass and fail"
         rows["budget"] = _budget_text(wanted)
     rows["results"] = str(wanted.output.out_dir)
     return {name: what for name, what in rows.items() if what}
+
+
+def _way_up_text(wanted: Wanted) -> str:
+    plan = wanted.plan
+    if plan.slos and wanted.never_pauses:
+        return (
+            f"{plan.min_users:,} to {plan.max_users:,} users: the fewest, as many as the server "
+            "can easily run at once, then two to four times as many,"
+        )
+    return f"{_loads_text(wanted)} on the way up, or fewer,"
 
 
 def _target_text(target: TargetOptions) -> str:

@@ -34,6 +34,7 @@ from harness.records.runinfo import run_info
 from harness.records.samples import ClientSample, HostSample, ServerSample, without_buckets
 from harness.run.option_table import AUTO
 from harness.run.scenario import to_toml
+from harness.run.seats import with_seats
 from harness.search.controller import ALL_FAILED, KneeController
 from harness.search.explain_knee import invalid_reason, shared_prompt_tokens
 from harness.search.locust_levels import ASKED, AskedUsers
@@ -142,6 +143,7 @@ class Experiment:
 
         Raises RunFolderError, ServerUnreachable.
         """
+        wanted = with_seats(wanted, known)
         server = None if wanted.target.url is None else Address.parse(url)
         gpus = open_gpus(wanted.target.gpu_metrics, server)
         with gpus.closed_if_refused():
@@ -189,13 +191,6 @@ class Experiment:
         else:
             _write_scenario(wanted, folder)
         return begun
-
-    @property
-    def never_pauses(self) -> bool:
-        """Whether it searches among users who send one independent request after another."""
-        load = self.options.workload
-        searches = self.wanted.kind.searches and not self.wanted.plan.unit.by_schedule
-        return searches and load.conversation is None and load.think_ms is None
 
     def info(self) -> dict[str, Any]:
         """run.json: enough to replay the search and to repeat the run."""
@@ -311,7 +306,7 @@ class Experiment:
             on_some=None if files.replicas is None else files.add_replicas,
             drain_ns=DRAIN_NS,
             decides=decides,
-            asks_per_s=ASKS_PER_S if self.never_pauses else 1,
+            asks_per_s=ASKS_PER_S if self.wanted.never_pauses else 1,
         )
         self.session = session
         watched.report = partial(self._report, session, files)

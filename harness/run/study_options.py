@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from harness.core.load import REQUESTS_PER_S, Users, unit_of_users
+from harness.core.load import CONCURRENT, REQUESTS_PER_S, Users, unit_of_users
 from harness.core.timeouts import Timeouts
 from harness.errors import ConfigError
 from harness.load.request_fields import DEFAULT_FIELDS
@@ -124,6 +124,11 @@ class Wanted:
     @cached_property
     def plan(self) -> SearchPlan:
         return self.planned()[0]
+
+    @property
+    def never_pauses(self) -> bool:
+        """Whether it searches among users who send one independent request after another."""
+        return self.kind.searches and self.plan.unit == CONCURRENT
 
     @cached_property
     def holds(self) -> tuple[Hold, ...]:

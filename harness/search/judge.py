@@ -41,9 +41,12 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 PRIOR_WEIGHT: Final = 10  # observations the prior is worth
-# Shares over the limit, in times of the share allowed, that a one-sided test compares with it.
+# Shares over the limit, in times of the share allowed, that a one-sided test compares with it, and
+# the weight of each in the mixture: most for those of levels that a search holds to decide them.
 UNDER: Final = np.array([0.0, 0.3, 0.55, 0.75, 0.88, 0.95])
+UNDER_WEIGHTS: Final = np.array([0.17, 0.25, 0.25, 0.2, 0.08, 0.05])
 OVER: Final = np.array([1.06, 1.15, 1.35, 1.8, 3.0, 8.0])
+OVER_WEIGHTS: Final = np.array([0.05, 0.1, 0.25, 0.3, 0.18, 0.12])
 MAX_SHARE: Final = 0.99
 PASS_LIFETIMES: Final = 14  # for which a level is held before it passes
 FAIL_BLOCKS: Final = 6  # that estimate a design effect before a level fails by it
@@ -91,16 +94,18 @@ def judge_share(n: float, k: float, allowed: float, alpha: float, effect: float 
 
 def log_one_sided(n: float, k: float, allowed: float) -> float:
     """As `log_evidence`, with a mixture of shares on the side of the observed one only."""
-    multiples = OVER if k > allowed * n else UNDER
+    is_over = k > allowed * n
+    multiples = OVER if is_over else UNDER
+    weights = OVER_WEIGHTS if is_over else UNDER_WEIGHTS
     # A share of 1 would be refuted for good by a single observation within the limit.
     shares = np.minimum(multiples * allowed, MAX_SHARE)
-    # The log likelihood ratio of each share of the mixture, then the log of their mean.
+    # The log likelihood ratio of each share of the mixture, then the log of their weighted mean.
     # 1e-300 stands for the share of 0: without a hit its term has to be 0, and 0 log(0) is NaN.
     log_ratios = k * np.log(np.maximum(shares, 1e-300) / allowed)
     log_ratios += (n - k) * np.log((1 - shares) / (1 - allowed))
     # Relative to the highest one, since the exponential of a log ratio may not be finite.
     highest = log_ratios.max()
-    mean_ratio = np.mean(np.exp(log_ratios - highest))
+    mean_ratio = weights @ np.exp(log_ratios - highest)
     return float(highest + np.log(mean_ratio))
 
 

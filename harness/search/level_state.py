@@ -39,6 +39,10 @@ FAR_LOG_ODDS: Final = float(np.log(2))
 CLEARLY_GOOD_MIN_N: Final = 3
 CLEARLY_BAD_MIN_N: Final = 10
 MET_MIN_N: Final = 40
+# Of a latency over its limit: a level on the way up that is so far below needs no more time than
+# its first requests take, and one so far above no whole lifetime after it has settled.
+VERY_FAR_LOG: Final = float(np.log(10))
+VERY_BAD_LOG: Final = float(np.log(3))
 
 
 class RecordView(Protocol):
@@ -127,6 +131,24 @@ def is_far(evidence: Evidence, plan: SearchPlan) -> bool:
     is_clearly_bad = log_odds > FAR_LOG_ODDS and n >= CLEARLY_BAD_MIN_N
     is_met = log_odds < 0 and n >= MET_MIN_N
     return is_clearly_good or is_clearly_bad or is_met
+
+
+def is_very_far(evidence: Evidence, plan: SearchPlan) -> bool:
+    """Whether latencies are so far below every limit that even those of a ramp show enough."""
+    if not evidence.plain:
+        return False
+    return (
+        least_observed(evidence, plan) >= CLEARLY_GOOD_MIN_N
+        and float(worst_ratio(evidence, plan.slos)[0]) < -VERY_FAR_LOG
+    )
+
+
+def is_overloaded(evidence: Evidence, plan: SearchPlan) -> bool:
+    """Whether a level is so far above the knee that it need not last for a whole request."""
+    if not evidence.plain or not plan.slos:
+        return False
+    is_far_above = float(worst_ratio(evidence, plan.slos)[0]) > VERY_BAD_LOG
+    return is_far_above and plan.judge(evidence).decision == Decision.failed
 
 
 def lacks_scrapes(evidence: Evidence, plan: SearchPlan, server: ServerSample | None) -> bool:

@@ -35,19 +35,21 @@ KNEE_STEP: Final = 0.01  # of the grid of knees, in log(users)
 SLOPES: Final = np.geomspace(2, 80, 10)  # log-odds per log(users): prefill about 4, slots 50
 HOLD_SPREAD: Final = 0.15  # log-odds by which holds of a level differ more than their blocks say
 # Points of a normal distribution that stand for the belief, in standard deviations, and the
-# probability of each. A belief is never surer than the least spread: its model is a guess. Before
-# any level has passed it errs by more, often to levels that can pass only after long.
+# probability of each. A belief is never surer than the least spread: its model is a guess. It errs
+# by more while no level near the knee has passed, or failed: what is then held too close to it is
+# not decided.
 DEVIATIONS: Final = np.array([-1.6, -0.9, -0.4, 0.0, 0.4, 0.9, 1.6])
 PROBABILITIES: Final = np.array([0.1, 0.15, 0.16, 0.18, 0.16, 0.15, 0.1])
 LEAST_SPREAD: Final = 0.02
-FIRST_SPREAD: Final = 0.06
+FIRST_SPREAD: Final = 0.1
+NEAR_TIMES: Final = 1.35  # the knee over a level that passed, a level that failed over the knee
 # Levels to consider, as shares of the likely knee; above it, the knee is such a share of the level.
 NEAR_SHARES: Final = np.concatenate([np.arange(0.4, 0.9, 0.04), np.arange(0.9, 1.0, 0.01)])
 # An end that is not shown counts as so many times the likely knee, or as such a part of it.
 UNKNOWN_TIMES: Final = 2.0
 # What may not be decided counts for less than its chance: time near the knee is mostly lost.
 CAUTION: Final = 1.5
-MIXTURE_COST: Final = 1.5  # of log evidence: the test does not know the share beforehand
+MIXTURE_COST: Final = 1.2  # of log evidence: the test does not know the share beforehand
 OVERHEAD_NS: Final = 2 * SECOND  # of a hold, besides its warm-up
 WARM_LIFETIMES: Final = 1.5
 FAIL_LIFETIMES: Final = 2
@@ -183,11 +185,17 @@ class Prospect:
         most = max(knee, least) * UNKNOWN_TIMES if high == inf else high
         return max((most - 1 - least) / least, self.precision, 1 / knee)
 
+    def _lacks_end(self, wants: Decision) -> bool:
+        """Whether nothing near the knee has passed, or failed, so far."""
+        if wants == Decision.passed:
+            return self.passed * NEAR_TIMES < self.belief.knee
+        return self.failed > NEAR_TIMES * self.belief.knee
+
     def needs_ns(self, count: int, wants: Decision) -> Floats:
         """Until a level shows what it is to show, by each place of the knee; inf: it never does."""
         fails = wants == Decision.failed
         sign = 1 if fails else -1
-        is_first = not fails and not self.passed
+        is_first = self._lacks_end(wants)
         spread = max(self.belief.spread, FIRST_SPREAD if is_first else LEAST_SPREAD)
         away = log(count / self.belief.knee) - spread * DEVIATIONS
         share = share_at(self.belief.slope * away, self.allowed)

@@ -1,6 +1,6 @@
 """Which level to hold next: a pure function of the plan and of the evidence so far.
 
-    up       double the users until a level fails
+    up       two to four times as many users, until a level fails
     bisect   halve the bracket around the fitted crossing until it is 5% or one user wide
     repeat   measure both ends of the bracket again, until both are decided or the budget is spent
 
@@ -15,7 +15,7 @@ from the run folder.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from math import inf, log
+from math import exp, inf, log
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
@@ -63,7 +63,19 @@ HOLD_LIFETIMES: Final = 20
 # budget.
 NEED_SLACK: Final = 1.3
 NEED_BUDGET_SHARE: Final = 0.12
-QUICK_CLIMB: Final = 16  # users; below it, the next level is four times as high if latencies allow
+# On the way up: the next level is so many times as high at most, and twice as high from so many
+# users on, where one far above the knee takes long.
+CLIMB_TIMES: Final = 4
+QUICK_CLIMB: Final = 32
+# By how much the logarithm of a latency is taken to rise with that of the users: so many times as
+# much as it did since the level before, and at least so much.
+RISE_SLACK: Final = 2
+LEAST_RISE: Final = 0.35
+FIRST_RISE: Final = 0.7  # from the lowest level, of which nothing is known
+# A level to which the search may go from the lowest one: a share of the requests that the server
+# can run at once, and at most so many, as requests may be long and something else be slow.
+EASY_SHARE: Final = 0.5
+EASY_MOST: Final = 16
 # Ends so close, as a share of the lower one, are close enough where nothing closer was decided for
 # this share of the budget.
 CLOSE_ENDS: Final = 0.2
@@ -90,6 +102,7 @@ class SearchPlan:
     alpha: float = 0.05
     seed: int = 1
     unit: LoadUnit = CONCURRENT  # of levels, which a search calls by their counts
+    seats: int = 0  # requests that the server can run at once, known before any load; 0: unknown
 
     def to_json(self) -> dict[str, Any]:
         """As in run.json."""
@@ -114,6 +127,11 @@ class SearchPlan:
     def width(self, count: int) -> int:
         """Largest width of a final bracket that starts at `count`."""
         return max(1, int(count * self.precision))
+
+    @property
+    def easy_count(self) -> int:
+        """A level that the server can easily run; 0: unknown."""
+        return min(int(self.seats * EASY_SHARE), EASY_MOST)
 
     def judge(self, evidence: Evidence) -> Judgement:
         """The sequential test with this plan's limits."""
@@ -270,7 +288,7 @@ def _promise_soon(
     belief = believe(levels, plan.allowed)
     below_knee = plan.leans(top.evidence) != Decision.failed and belief.above > CLIMB_CHANCE
     if below_knee and top.count < plan.max_users:
-        return _climb_to(plan, _higher(plan, top), left_ns)
+        return _climb_to(plan, _higher(plan, levels), left_ns)
 
     lowest = levels[0].count
     if bracket.low is None and lowest > plan.min_users:
@@ -383,11 +401,26 @@ def decided_levels(plan: SearchPlan, levels: Sequence[LevelFit]) -> tuple[list[i
     return passed, failed
 
 
-def _higher(plan: SearchPlan, top: LevelFit) -> int:
-    """The next level on the way up: four times as high where latencies are far from any limit."""
-    is_far = float(worst_ratio(top.evidence, plan.slos)[0]) < -log(4)
-    times = 4 if is_far and top.count < QUICK_CLIMB else 2
-    return min(top.count * times, plan.max_users)
+def _higher(plan: SearchPlan, levels: Sequence[LevelFit]) -> int:
+    """The next level on the way up: the higher, the farther and the slower latencies rise."""
+    top = levels[-1]
+    room = _room(plan, top)
+    rise = FIRST_RISE
+    most = max(CLIMB_TIMES, plan.easy_count / top.count)
+    if levels[1:]:
+        below = levels[-2]
+        risen = (_room(plan, below) - room) / log(top.count / below.count)
+        rise = max(LEAST_RISE, RISE_SLACK * risen)
+        most = CLIMB_TIMES
+    if top.count >= QUICK_CLIMB:
+        most = 2
+    times = max(2, exp(room / rise))  # 2 where it is NaN, too
+    return min(round(top.count * min(times, most)), plan.max_users)
+
+
+def _room(plan: SearchPlan, level: LevelFit) -> float:
+    """Log of the times by which the worst latency is within its limit."""
+    return -float(worst_ratio(level.evidence, plan.slos)[0])
 
 
 def _confirm(
