@@ -59,9 +59,9 @@ def test_the_share_of_the_instrument(
     [
         (0, 0, ""),
         (25, 100, ""),
-        (26, 100, "474 to 500 ms"),
+        (26, 100, "474 and 500 ms"),
         (40, 94, ""),
-        (40, 96, "460 to 500 ms"),
+        (40, 96, "460 and 500 ms"),
     ],
 )
 def test_a_step_is_refused_above_five_percent(unsure: float, of: int, want: str) -> None:

@@ -421,8 +421,10 @@ def _audit(run: Run, plan: SearchPlan, windows: Sequence[Window]) -> dict[Window
     for window, level in levels.items():
         # As when its result was made: users of Locust may pause, and servers of a drill may die.
         if kind.has_phases or not kind.decides:
+            late = ""
+            if kind.has_phases:
+                late = send_delay_sentence(run.table, window.start_ns, window.end_ns, plan.slos)
             gaps = level.tokens.gaps
-            late = send_delay_sentence(run.table, window.start_ns, window.end_ns, plan.slos)
             reasons[window] = late or instrument_sentence(level.known, window, plan.slos, gaps)
         else:
             reasons[window] = invalid_reason(

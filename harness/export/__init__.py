@@ -1,4 +1,4 @@
-"""Layer 7: what leaves for Prometheus, the live page and other tools; the run folder as an upload."""
+"""Layer 7: what leaves for Prometheus, the live page and other tools; a run folder as an upload."""
 
 from typing import Final
 
