@@ -70,9 +70,10 @@ class Prometheus:
         return points_of(self.ask("query", query=f"{selector}[{back_s}s]", time=at))
 
     def up(self, instance: str) -> bool:
-        """Whether its last scrape went well."""
+        """Whether its last scrape went well, that of each job which scrapes it."""
         found = self.ask("query", query=f'up{{instance="{instance}"}}')["result"]
-        return [s["value"][1] for s in found] == ["1"]
+        values = {series["value"][1] for series in found}
+        return values == {"1"}
 
     @property
     def version(self) -> int:

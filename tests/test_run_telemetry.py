@@ -67,7 +67,12 @@ def test_both_sides_of_a_run(tmp_path: Path) -> None:
         "driver": "",
         "uuid": "GPU-12345678",
     }
-    assert info["gpu"] == {"where": f"http://127.0.0.1:{gpus.port}", "gpus": [gpu], "why": ""}
+    assert info["gpu"] == {
+        "where": f"http://127.0.0.1:{gpus.port}",
+        "gpus": [gpu],
+        "why": "",
+        "of_server": False,
+    }
     told = step["server"]
     assert told["running_max"] == SEATS
     assert told["samples"] >= 2
@@ -100,6 +105,7 @@ def test_a_run_without_a_gpu(tmp_path: Path) -> None:
         "where": "none",
         "gpus": [],
         "why": "no GPU here (the embedded engine needs none)",
+        "of_server": False,
     }
     assert [step["gpu"]["gpus"] for step in result["levels"]] == [0]
     assert "No GPU here" in (out / "report.html").read_text()
