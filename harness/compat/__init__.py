@@ -24,11 +24,13 @@ TOOLS: Final = (  # keys of COMPAT
 
 def parse_tools(text: str) -> tuple[str, ...]:
     """Some of TOOLS from `vllm-bench,aiperf`. Raises ConfigError."""
-    names = tuple(part.strip() for part in text.split(","))
+    parts = text.split(",")
+    names = tuple(part.strip() for part in parts)
     for name in names:
         if name not in TOOLS:
+            known = ", ".join(TOOLS)
+            nearest = closest(name, TOOLS, "vllm-bench")
             raise ConfigError(
-                f"--compat is {name!r}: expected one or more of {', '.join(TOOLS)}; "
-                f"try --compat {closest(name, TOOLS, 'vllm-bench')}."
+                f"--compat is {name!r}: expected one or more of {known}; try --compat {nearest}."
             )
     return names

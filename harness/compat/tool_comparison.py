@@ -68,9 +68,11 @@ class WeightedValues(NamedTuple):
         mean_ns = self.statistic(-1, rule)
         if math.isnan(mean_ns):
             return {}
-        squares = self.weight * (self.ns - mean_ns) ** 2
+        deviation_ns = self.ns - mean_ns
+        squares = self.weight * deviation_ns**2
         variance = squares.sum() / self.weight.sum()
-        counted = self.ns[self.weight > 0]
+        has_weight = self.weight > 0
+        counted = self.ns[has_weight]
         found = {
             "mean": mean_ns,
             "std": math.sqrt(variance),
@@ -101,16 +103,20 @@ def _linear_quantile(ns: Floats, weight_upto: Floats, q: float) -> float:
 
 
 def concat_values(parts: Sequence[WeightedValues]) -> WeightedValues:
+    ns_parts = [part.ns for part in parts]
+    weight_parts = [part.weight for part in parts]
     nothing = np.zeros(0)  # numpy concatenates no empty list
-    ns = np.concatenate([nothing, *(part.ns for part in parts)])
-    weight = np.concatenate([nothing, *(part.weight for part in parts)])
+    ns = np.concatenate([nothing, *ns_parts])
+    weight = np.concatenate([nothing, *weight_parts])
     return WeightedValues(ns, weight)
 
 
 def output_tokens(table: RecordTable) -> Ints:
     """As the server counted them, else as many as arrived."""
     counted = table.output_tokens
-    return np.where(counted >= 0, counted, delivered_tokens(table))
+    is_counted = counted >= 0
+    delivered = delivered_tokens(table)
+    return np.where(is_counted, counted, delivered)
 
 
 def instants_of(table: RecordTable, connect_ns: int = 0) -> dict[str, Ints]:
@@ -118,29 +124,43 @@ def instants_of(table: RecordTable, connect_ns: int = 0) -> dict[str, Ints]:
 
     `connect_ns`: what an own connection costs a request that was sent on a kept one.
     """
+    sent = table.sent_ns
+    took_ns = table.connect_ns
+    had_to_connect = took_ns > 0
+    own_connect_ns = np.where(had_to_connect, took_ns, connect_ns)
+
+    first_token, last_token = _token_instants(table)
+    first_event = table.first_event_ns
+    is_recorded = first_event >= 0
+    first_chunk = np.where(is_recorded, first_event, first_token)
+    last_chunk = np.maximum(last_token, table.last_silent_ns)
+    return {
+        "connect": sent - took_ns,
+        "own connect": sent - own_connect_ns,
+        "sent": sent,
+        "first chunk": first_chunk,
+        "first token": first_token,
+        "last token": last_token,
+        "last chunk": last_chunk,
+        "done": table.done_ns,
+    }
+
+
+def _token_instants(table: RecordTable) -> tuple[Ints, Ints]:
+    """When the first and the last chunk with tokens came, per request."""
     has_events = table.counts > 0
-    # A request without events may point beyond the last event: any index will do there.
     event_ns = table.at_ns
     if not len(event_ns):
         event_ns = np.zeros(1, np.int64)
+    # A request without events may point beyond the last event: any index will do there.
     begins = table.offsets[:-1]
+    last_event = len(event_ns) - 1
+    first_index = np.minimum(begins, last_event)
     ends = table.offsets[1:]
-    first_index = np.minimum(begins, len(event_ns) - 1)
     last_index = np.maximum(ends - 1, 0)
     first_token = np.where(has_events, event_ns[first_index], NO_INSTANT)
     last_token = np.where(has_events, event_ns[last_index], NO_INSTANT)
-    own_connect_ns = np.where(table.connect_ns > 0, table.connect_ns, connect_ns)
-    first_event_ns = table.first_event_ns
-    return {
-        "connect": table.sent_ns - table.connect_ns,
-        "own connect": table.sent_ns - own_connect_ns,
-        "sent": table.sent_ns,
-        "first chunk": np.where(first_event_ns >= 0, first_event_ns, first_token),
-        "first token": first_token,
-        "last token": last_token,
-        "last chunk": np.maximum(last_token, table.last_silent_ns),
-        "done": table.done_ns,
-    }
+    return first_token, last_token
 
 
 def values_of(d: Definition, table: RecordTable, connect_ns: int) -> WeightedValues:
@@ -155,10 +175,13 @@ def values_of(d: Definition, table: RecordTable, connect_ns: int) -> WeightedVal
         "later token": tokens - 1,
     }
     divisor = divisors[d.per]
-    has_both = (start_ns != NO_INSTANT) & (end_ns != NO_INSTANT)
-    counts = has_both & (divisor > 0)
+    has_start = start_ns != NO_INSTANT
+    has_end = end_ns != NO_INSTANT
+    can_divide = divisor > 0
+    counts = has_start & has_end & can_divide
     own_divisor = divisor[counts].astype(np.float64)
-    ns = (end_ns - start_ns)[counts] / own_divisor
+    span_ns = end_ns - start_ns
+    ns = span_ns[counts] / own_divisor
     if d.by_tokens:
         return WeightedValues(ns, own_divisor)
     return WeightedValues(ns, np.ones(len(ns)))
@@ -182,12 +205,14 @@ class ChunkGaps:
         self.histogram = LogHistogram()
 
     def add(self, piece: EventChunk) -> None:
-        well = piece.chunk.select(piece.chunk.outcome == OK)
+        ended_well = piece.chunk.outcome == OK
+        well = piece.chunk.select(ended_well)
         for gaps in self.gaps_of(well):
             here = within_window(gaps.end_ns, self.start_ns, self.end_ns)
             gap_ns = gaps.ns[here]
             times = gaps.times[here]
-            self.histogram.add(gap_ns, duration_bin(gap_ns), weights=times)
+            bins = duration_bin(gap_ns)
+            self.histogram.add(gap_ns, bins, weights=times)
 
     @property
     def values(self) -> WeightedValues:
@@ -199,13 +224,15 @@ class ChunkGaps:
 def token_chunk_gaps(table: RecordTable) -> list[Gaps]:
     """Between chunks with tokens; each stands for itself."""
     gaps = GAPS["itl"](table)
-    return [Gaps(gaps.ns, np.ones_like(gaps.ns), gaps.at_ns)]
+    once = np.ones_like(gaps.ns)
+    return [Gaps(gaps.ns, once, gaps.at_ns)]
 
 
 def token_gaps(table: RecordTable) -> list[Gaps]:
     """Between tokens: those of one chunk come at once."""
     further_tokens = table.tokens - 1
-    at_once = Gaps(np.zeros_like(further_tokens), further_tokens, table.at_ns)
+    no_time = np.zeros_like(further_tokens)
+    at_once = Gaps(no_time, further_tokens, table.at_ns)
     return [*token_chunk_gaps(table), at_once]
 
 
@@ -224,27 +251,44 @@ def all_chunk_gaps(table: RecordTable) -> list[Gaps]:
 
     # Old records do not say how many chunks came before the first token.
     n_before = table.events_before
-    begins_empty = np.where(n_before >= 0, n_before > 0, first_chunk < first_token)
+    is_known = n_before >= 0
+    came_earlier = first_chunk < first_token
+    begins_empty = np.where(is_known, n_before > 0, came_earlier)
     begins_empty &= has_events
-    ends_empty = has_events & (last_chunk > last_token)
+    came_later = last_chunk > last_token
+    ends_empty = has_events & came_later
 
     # Of the chunks before the first token only the first one's time is known: the others are taken
     # to have come together with it.
-    more_before = np.where(has_events, n_before - 1, 0).clip(min=0)
-    leading = Gaps(np.zeros_like(more_before), more_before, first_chunk)
-    before = Gaps(first_token - first_chunk, begins_empty.astype(np.int64), first_token)
-    after = Gaps(last_chunk - last_token, ends_empty.astype(np.int64), last_chunk)
-    return [_divided_gaps(table, ends_empty), before, leading, after]
+    further = np.where(has_events, n_before - 1, 0)
+    more_before = further.clip(min=0)
+    no_time = np.zeros_like(more_before)
+    leading = Gaps(no_time, more_before, first_chunk)
+
+    before_ns = first_token - first_chunk
+    n_begins = begins_empty.astype(np.int64)
+    before = Gaps(before_ns, n_begins, first_token)
+
+    after_ns = last_chunk - last_token
+    n_ends = ends_empty.astype(np.int64)
+    after = Gaps(after_ns, n_ends, last_chunk)
+
+    between_tokens = _divided_gaps(table, ends_empty)
+    return [between_tokens, before, leading, after]
 
 
 def _divided_gaps(table: RecordTable, ends_empty: Bools) -> Gaps:
     """Between tokens; those that empty chunks divide, divided evenly."""
     # When an empty chunk came between two tokens is not recorded: decision 6 says why.
-    has_empty_between = table.silent_events - ends_empty > 0
+    n_between = table.silent_events - ends_empty
+    has_empty_between = n_between > 0
     gaps = GAPS["itl"](table)
     request = table.request_of_event[gaps.end]
-    times = np.where(has_empty_between[request], table.tokens[gaps.end], 1)
-    even_ns = np.rint(gaps.ns / times).astype(np.int64)
+    is_divided = has_empty_between[request]
+    ended_with = table.tokens[gaps.end]
+    times = np.where(is_divided, ended_with, 1)
+    part_ns = gaps.ns / times
+    even_ns = np.rint(part_ns).astype(np.int64)
     return Gaps(even_ns, times, gaps.at_ns)
 
 
@@ -285,10 +329,10 @@ class ToolComparison:
         tool = COMPAT[name]
         by_load: dict[Load, list[Window]] = {}
         for window in windows:
-            by_load.setdefault(window.load, []).append(window)
-        levels = []
-        for load, held in sorted(by_load.items(), key=lambda one: one[0].number):
-            levels.append(self._level(tool, load, held))
+            held = by_load.setdefault(window.load, [])
+            held.append(window)
+        upwards = sorted(by_load, key=lambda load: load.number)
+        levels = [self._level(tool, load, by_load[load]) for load in upwards]
         return {
             "title": tool.title,
             "version": tool.version,
@@ -299,78 +343,110 @@ class ToolComparison:
     def _level(self, tool: Tool, load: Load, windows: Sequence[Window]) -> Json:
         measured = [(window.settled_ns, window.end_ns) for window in windows]
         warm_up = [(window.chosen_ns, window.settled_ns - 1) for window in windows]
-        requests = sum(len(_sent_in(self.table, window)) for window in measured)
-        left_out = sum(len(_sent_in(self.table, window)) for window in warm_up)
+        approximate = ""
+        if self._lacks_chunks(tool):
+            approximate = OLD_RECORDS
         return {
             "users": load.users,
             "rate_per_s": load.rate_per_s,
-            "requests": requests,
-            "left_out": left_out,
-            "approximate": OLD_RECORDS if self._lacks_chunks(tool) else "",
+            "requests": self._requests_in(measured),
+            "left_out": self._requests_in(warm_up),
+            "approximate": approximate,
             "rows": self.rows(tool, measured),
             "totals": self._totals(measured),
             "figures": self._figures(tool, measured),
         }
 
+    def _requests_in(self, windows: Windows) -> int:
+        """How many were sent in them, however they ended."""
+        sent = [_sent_in(self.table, window) for window in windows]
+        return sum(map(len, sent))
+
     def _figures(self, tool: Tool, windows: Windows) -> Json:
         """Theirs with further statistics, by the tool's names."""
-        return {
-            d.name: self._their_values(d, windows).figures(tool.quantile)
-            for d in tool.definitions
-            if d.per != "second"
-        }
+        figures = {}
+        for d in tool.definitions:
+            if d.per == "second":
+                continue
+            values = self._their_values(d, windows)
+            figures[d.name] = values.figures(tool.quantile)
+        return figures
 
     def _totals(self, windows: Windows) -> Json:
         """What the rows are of: requests, their tokens, and seconds. No server counts: null."""
-        sent = [_sent_in(self._ended_well, window) for window in windows]
-        succeeded = sum(len(table) for table in sent)
-        requests = sum(len(_sent_in(self.table, window)) for window in windows)
-        counts_prompts = all((table.prompt_tokens >= 0).all() for table in sent)
-        prompt_tokens = sum(int(table.prompt_tokens.sum()) for table in sent)
-        span_ns = sum(end_ns - start_ns for start_ns, end_ns in windows)
-        prompt_rate = self._rate("prompt_tokens_per_s", windows) if counts_prompts else None
+        well = self._ended_well
+        succeeded = 0
+        n_output = 0
+        n_prompt = 0
+        lacks_prompts = False
+        for window in windows:
+            sent = _sent_in(well, window)
+            succeeded += len(sent)
+            n_output += int(output_tokens(sent).sum())
+            n_prompt += int(sent.prompt_tokens.sum())
+            is_unknown = sent.prompt_tokens < 0
+            lacks_prompts |= bool(is_unknown.any())
+
+        prompt_tokens = None
+        prompt_rate = None
+        if not lacks_prompts:
+            prompt_tokens = n_prompt
+            prompt_rate = self._rate("prompt_tokens_per_s", windows)
+        seconds = _span_ns(windows) / SECOND
         return {
             "succeeded": succeeded,
-            "failed": requests - succeeded,
-            "prompt_tokens": prompt_tokens if counts_prompts else None,
-            "output_tokens": sum(int(output_tokens(table).sum()) for table in sent),
-            "seconds": round(span_ns / SECOND, 6),
+            "failed": self._requests_in(windows) - succeeded,
+            "prompt_tokens": prompt_tokens,
+            "output_tokens": n_output,
+            "seconds": round(seconds, 6),
             "prompt_tokens_per_s": prompt_rate,
         }
 
     def _lacks_chunks(self, tool: Tool) -> bool:
         """Whether the tool looks at chunks without text, and the records do not have them."""
-        is_old = bool((self._ended_well.events_before < 0).any())
-        uses_chunks = any("chunk" in d.start + d.end for d in tool.definitions)
-        return is_old and uses_chunks
+        is_unknown = self._ended_well.events_before < 0
+        if not is_unknown.any():
+            return False
+        return any("chunk" in d.start + d.end for d in tool.definitions)
 
     def rows(self, tool: Tool, windows: Windows) -> list[Json]:
         """One row for each figure: metric, name, statistic, unit, ours, theirs, why."""
         rows: list[Json] = []
         for d in tool.definitions:
-            unit = METRICS[d.key].unit
-            head = {"metric": d.key, "name": d.name, "unit": unit}
             if d.per == "second":
-                our_rate = self._our_rate(d.key, windows)
-                their_rate = self._rate(d.key, windows)
-                pair = _pair(our_rate, their_rate, d.why)
-                rows.append(head | {"statistic": ""} | pair)
-                continue
-            our_figures = self._our_figures(d.key, windows)
-            their_values = self._their_values(d, windows)
-            for name, q in STATISTICS.items():
-                our_ns = our_figures.quantile(q) if q > 0 else our_figures.mean_ns
-                their_ns = their_values.statistic(q, tool.quantile)
-                why = _why(d, tool, our_figures, q)
-                pair = _pair(json_ms(our_ns), json_ms(their_ns), why)
-                rows.append(head | {"statistic": name} | pair)
+                rows.append(self._rate_row(d, windows))
+            else:
+                rows += self._latency_rows(d, tool, windows)
+        return rows
+
+    def _rate_row(self, d: Definition, windows: Windows) -> Json:
+        ours = self._our_rate(d.key, windows)
+        theirs = self._rate(d.key, windows)
+        pair = _pair(ours, theirs, d.why)
+        return _row_head(d, "") | pair
+
+    def _latency_rows(self, d: Definition, tool: Tool, windows: Windows) -> list[Json]:
+        """One for each of STATISTICS."""
+        rows = []
+        ours = self._our_figures(d.key, windows)
+        theirs = self._their_values(d, windows)
+        for name, q in STATISTICS.items():
+            our_ns = ours.mean_ns
+            if q > 0:
+                our_ns = ours.quantile(q)
+            their_ns = theirs.statistic(q, tool.quantile)
+            why = _why(d, tool, ours, q)
+            pair = _pair(json_ms(our_ns), json_ms(their_ns), why)
+            row = _row_head(d, name) | pair
+            rows.append(row)
         return rows
 
     def _our_figures(self, key: str, windows: Windows) -> LatencyFigures:
         if key in GAPS:
             by_window = [self.ours[window].gaps[key] for window in windows]
             return pool_gaps(by_window)
-        return sample_figures(self.table, key, blocked_windows(self.table, windows))
+        blocks = blocked_windows(self.table, windows)
+        return sample_figures(self.table, key, blocks)
 
     def _their_values(self, d: Definition, windows: Windows) -> WeightedValues:
         if gaps_of := GAPS_OF.get((d.start, d.per)):
@@ -378,17 +454,22 @@ class ToolComparison:
             return concat_values([gaps.values for gaps in counted])
         well = self._ended_well
         connect_ns = _mean_connect_ns(well)
-        parts = [values_of(d, _sent_in(well, window), connect_ns) for window in windows]
+        parts = []
+        for window in windows:
+            sent = _sent_in(well, window)
+            parts.append(values_of(d, sent, connect_ns))
         return concat_values(parts)
 
     @property
     def _ended_well(self) -> RecordTable:
-        return self.table.select(self.table.outcome == OK)
+        ended_well = self.table.outcome == OK
+        return self.table.select(ended_well)
 
     def _our_rate(self, key: str, windows: Windows) -> float | None:
         if key == "requests_per_s":
             return self._rate(key, windows)
-        tokens = sum(self.ours[window].arrived.tokens for window in windows)
+        ours = [self.ours[window] for window in windows]
+        tokens = sum(one.arrived.tokens for one in ours)
         return _per_second(tokens, windows)
 
     def _rate(self, key: str, windows: Windows) -> float | None:
@@ -413,19 +494,40 @@ class ToolComparison:
 
 def _mean_connect_ns(table: RecordTable) -> int:
     """Over the requests that had to connect; 0 without any."""
-    connected_ns = table.connect_ns[table.connect_ns > 0]
+    had_to_connect = table.connect_ns > 0
+    connected_ns = table.connect_ns[had_to_connect]
     if not len(connected_ns):
         return 0
-    return round(float(connected_ns.mean()))
+    mean_ns = float(connected_ns.mean())
+    return round(mean_ns)
+
+
+def _span_ns(windows: Windows) -> int:
+    return sum(end_ns - start_ns for start_ns, end_ns in windows)
 
 
 def _per_second(count: int, windows: Windows) -> float | None:
-    span_ns = sum(end_ns - start_ns for start_ns, end_ns in windows)
-    return round(count * SECOND / span_ns, 4) if span_ns > 0 else None
+    span_ns = _span_ns(windows)
+    if span_ns <= 0:
+        return None
+    rate = count * SECOND / span_ns
+    return round(rate, 4)
 
 
 def _sent_in(table: RecordTable, window: Span) -> RecordTable:
-    return table.select(between(table.sent_ns, *window))
+    start_ns, end_ns = window
+    is_inside = between(table.sent_ns, start_ns, end_ns)
+    return table.select(is_inside)
+
+
+def _row_head(d: Definition, statistic: str) -> Json:
+    """A row of `rows`, but for the two figures."""
+    return {
+        "metric": d.key,
+        "name": d.name,
+        "unit": METRICS[d.key].unit,
+        "statistic": statistic,
+    }
 
 
 def _pair(ours: Any, theirs: Any, why: str) -> Json:

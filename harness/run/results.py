@@ -89,7 +89,9 @@ if TYPE_CHECKING:
     from harness.core.run_kinds import RunKind
     from harness.drill.plan import Drill
     from harness.metrics.evidence import Window
+    from harness.metrics.result import Bottleneck
     from harness.metrics.token_gaps import WindowGaps
+    from harness.search.knee_estimate import KneeEstimate
     from harness.search.level_state import HeldLevel
 
 Json = dict[str, Any]
@@ -191,19 +193,26 @@ def compute(run: Run, compat: Sequence[str] = (), slos: Sequence[Slo] = ()) -> R
 
 
 def _recorded(run: Run, compat: Sequence[str], slos: Sequence[Slo]) -> _Recorded:
-    live_plan = search_plan(run)
+    live_plan = search_plan(run)  # first: it says what a folder without a plan lacks
+    plan = live_plan
+    if slos:
+        plan = replace(live_plan, slos=tuple(slos))
+
+    # A run that was killed has no ended.json.
+    ended = read_json(run.path / names.ENDED) or {"interrupted": True}
+
     config = run.info["config"]
-    tools = [*(config.get("compat") or ()), *compat]
+    live_tools = config.get("compat") or ()
+    tools = dict.fromkeys([*live_tools, *compat])
     return _Recorded(
         run=run,
         kind=kind_of_run(run),
         config=config,
-        # A run that was killed has no ended.json.
-        ended=read_json(run.path / names.ENDED) or {"interrupted": True},
+        ended=ended,
         live_plan=live_plan,
-        plan=replace(live_plan, slos=tuple(slos)) if slos else live_plan,
+        plan=plan,
         by_other_slos=bool(slos),
-        tools=tuple(dict.fromkeys(tools)),
+        tools=tuple(tools),
     )
 
 
@@ -285,19 +294,32 @@ def _common_result(recorded: _Recorded, replayed: Replay) -> Result:
     if ended.get("status") == Status.target_failed and replayed.levels:
         failed_since_ns = replayed.levels[-1].window.chosen_ns
     error = commonest_error(run, failed_since_ns)
-    proof = read_json(run.path / names.PROOF)
+    invalid_reason = ended.get("invalid")
+    if not invalid_reason:
+        invalid_reason = why_failed(ended, replayed, error)
+
+    lost = ended.get("lost") or ()
+    damage = (*run.damage.sentences(), *lost)
+
+    proof = None
+    stored_proof = read_json(run.path / names.PROOF)
+    if stored_proof:
+        proof = from_json(Proof, stored_proof)
+
+    unit = unit_of_workload(recorded.workload)
+    lacking = missing_figures(run.server)
     return Result(
         command=recorded.kind.name,
-        unit=unit_of_workload(recorded.workload).one,
+        unit=unit.one,
         target=target_of_run(run),
         client=ended.get("figures") or {},
-        lacking=tuple(missing_figures(run.server)),
-        invalid_reason=ended.get("invalid") or why_failed(ended, replayed, error),
+        lacking=tuple(lacking),
+        invalid_reason=invalid_reason,
         commonest_error=error,
         interrupted=bool(ended.get("interrupted")),
-        damage=(*run.damage.sentences(), *(ended.get("lost") or ())),
+        damage=damage,
         replay_differences=tuple(replayed.differences),
-        proof=from_json(Proof, proof) if proof else None,
+        proof=proof,
     )
 
 
@@ -335,28 +357,26 @@ def _with_knee(
 ) -> Result:
     """The result of a search."""
     plan = recorded.plan
-    unit = plan.unit
     done = _end_of_search(base, recorded, replayed)
     # The knee rests on the levels of the search, without those of --confirm.
     held = searched(replayed.levels)
     search_levels = [level for level in levels if level.purpose != Purpose.hold]
     estimate = estimate_knee(plan, held, done)
     knee = knee_result(plan, estimate, search_levels, counted)
-    knee = replace(knee, unit=unit.short_many)
+    knee = replace(knee, unit=plan.unit.short_many)
     if done.status != Status.invalid:
         curves = _knee_curves(plan, held, search_levels, counted)
-        knee = replace(knee, curves=curves, **steepness(plan, estimate, held))
+        rises = steepness(plan, estimate, held)
+        knee = replace(knee, curves=curves, **rises)
+
     gates: list[Gate] = []
     if estimate.status in PROMISED:
         gates = confirmed(plan, counted, replayed.levels)
+
     limited_by = None
     if estimate.status not in NO_LIMIT_MET:
-        count = estimate.lo if estimate.count is None else estimate.count
-        load = unit.number(count)
-        max_seqs = base.target.max_num_seqs
-        limited_by = bottleneck(
-            plan.slos, load, search_levels, max_seqs, unit=unit, curves=knee.curves
-        )
+        limited_by = _limit_of_search(plan, estimate, search_levels, knee, base.target)
+
     slos = slo_results(plan, estimate, search_levels)
     return replace(
         base,
@@ -369,6 +389,22 @@ def _with_knee(
     )
 
 
+def _limit_of_search(
+    plan: SearchPlan,
+    estimate: KneeEstimate,
+    levels: Sequence[Level],
+    knee: Knee,
+    target: Target,
+) -> Bottleneck:
+    """What limits the knee, or the lower end of its interval where there is no best estimate."""
+    count = estimate.count
+    if count is None:
+        count = estimate.lo
+    load = plan.unit.number(count)
+    max_seqs = target.max_num_seqs
+    return bottleneck(plan.slos, load, levels, max_seqs, unit=plan.unit, curves=knee.curves)
+
+
 def _knee_curves(
     plan: SearchPlan,
     held: Sequence[HeldLevel],
@@ -376,8 +412,12 @@ def _knee_curves(
     counted: RunTokenStats,
 ) -> tuple[KneeCurve, ...]:
     """The knee at other limits, of each SLO for which it is known at one."""
-    curves = [knee_curve(plan, slo, held, levels, counted) for slo in curve_slos(plan.slos)]
-    return tuple(curve for curve in curves if curve.points)
+    curves = []
+    for slo in curve_slos(plan.slos):
+        curve = knee_curve(plan, slo, held, levels, counted)
+        if curve.points:
+            curves.append(curve)
+    return tuple(curves)
 
 
 def _end_of_search(base: Result, recorded: _Recorded, replayed: Replay) -> Done:
@@ -428,14 +468,18 @@ def target_of_run(run: Run) -> Target:
     versions = dict(run.info.get("versions") or {})
     if server.get("version"):
         versions["server"] = str(server["version"])
-    n_servers = len(server.get("replicas") or [1])
-    simulated = bool(server.get("embedded")) or is_simulator(versions.get("server", ""))
+    server_version = versions.get("server", "")
+    simulated = bool(server.get("embedded")) or is_simulator(server_version)
     gpu = ""
     if simulated:
         gpu = str(flags.get("gpu") or "")
+    replicas = server.get("replicas") or [1]
+    n_servers = len(replicas)
+    url = server.get("url") or ""
+    model = server.get("model") or ""
     return Target(
-        url=str(server.get("url") or ""),
-        model=str(server.get("model") or ""),
+        url=str(url),
+        model=str(model),
         simulated=simulated,
         gpu=gpu,
         versions={name: str(text) for name, text in versions.items()},
