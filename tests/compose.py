@@ -126,4 +126,5 @@ class Stack:
 
     def requests(self) -> int:
         """That Locust has counted."""
-        return int(sum(row["num_requests"] for row in self.stats()["stats"][:-1]))
+        rows = self.stats()["stats"][:-1]  # without the sum
+        return int(sum(row["num_requests"] for row in rows if row["method"] != "TTFT"))

@@ -139,7 +139,9 @@ def test_a_simulated_server_is_named_first(tmp_path: Path) -> None:
 
 def test_a_ttft_that_cannot_be_told() -> None:
     """Where most answers came all at once it is no figure, in tables, in lines and in tiles."""
-    run: Any = SimpleNamespace(info={"config": {}}, table=(), server=[1], gpu=[1], host=[])
+    run: Any = SimpleNamespace(
+        info={"config": {}}, table=(), server=[1], gpu=[1], host=[], client=[]
+    )
     ttft = Latency(n=50, p95=302.7, p95_ci95=(300, 310))
     knee = Knee(holds=4, measured_at_users=4, p95s_ms={"ttft_p95_ms": 302.7})
     for share, shown in ((0.98, UNKNOWN), (0.5, "303 (300 to 310)")):
@@ -166,7 +168,9 @@ def test_a_ttft_that_cannot_be_told() -> None:
 )
 def test_what_a_knee_counts(unit: str, rate_per_s: float, want: str) -> None:
     """The report's limitations say who sends when, where users wait for their answers."""
-    run: Any = SimpleNamespace(info={"config": {}}, table=(), server=[1], gpu=[1], host=[])
+    run: Any = SimpleNamespace(
+        info={"config": {}}, table=(), server=[1], gpu=[1], host=[], client=[]
+    )
     level = Level(0, 4, decision=Decision.held, rate_per_s=rate_per_s, outcomes={"ok": 50})
     facts = ReportData(run, Result(status=Status.found, unit=unit, levels=(level,)))
     said = [line for line in limitations(facts) if line.startswith("The knee is")]

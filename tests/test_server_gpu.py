@@ -13,6 +13,7 @@ import psutil
 import pytest
 from little_servers import http, little_server
 from recorded_nvml import Recorded
+from study_process import wait_for
 
 from harness.diagnosis.gpu_window import gpu_figures
 from harness.errors import ConfigError, RunFolderError, ServerUnreachable
@@ -144,7 +145,9 @@ def test_the_gpus_that_processes_were_given() -> None:
     """As CUDA_VISIBLE_DEVICES of a real process has them; none where it is not set."""
     names = {"CUDA_VISIBLE_DEVICES": "1, GPU-6fee"}
     with subprocess.Popen(["sleep", "60"], env=os.environ | names) as process:
-        given = visible_gpus([psutil.Process(process.pid)])
+        started = psutil.Process(process.pid)
+        wait_for(started.environ)  # Linux shows none while the program is being loaded
+        given = visible_gpus([started])
         process.kill()
     assert given == {"1", "GPU-6fee"}
     assert visible_gpus([]) == set()

@@ -10,17 +10,24 @@ import subprocess
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from gevent.lock import BoundedSemaphore
-
 from harness.errors import ConfigError, ServerUnreachable, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
+    from gevent.lock import BoundedSemaphore
+
     from harness.drill.plan import Drill
 
 PATIENCE_S: Final = "20s"  # kubectl's own, for one request to the API server
+
+
+def _semaphore() -> BoundedSemaphore:
+    """Of gevent, as what waits are greenlets; `drill --dry-run` never imports it."""
+    from gevent.lock import BoundedSemaphore  # noqa: PLC0415
+
+    return BoundedSemaphore()
 
 
 @dataclass(slots=True)
@@ -33,7 +40,7 @@ class Cluster:
     _cordoned: set[str] = field(default_factory=set)  # nodes that were schedulable before
     # What undoes an event waits for the end of what it undoes. Where Ctrl-C ends that, kubectl is
     # killed, and what was before is known already.
-    _one_at_a_time: BoundedSemaphore = field(default_factory=BoundedSemaphore)
+    _one_at_a_time: BoundedSemaphore = field(default_factory=_semaphore)
 
     def delete_pod(self, pod: str) -> None:
         with self._one_at_a_time:
