@@ -24,7 +24,7 @@ IMAGE = os.environ.get(
     "HARNESS_TEST_IMAGE", "vllm-harness:test"
 )  # that of test_stack_compose.py: built once
 PYTHON = re.findall(r"^ARG PYTHON_IMAGE=(\S+)", (TOP / "Dockerfile").read_text(), re.MULTILINE)[0]
-LARGEST_MB = 200  # above the official base image, which has about 130 MB
+LARGEST_MB = 200  # above the base image
 LARGEST_WORKER_MB = 150
 READ_ONLY = ("--rm", "--read-only", "--cap-drop", "ALL", "--network", "host")
 HEALTHY = runpy.run_path(str(TOP / "docker/healthy.py"))
