@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,6 +65,26 @@ def test_an_import_is_not_interrupted(tmp_path: Path, monkeypatch: pytest.Monkey
     import interrupted_import  # noqa: PLC0415
 
     assert interrupted_import.came_to_its_end == []
+
+
+INTERRUPTED_START = """
+import signal, sys
+from harness.cli import main
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "harness.cli.knee":
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Interrupting())
+sys.exit(main(["doctor"]))
+"""
+
+
+def test_ctrl_c_while_the_command_line_is_imported() -> None:
+    """One line and exit code 130, as later."""
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_START], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "vllm-harness: interrupted\n")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli import knee
-from harness.cli.app import main, parser
+from harness.cli import knee, main
+from harness.cli.app import parser
 from harness.errors import EXIT_INTERRUPTED
 from harness.load.lengths import Lengths
 from harness.load.workloads import Conversation

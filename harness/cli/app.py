@@ -10,13 +10,12 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from harness import __version__
 from harness.cli import doctor, drill, engine, fit, idle, knee, locustfile, offline, serve, vary
 from harness.cli.parsing import Parser, examples
-from harness.core.fast_exit import leave
-from harness.errors import EXIT_INTERRUPTED, ConfigError, HarnessError
+from harness.errors import ConfigError, HarnessError
 
 COMMANDS: Final = {
     "knee": knee.add,
@@ -79,7 +78,7 @@ def parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code (docs/exit-codes.md)."""
+    """Run one command; the exit code (docs/exit-codes.md). Ctrl-C is the caller's to tell."""
     try:
         words = sys.argv[1:] if argv is None else argv
         if not words:
@@ -92,16 +91,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except HarnessError as error:
         sys.stderr.write(f"vllm-harness: {error}\n")
         return error.exit_code
-    except KeyboardInterrupt:
-        sys.stderr.write("vllm-harness: interrupted\n")
-        return EXIT_INTERRUPTED
     except BrokenPipeError:  # for example `vllm-harness ... | head`
         # The interpreter flushes stdout at exit; into /dev/null, so that it does not fail again.
         devnull = os.open(os.devnull, os.O_WRONLY)
         os.dup2(devnull, sys.stdout.fileno())
         return 0
-
-
-def command() -> NoReturn:
-    """The entry point: exits without the slow teardown of imported modules."""
-    leave(main())
