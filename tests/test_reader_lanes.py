@@ -437,13 +437,13 @@ def test_what_a_decrypted_read_becomes(
     with closing(Lanes(tls=object())) as it:
         assert it.rows(chunk(ONE), taught) == []
         assert it.left == [chunk(ONE)]
-        is_taken = it.reads.take(it, it.batch, plain, 9, 7, exact)  # type: ignore[arg-type]
+        is_taken = it.reads.take(it, it.batch, plain, 9, 7, exact=exact)  # type: ignore[arg-type]
         assert is_taken == bool(rows)
         assert list(ROW.iter_unpack(it.batch.rows)) == rows
         assert bytes(it.batch.blob) == blob
         assert it.fast_path.progress()[0] == (len(plain) if rows else 0)
         it.fast_path.end_response()
-        assert not it.reads.take(it, it.batch, chunk(ONE), 9, 7, True)  # type: ignore[arg-type]
+        assert not it.reads.take(it, it.batch, chunk(ONE), 9, 7, exact=True)  # type: ignore[arg-type]
 
 
 def test_a_large_read() -> None:

@@ -99,12 +99,17 @@ class CReader:
         return RoundCounts(*counts)
 
     def take(
-        self, connection: Connection, batch: Batch, data: bytes, at_ns: int, bound_ns: int, exact: bool
+        self,
+        connection: Connection,
+        batch: Batch,
+        data: bytes,
+        at_ns: int,
+        bound_ns: int,
+        *,
+        exact: bool,
     ) -> bool:
         """Make rows of what Python decrypted in this round; False: Python has to look at it."""
-        return self._drain.take(
-            connection.fd, data, at_ns, bound_ns, exact, batch.rows, batch.blob
-        )
+        return self._drain.take(connection.fd, data, at_ns, bound_ns, exact, batch.rows, batch.blob)
 
     def over(self, believe: bool) -> None:
         """The stamps were checked; whether those are believed that come before the next round."""
@@ -135,7 +140,7 @@ class PythonReader:
     def over(self, believe: bool) -> None:
         """Nobody else reads."""
 
-    def take(self, *_read: object) -> bool:
+    def take(self, *_read: object, exact: bool) -> bool:  # noqa: ARG002 - as the other's
         """Python looks at everything."""
         return False
 

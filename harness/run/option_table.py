@@ -53,12 +53,17 @@ if TYPE_CHECKING:
     from harness.metrics.slo import Slo
 
 KEY_VARIABLES: Final = ("VLLM_API_KEY", "OPENAI_API_KEY")  # the first that is set counts
-AUTO: Final = "auto"  # a salt of the run's own
+AUTO: Final = "auto"  # a salt of the run's own; as many processes as are needed
 KEY_FROM: Final = f"The API key is read from the environment only: {' or '.join(KEY_VARIABLES)}."
 
 
 def _think_ms(text: str) -> int:
     return max(duration_ns(text, "--think-time", "2s") // MS, 1)
+
+
+def _processes(text: str) -> int:
+    """0: as many as are needed."""
+    return 0 if text.strip() == AUTO else whole_number("--processes")(text)
 
 
 def _folder(text: str) -> Path:
@@ -381,7 +386,13 @@ LOAD: Final = (
     BODY,
     Option("--api", "Call this API. Default: the workload's.", choices=tuple(API_PATHS)),
     SEED,
-    number_option("--processes", "Send the load from N worker processes.", 1),
+    Option(
+        "--processes",
+        "Send the load from N worker processes, or from as many as the highest level needs.",
+        _processes,
+        "N",
+        AUTO,
+    ),
 )
 OPEN_LOOP: Final = (
     Option(

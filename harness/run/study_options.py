@@ -66,6 +66,7 @@ class LoadOptions:
     workload: Workload
     seed: int = 1
     processes: int = 1
+    processes_note: str = ""  # why so many; "": one is enough, or the user has said
     body: Mapping[str, Any] = field(default_factory=lambda: dict(DEFAULT_FIELDS))  # further fields
     batch: int = 0  # requests that users share and drain, level by level; 0: no limit
     data: DataSource | None = None  # whose rows are sent
