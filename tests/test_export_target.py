@@ -197,7 +197,7 @@ def test_another_machines_gpus_and_engine_through_our_exporter():
     text = render_metrics(GPU, gpu_values(gpus, [there], there.at_ns))
     text += render_metrics(TARGET, target_values(seen, 0))
     with little_server(lambda _path, _body: http(text, kind="text/plain")) as server:
-        found = open_gpus(f"http://127.0.0.1:{server.port}", None)
+        found = open_gpus(f"http://127.0.0.1:{server.port}", [])
         assert found.source is not None
         (here,) = found.source.read(there.at_ns)
         samples = [ServerSample(1), ServerSample(1, engine_cpu_s=1.0)]  # the second: seen from here

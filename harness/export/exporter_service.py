@@ -125,7 +125,7 @@ def run_exporter(
     """
     access.tls_context()  # report an unreadable CA file now
     target = TargetReader(access, given)
-    gpu = GpuReader(open_gpus(gpu_metrics, access.address))
+    gpu = GpuReader(open_gpus(gpu_metrics, [access.address]))
     pages = MetricsServer(host, port, lambda: render_page(target, gpu), "--port")
     signal.signal(signal.SIGTERM, lambda *_: pages.stop())
     gpus = f"; {gpu.gpus.why}" if gpu.gpus.why else ""

@@ -144,8 +144,8 @@ class Experiment:
         Raises RunFolderError, ServerUnreachable.
         """
         wanted = with_seats(wanted, known)
-        server = None if wanted.target.url is None else Address.parse(url)
-        gpus = open_gpus(wanted.target.gpu_metrics, server)
+        servers = [] if wanted.target.url is None else _addresses(url, known)
+        gpus = open_gpus(wanted.target.gpu_metrics, servers)
         with gpus.closed_if_refused():
             options = prepare(drive_options(wanted, url, known), known)
             secrets = (wanted.target.api_key, *options.access().secrets)
@@ -504,6 +504,12 @@ class _Watched:
         for viewer in self.viewers:
             viewer.show(self.experiment, now_ns, running_users)
         return target
+
+
+def _addresses(url: str, known: Capabilities) -> list[Address]:
+    """Of the servers: those behind a balancer, where it is known which they are."""
+    behind = [Address.parse(place) for place in known.replicas if "://" in place]
+    return behind or [Address.parse(url)]
 
 
 def most_failures(holds: Sequence[Hold]) -> int:

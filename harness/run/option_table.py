@@ -566,6 +566,12 @@ JSON: Final = Option(
     partial(writable, "--json"),
     "FILE",
 )
+GPU_HOUR: Final = Option(
+    "--gpu-hour",
+    "Add the cost, at this price of a GPU hour in any currency.",
+    positive_number("--gpu-hour"),
+    "P",
+)
 OTHER_TOOLS: Final = Option(
     "--compat",
     f"Also show what these tools would print: {', '.join(TOOLS)}.",
