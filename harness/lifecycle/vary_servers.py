@@ -43,16 +43,19 @@ class VariedServers:
     def keep(self, settings: Sequence[Setting], folder: Path) -> None:
         """Start what all settings need, at once, until the end; logs go to `folder`."""
         self._keeps = True
-        keys = {_key(setting): setting for setting in settings}
+        first_of: dict[Key, Setting] = {}  # the others with its servers find them running
+        for setting in settings:
+            first_of.setdefault(_key(setting), setting)
         wanted = []
-        for number, (key, setting) in enumerate(keys.items(), start=1):
+        for number, setting in enumerate(first_of.values(), start=1):
             log = folder / f"{number}-{setting.deployment or 'server'}.server.log"
-            wanted.append((key, launches(self._deployments[setting.deployment], key[1], log)))
+            deployment = self._deployments[setting.deployment]
+            wanted.append((setting, launches(deployment, setting.server, log)))
         everything = [launch for _, of_one in wanted for launch in of_one]
         self._stream.write(f"Starting {len(everything)} servers at once\n")
         self._stream.flush()
         servers = self._running.enter_context(launched(everything))
-        for (key, of_one), setting in zip(wanted, keys.values(), strict=True):
+        for setting, of_one in wanted:
             own = servers[: len(of_one)]
             del servers[: len(of_one)]
             self._serve(setting, own)
