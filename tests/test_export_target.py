@@ -70,6 +70,7 @@ def values_of(seen: TargetState, now_s: float = 100.0) -> dict[str, float]:
 
 
 CACHE = {"engines": 2, "kv_tokens": 64_000}
+ENGINES = {"engine 0": sample(99.5), "engine 1": sample(99.5, running=5, kv=0.5)}
 UP = TargetState(up=True, took_s=0.004, samples=(sample(99.5),), cache=CACHE)
 BASE = {
     "target_up": 1,
@@ -104,6 +105,18 @@ BASE = {
         (
             replace(UP, samples=(replace(sample(99.5), engine_cpu_s=7.5),)),
             {**BASE, "engine_cpu_seconds_total": 7.5},
+        ),
+        (
+            replace(UP, samples=(replace(sample(99.5), replicas=ENGINES),)),
+            {
+                **BASE,
+                "server_engine_running engine=0": 3,
+                "server_engine_running engine=1": 5,
+                "server_engine_waiting engine=0": 0,
+                "server_engine_waiting engine=1": 0,
+                "server_engine_kv_usage_ratio engine=0": 0.25,
+                "server_engine_kv_usage_ratio engine=1": 0.5,
+            },
         ),
         (
             replace(UP, cache={}, samples=(sample(99.5, kv=nan),)),
