@@ -97,8 +97,8 @@ def _gpu_source(where: str) -> str:
     return where if where in ("local", "none") else str(parse_exporter_url(where))
 
 
-def _metrics_url(where: str) -> str:
-    address = Address.parse(where, "--metrics-url")
+def _metrics_url(option: str, where: str) -> str:
+    address = Address.parse(where, option)
     return str(replace(address, path=address.path.removesuffix("/metrics")))
 
 
@@ -222,11 +222,28 @@ METRICS_URL: Final = Option(
     "--metrics-url",
     "Read /metrics of this replica behind the URL. Repeat it for each: their figures are added up. "
     "Default: the URL, or each address of its name.",
-    _metrics_url,
+    partial(_metrics_url, "--metrics-url"),
     "URL",
     action="append",
 )
-TARGET: Final = EMBEDDED, MODEL, HEADER, *CERTIFICATE, *TIMEOUTS, *SERVER, METRICS_URL
+PREFILL_URL: Final = Option(
+    "--prefill-url",
+    "Read /metrics of this server, which only prefills; those of --metrics-url then decode. "
+    "Repeatable.",
+    partial(_metrics_url, "--prefill-url"),
+    "URL",
+    action="append",
+)
+TARGET: Final = (
+    EMBEDDED,
+    MODEL,
+    HEADER,
+    *CERTIFICATE,
+    *TIMEOUTS,
+    *SERVER,
+    METRICS_URL,
+    PREFILL_URL,
+)
 
 
 def _length_field(label: str) -> Field:
@@ -576,6 +593,12 @@ JSON: Final = Option(
     "Write the result to this file; - is stdout (text then goes to stderr).",
     partial(writable, "--json"),
     "FILE",
+)
+GPU_HOUR: Final = Option(
+    "--gpu-hour",
+    "Add the cost, at this price of a GPU hour in any currency.",
+    positive_number("--gpu-hour"),
+    "P",
 )
 OTHER_TOOLS: Final = Option(
     "--compat",

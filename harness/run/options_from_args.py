@@ -91,6 +91,11 @@ def target_options(args: argparse.Namespace) -> TargetOptions:
         _check_embedded(args)
     else:
         _check_url(args)
+    if args.prefill_url and not args.metrics_url:
+        raise ConfigError(
+            f"--prefill-url is {args.prefill_url[0]} without --metrics-url: expected both, as the "
+            "servers that decode have metrics of their own; try --metrics-url URL for each."
+        )
     header_names = {name.lower() for name, _ in args.header}
     key = ""
     key_source = ""
@@ -110,6 +115,7 @@ def target_options(args: argparse.Namespace) -> TargetOptions:
         engine=engine,
         server_flags=dict(args.server_flag),
         metrics_urls=tuple(dict.fromkeys(args.metrics_url)),
+        prefill_urls=tuple(dict.fromkeys(args.prefill_url)),
         gpu_metrics=args.gpu_metrics,
     )
 

@@ -19,7 +19,7 @@ from harness.senders.prepare import count_tokens
 from harness.server.access import TargetAccess
 from harness.server.address import LOOPBACK, LOOPBACK_SOURCES, Address, check_port
 from harness.server.max_num_seqs import merge_flags
-from harness.server.probe import Capabilities, choose_model, probe
+from harness.server.probe import Capabilities, check_prefill, choose_model, probe
 from harness.server.probe_tools import check_tools
 
 if TYPE_CHECKING:
@@ -166,6 +166,8 @@ def check_target(target: TargetOptions, load: LoadOptions, url: str) -> Capabili
         headers=target.headers,
     )
     known = probe(access, load.workload.api, target.model, load.body, target.metrics_urls)
+    if target.prefill_urls:
+        known = replace(known, prefill=check_prefill(access, target.prefill_urls, known.model))
     check_tools(access, known, offered_tools(load), load.body)
     for name, _ in load.workload.models:
         choose_model(access, name, known.models)

@@ -56,6 +56,7 @@ class TargetOptions:
     # as the server was started
     server_flags: Mapping[str, int | float | str] = field(default_factory=dict)
     metrics_urls: tuple[str, ...] = ()  # of the replicas behind `url`; (): as it resolves
+    prefill_urls: tuple[str, ...] = ()  # of servers that only prefill; the others then decode
     gpu_metrics: str | None = None  # local, none or an exporter's URL; None: as fits the server
 
 
