@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
@@ -10,8 +11,10 @@ import shlex
 import signal
 import sys
 from array import array
+from contextlib import contextmanager
 from dataclasses import replace
 from math import inf, isfinite, log
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -28,9 +31,11 @@ from harness.compare.proof import AS_STARTED, KNOBS, judge, prove, turns
 from harness.core.states import Decision
 from harness.core.typed_json import to_json
 from harness.diagnosis.bottleneck import RULES
-from harness.errors import ConfigError
+from harness.errors import ConfigError, HarnessError
+from harness.lifecycle import vary_settings
 from harness.lifecycle.context_cost import context_costs
 from harness.lifecycle.vary_settings import all_settings, in_order, parse_variable
+from harness.lifecycle.vllm_start import StartOptions
 from harness.metrics.level_figures import Change, Difference
 from harness.metrics.result import Level, Result
 from harness.records import names
@@ -50,7 +55,7 @@ from harness.search.comparison import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 ENGINE = shlex.join([sys.executable, "-m", "harness", "engine"])
@@ -439,6 +444,24 @@ def test_refusals(
 
 
 @pytest.mark.long
+def test_what_is_left_of_a_server_is_not_the_next_setting_s(tmp_path, monkeypatch) -> None:
+    """Nothing more is measured: the next server would start beside it."""
+
+    @contextmanager
+    def server(*_: object, **__: object) -> Iterator[SimpleNamespace]:
+        yield SimpleNamespace(url="http://x", wall_s=1.0, start_log=SimpleNamespace(flags={}))
+        raise HarnessError("processes [7]: expected none; try `kill -9`.")
+
+    monkeypatch.setattr(vary_settings, "started", server)
+    monkeypatch.setattr(vary_settings, "_run", lambda *_: 0)
+    first, second = Setting("a", server=("--x=1",)), Setting("b", server=("--x=2",))
+    runs = [(first, tmp_path / "1"), (second, tmp_path / "2")]
+    with pytest.raises(HarnessError, match="processes"):
+        vary_settings.measure(runs, ["run"], StartOptions(), io.StringIO())
+    assert (len(first.runs), first.failure) == (1, "")
+    assert (len(second.runs), second.failure) == (0, "")
+
+
 @pytest.mark.process
 def test_with_real_processes(tmp_path: Path) -> None:
     """A B B A of a server that starts in a second; the two Bs are on one; what does not start."""

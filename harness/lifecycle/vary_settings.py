@@ -157,7 +157,10 @@ def measure(
             if start is not None and running != setting.server:
                 log = folder.with_name(f"{folder.name}.server.log")
                 running = None
-                server = _replace_server(stack, start, setting, log, stream)
+                # What is left of a server holds memory that the next one is measured without, so
+                # nothing more is measured; it is no fault of the next setting's.
+                stack.close()
+                server = _start_server(stack, start, setting, log, stream)
                 if server is None:
                     continue
                 running = setting.server
@@ -176,12 +179,11 @@ def _interrupt_on(kind: signal.Signals) -> None:
         signal.signal(kind, signal.default_int_handler)
 
 
-def _replace_server(
+def _start_server(
     stack: ExitStack, start: StartOptions, setting: Setting, log: Path, stream: TextIO
 ) -> StartedServer | None:
-    """End the server that runs in `stack`, start the setting's; None, and why, if it does not."""
+    """Start the setting's server in `stack`; None, and why, if it does not."""
     try:
-        stack.close()
         server = stack.enter_context(started(start, setting.server, log=log))
     except HarnessError as error:
         stream.write(f"{setting.name} is left out: {error}\n")
