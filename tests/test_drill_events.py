@@ -96,7 +96,7 @@ def test_keys_and_sentence(kind: type[Event]) -> None:
 def test_a_client_that_never_sends_is_refused() -> None:
     """Hanging up after no time at all, where a timeout of 0 would mean never."""
     values = {key.name: VALUES[key.name][0] for key in keys_of(Disconnect)}
-    with pytest.raises(ConfigError, match="by is '0s': expected more than zero .*200ms"):
+    with pytest.raises(ConfigError, match=r"by is '0s': expected more than zero .*200ms"):
         event_with(Disconnect, values | {"by": "0s"})
 
 
