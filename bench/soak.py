@@ -9,8 +9,8 @@ reports itself. After the warm-up, which is the first half, the rest is cut into
 slope is that of a line through the blocks' medians, its 95% interval is Student's with 8 degrees of
 freedom. A figure is flat when the whole interval is below what `limit_of` allows in an hour, rising
 when none of it is, else inconclusive. Then the folder is read again: as many records as requests
-were sent, and a report within REPORT_S and REPORT_MB. Exits with 0 only when all of that holds. Writes
-bench/results/soak.md, and the same as JSON beside it, which git ignores.
+were sent, and a report within REPORT_S and REPORT_MB. Exits with 0 only when all of that holds.
+Writes bench/results/soak.md, and the same as JSON beside it, which git ignores.
 """
 
 from __future__ import annotations
