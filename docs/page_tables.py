@@ -252,8 +252,8 @@ def verdict_tally() -> str:
         for truth, by_name in found["table"].items()
     ]
     text = (
-        f"The rules were right in **{right} of {n}** ({right / n:.1%}), in {sure:.0%} of these with a\n"
-        f"confidence of {SURE} or more. With such a confidence they were wrong in "
+        f"The rules were right in **{right} of {n}** ({right / n:.1%}), and in {sure:.0%} of\n"
+        f"these with a confidence of {SURE} or more. With such a confidence they were wrong in "
         f"{len(found['wrong_and_sure'])}.\n"
         "Rows are the resource that moves the knee most:"
     )
