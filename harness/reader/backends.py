@@ -32,7 +32,7 @@ LATE_NS: Final = 3_000_000  # since the last round: then the thread reads
 
 
 class Sockets(NamedTuple):
-    """What is read, and who hears of it."""
+    """The sockets to read, and the callbacks for them."""
 
     poll: select.epoll
     connections: dict[int, Connection]  # by descriptor: the poller's own
@@ -125,7 +125,7 @@ class PythonReader:
         del self._stamps[connection.fd]
 
     def over(self, believe: bool) -> None:
-        """Nobody else reads."""
+        """No lock: there is no second reader."""
 
     def close(self) -> None:
         """Nothing was kept."""
