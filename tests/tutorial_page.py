@@ -1,4 +1,4 @@
-"""The commands of docs/tutorial.md with their output: `python tests/tutorial_page.py` writes it again.
+"""The commands of docs/tutorial.md with their output; as a script, it writes the page again.
 
 Each ```console block is a command and what it printed on stdout; a ```toml block whose first line
 is a name is that file. They run in order, in one folder (two minutes and a half).

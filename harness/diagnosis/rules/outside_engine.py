@@ -43,9 +43,7 @@ def throttled(f: VerdictInputs) -> RuleResult:
         return RuleResult.no("no lower level is as busy")
     if f.clock_share > SLOW_CLOCK_SHARE:
         clock = fmt(f.clock_share, ".0%")
-        return RuleResult.no(
-            f"the clocks ran at {clock} of those at lower levels that were as busy"
-        )
+        return RuleResult.no(f"the clocks ran at {clock} of those at a lower level as busy")
     # Slower clocks make everything 1 / clock times as long: how much of what it is?
     part = 0.0
     if f.times_longer > 1:

@@ -181,7 +181,7 @@ def decode(f: VerdictInputs) -> RuleResult:
         ],
         [
             "lower --max-num-seqs (shorter gaps, earlier queueing)",
-            "quantize the weights: --quantization fp8, or a 4-bit model (fewer bytes to read per step)",
+            "quantize the weights: --quantization fp8, or a 4-bit model (less to read per step)",
             "set --kv-cache-dtype fp8 (half the bytes to read, some accuracy)",
             "raise --tensor-parallel-size (each GPU reads a part; they talk in every layer)",
             "use a GPU with more memory bandwidth",
