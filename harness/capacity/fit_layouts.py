@@ -100,8 +100,7 @@ def prefill_apart(args: Namespace, asked: Question) -> Facts | None:
     rows = [_layout_row(way, together_s) for way in ways]
     chosen = choose(replica, replicas, link)
     if args.slo:
-        able = [way for way in ways if way.requests_s > 0]
-        chosen = max(able, key=lambda way: way.users, default=None)
+        chosen = _most(ways, limits)
     return {
         "slos": [str(slo) for slo in args.slo],
         "of_peaks": REACHED if args.slo else 1.0,
@@ -133,6 +132,14 @@ def _layout_row(way: Apart, together_s: float) -> Facts:
         "share_of_together": way.requests_s / together_s,
         "limit": way.limit,
     }
+
+
+def _most(ways: Sequence[Apart], limits: Limits) -> Apart | None:
+    """The layout that holds the most; None: none keeps the limits."""
+    able = [way for way in ways if way.requests_s > 0]
+    if limits.ttft_s == inf:  # any number may wait
+        return max(able, key=lambda way: way.requests_s, default=None)
+    return max(able, key=lambda way: way.users, default=None)
 
 
 def _limits(slos: Sequence[Slo]) -> Limits:

@@ -7,7 +7,7 @@ from typing import Final
 from harness.errors import ConfigError
 
 DISAGGREGATED: Final = "disaggregated"
-NIXL: Final = "NixlConnector"  # the default of vLLM's KV connectors; its package is `nixl`
+NIXL: Final = "NixlConnector"  # its package is not among those of vLLM
 # name -> flag, value, why. The figures are of one H200 and a 1.5B model: docs/h200.md.
 PRESETS: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
     "interactive": (
