@@ -168,7 +168,7 @@ def _replica(args: Namespace, asked: Question, of_peaks: float) -> Replica:
         users = asked.layout.users_in(blocks, context, asked.slots)
     if users:
         user_tokens_s = speeds.of_users(users, context)
-    if isnan(user_tokens_s) or isnan(speeds.compute):
+    if isnan(user_tokens_s) or isnan(speeds.prefill):
         raise ConfigError(
             "--prefill-apart needs GPUs whose speed is known and that hold a request: expected "
             "--gpu, and weights and KV cache that fit; try --gpu h100."
@@ -176,7 +176,7 @@ def _replica(args: Namespace, asked: Question, of_peaks: float) -> Replica:
     return Replica(
         prompt_tokens=prompt_tokens,
         answer_tokens=answer_tokens,
-        prefill_tokens_s=speeds.compute * of_peaks,
+        prefill_tokens_s=speeds.prefill * of_peaks,
         users=users,
         user_tokens_s=user_tokens_s * of_peaks,
         step_tokens=asked.step_tokens,

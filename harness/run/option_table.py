@@ -18,6 +18,7 @@ from harness.compat import TOOLS, parse_tools
 from harness.core.load import UNIT_OF_OPTION, Rate, Users
 from harness.core.value_parsers import duration, positive_number, share, whole_number
 from harness.errors import ConfigError
+from harness.export.otlp_endpoint import otlp_endpoint
 from harness.export.upload_url import UploadUrl
 from harness.load.arrivals import ARRIVALS, POISSON, parse_arrivals
 from harness.load.conversations import REPLIES, parse_history
@@ -53,12 +54,17 @@ if TYPE_CHECKING:
     from harness.metrics.slo import Slo
 
 KEY_VARIABLES: Final = ("VLLM_API_KEY", "OPENAI_API_KEY")  # the first that is set counts
-AUTO: Final = "auto"  # a salt of the run's own
+AUTO: Final = "auto"  # a salt of the run's own; as many processes as are needed
 KEY_FROM: Final = f"The API key is read from the environment only: {' or '.join(KEY_VARIABLES)}."
 
 
 def _think_ms(text: str) -> int:
     return max(duration_ns(text, "--think-time", "2s") // MS, 1)
+
+
+def _processes(text: str) -> int:
+    """0: as many as are needed."""
+    return 0 if text.strip() == AUTO else whole_number("--processes")(text)
 
 
 def _folder(text: str) -> Path:
@@ -398,7 +404,13 @@ LOAD: Final = (
     BODY,
     Option("--api", "Call this API. Default: the workload's.", choices=tuple(API_PATHS)),
     SEED,
-    number_option("--processes", "Send the load from N worker processes.", 1),
+    Option(
+        "--processes",
+        "Send the load from N worker processes, or from as many as the highest level needs.",
+        _processes,
+        "N",
+        AUTO,
+    ),
 )
 OPEN_LOOP: Final = (
     Option(
@@ -610,6 +622,13 @@ UPLOAD: Final = Option(
     UploadUrl.parse,
     "URL",
 )
+OTLP: Final = Option(
+    "--otlp",
+    "Send the metrics of all levels to this OpenTelemetry collector at the end, by OTLP over HTTP. "
+    "env: the one of the OTEL_EXPORTER_OTLP_* variables.",
+    otlp_endpoint,
+    "URL|env",
+)
 OUTPUT: Final = (
     Option("--out", "Write to this new run folder. Default: one under reports/.", _folder, "DIR"),
     Option(
@@ -620,6 +639,7 @@ OUTPUT: Final = (
     ),
     JSON,
     UPLOAD,
+    OTLP,
     Option("--ui", "Serve the live page and Locust's web UI during the run.", None),
     number_option(
         "--ui-port", "Serve them on this port. Default: 8089.", example=8089, metavar="PORT"

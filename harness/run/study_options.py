@@ -67,6 +67,7 @@ class LoadOptions:
     workload: Workload
     seed: int = 1
     processes: int = 1
+    processes_note: str = ""  # why so many; "": one is enough, or the user has said
     body: Mapping[str, Any] = field(default_factory=lambda: dict(DEFAULT_FIELDS))  # further fields
     batch: int = 0  # requests that users share and drain, level by level; 0: no limit
     data: DataSource | None = None  # whose rows are sent
@@ -92,6 +93,7 @@ class OutputOptions:
     json_to: str | None = None
     junit_to: str | None = None
     upload: UploadUrl | None = None
+    otlp: str = ""  # the collector's URL, or env; "": none
     ui_port: int | None = None  # Locust's web UI; None: off
     live: bool = True  # the terminal view
     compat: tuple[str, ...] = ()  # other tools to compare figures with
