@@ -7,7 +7,7 @@ import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from harness.drill.balancer import Balancer
+from harness.lifecycle.balancer import Balancer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -53,6 +53,7 @@ def rounds(drain_module: Any) -> None:
                 rows, blob = bytearray(), bytearray()
                 *_, left = drain.round(rows, blob)
                 assert blob or rows or b"".join(read[1] for read in left) in one.data
+                drain.take(ours.fileno(), one.data, 9, 7, one.exact, rows, blob)
                 drain.forget(ours.fileno())
                 poll.unregister(ours.fileno())
             with suppress(BlockingIOError):

@@ -1,8 +1,8 @@
 """A drill in simulated time: engines behind a balancer, clients that give up and try again, faults.
 
 Requests are due by a schedule, whether or not others have ended. The balancer chooses the replica
-with the fewest connections and passes over one that refuses, as `harness.drill.balancer` does. A
-client gives up when a timeout runs out, and for each request that failed it sends `retry_factor`
+with the fewest connections and passes over one that refuses, as `harness.lifecycle.balancer` does.
+A client gives up when a timeout runs out, and for each request that failed it sends `retry_factor`
 others on average. The result are the records of a real run, and samples of the server.
 """
 

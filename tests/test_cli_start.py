@@ -186,14 +186,14 @@ PLANS = {
         "SLOs": "none: nothing is judged",
         "levels": "1 user for 1 request",
     },
-    "sweep --embedded --users 1,1024 --duration 1m --prompt-tokens 4000 --output-tokens 500": {
+    "sweep --embedded --users 1,800 --duration 1m --prompt-tokens 4000 --output-tokens 500": {
         "target": "simulated: llama-3.1-8b on h100, in place of a server",
         "workload": "chat: about 4,000 prompt tokens and 500 output tokens a request, "
         "by /v1/chat/completions",
         "clipped": "28 of 1,000 planned requests are clipped to the model's context of "
         "8,192 tokens",
         "SLOs": "none: nothing is judged",
-        "levels": "1, 1,024 users for 60 s each",
+        "levels": "1, 800 users for 60 s each",
     },
 }
 

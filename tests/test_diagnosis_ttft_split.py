@@ -62,6 +62,19 @@ def sample(
     )
 
 
+def test_prefill_apart() -> None:
+    """The prefill server's time comes before that of the servers that decode; the parts add up."""
+    before = replace(EMPTY, prefill=sample(500, (2, 0.1), (2, 0.0, 0.1)))
+    # 60 ms of each request were the prefill server's, 20 of them in its queue
+    after = replace(FULL, prefill=sample(8000, (5, 0.28), (5, 0.06, 0.2)))
+    split = ttft_split(RecordTable.from_records(THREE), [before, after], BOTH)
+    parts = [split.prefill_server_ms, split.queue_ms, split.prefill_ms, split.rest_ms]
+    assert parts == [60, 200, 50, 40]
+    assert split.prefill_server_queue_ms == 20
+    assert split.residual_ms == -50
+    assert split.exact
+
+
 # three requests of 200, 300 and 400 ms to the first token; the server saw 10 ms less of each
 THREE = [request(0, 1000, 1200, 2000), request(1, 2000, 2300, 3000), request(2, 4200, 4600, 7000)]
 EMPTY = sample(500, (5, 1.0), (5, 0.5, 0.25))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from gateway import Gateway
 
-from harness.drill.balancer import WELL, Balancer, BalancerProcess, Fault
+from harness.lifecycle.balancer import WELL, Balancer, BalancerProcess, Fault
 from harness.server.address import Address, free_port
 
 if TYPE_CHECKING:

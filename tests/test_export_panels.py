@@ -334,6 +334,14 @@ def latency_answers() -> dict[tuple[str, str], Answer]:
     return answers
 
 
+def engines(first: float, second: float) -> dict[str, float]:
+    """The answers of both engines of the server."""
+    return {
+        'engine="0", instance="server"': first,
+        'engine="1", instance="server"': second,
+    }
+
+
 SERVER_ANSWERS: Final[dict[tuple[str, str], Answer]] = {
     ("Running and waiting", "running"): 3 + 4,
     ("Running and waiting", "waiting"): 1 + 2,
@@ -349,6 +357,9 @@ SERVER_ANSWERS: Final[dict[tuple[str, str], Answer]] = {
     ("Tokens per engine step", "p95"): 16 + 16 * 28 / 30,
     ("Waiting requests by reason", "for a slot or KV blocks"): 2,
     ("Waiting requests by reason", "for something else"): 1,
+    ("Running and waiting by engine", "{{instance}} engine {{engine}} running"): engines(3, 4),
+    ("Running and waiting by engine", "{{instance}} engine {{engine}} waiting"): engines(1, 2),
+    ("KV cache usage by engine", "{{instance}} engine {{engine}}"): engines(0.25, 0.75),
     ("Finished requests by reason", "{{finished_reason}}"):
         {'finished_reason="length"': 3, 'finished_reason="stop"': 2, 'finished_reason="abort"': 5},
     ("Draft tokens accepted", "accepted"): 3 / 6,

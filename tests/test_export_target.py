@@ -70,6 +70,7 @@ def values_of(seen: TargetState, now_s: float = 100.0) -> dict[str, float]:
 
 
 CACHE = {"engines": 2, "kv_tokens": 64_000}
+ENGINES = {"engine 0": sample(99.5), "engine 1": sample(99.5, running=5, kv=0.5)}
 UP = TargetState(up=True, took_s=0.004, samples=(sample(99.5),), cache=CACHE)
 BASE = {
     "target_up": 1,
@@ -104,6 +105,18 @@ BASE = {
         (
             replace(UP, samples=(replace(sample(99.5), engine_cpu_s=7.5),)),
             {**BASE, "engine_cpu_seconds_total": 7.5},
+        ),
+        (
+            replace(UP, samples=(replace(sample(99.5), replicas=ENGINES),)),
+            {
+                **BASE,
+                "server_engine_running engine=0": 3,
+                "server_engine_running engine=1": 5,
+                "server_engine_waiting engine=0": 0,
+                "server_engine_waiting engine=1": 0,
+                "server_engine_kv_usage_ratio engine=0": 0.25,
+                "server_engine_kv_usage_ratio engine=1": 0.5,
+            },
         ),
         (
             replace(UP, cache={}, samples=(sample(99.5, kv=nan),)),
@@ -197,7 +210,7 @@ def test_another_machines_gpus_and_engine_through_our_exporter():
     text = render_metrics(GPU, gpu_values(gpus, [there], there.at_ns))
     text += render_metrics(TARGET, target_values(seen, 0))
     with little_server(lambda _path, _body: http(text, kind="text/plain")) as server:
-        found = open_gpus(f"http://127.0.0.1:{server.port}", None)
+        found = open_gpus(f"http://127.0.0.1:{server.port}", [])
         assert found.source is not None
         (here,) = found.source.read(there.at_ns)
         samples = [ServerSample(1), ServerSample(1, engine_cpu_s=1.0)]  # the second: seen from here

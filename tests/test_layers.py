@@ -55,7 +55,7 @@ FORBIDDEN = {
     "dukpy": set(LAYERS) - {"charts"},
     "socket": PURE,
     "time": PURE,
-    "asyncio": set(LAYERS) - {"engine", "drill"},
+    "asyncio": set(LAYERS) - {"engine", "lifecycle"},
 }
 
 

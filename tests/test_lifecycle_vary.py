@@ -23,6 +23,7 @@ from study_process import alive, check_code, descendants, harness, lines, starte
 from study_process import load as json_of
 
 from harness.cli.app import main
+from harness.compare.compare_deployments import compare_deployments
 from harness.compare.compare_folders import compare_settings
 from harness.compare.proof import AS_STARTED, KNOBS, judge, prove, turns
 from harness.core.states import Decision
@@ -37,6 +38,7 @@ from harness.records import names
 from harness.records.folder_writer import RecordWriter
 from harness.records.request_record import Outcome, RequestRecord
 from harness.report.comparison_report import settings_report
+from harness.report.deployments_report import deployment_findings
 from harness.run.results import write_results
 from harness.search.comparison import (
     ERROR_SHARE,
@@ -107,6 +109,17 @@ def test_the_order_of_runs(
     runs = in_order(all_settings([*map(parse_variable, variables)]), tmp_path, once=once)
     assert [setting.name for setting, _ in runs] == want
     assert len({folder for _, folder in runs}) == len(runs)
+
+
+def test_kept_servers_are_measured_in_turn(tmp_path: Path) -> None:
+    """No start is saved by an order, so drift decides it: A B C C B A, with its options."""
+    deployed = tuple(Setting(name, deployment=name, gpus=2) for name in ("tp", "dp"))
+    settings = all_settings([deployed, parse_variable("workload=chat,rag")])
+    want = ["tp workload=chat", "tp workload=rag", "dp workload=chat", "dp workload=rag"]
+    kept = in_order(settings, tmp_path, once=False, keep=True)
+    assert [setting.name for setting, _ in kept] == [*want, *want[::-1]]
+    assert [setting.name for setting, _ in in_order(settings, tmp_path, once=False)] == want
+    assert {setting.gpus for setting in settings} == {2}
 
 
 @pytest.mark.parametrize("variables", [["a=1"], ["a=1,2,3,4,5", "b=1,2,3,4"]])
@@ -297,6 +310,35 @@ def test_a_report_of_settings(compared: tuple[list[Setting], list[Comparison]]) 
     chart = page[page.index("<svg ") : page.index("</svg>")]
     words = ["Knee, users", "p95 TTFT, ms", "p95 ITL, ms", ">a<", ">b<", ">c<"]
     assert [word for word in words if word not in chart] == []
+
+
+def test_deployments_are_compared_per_gpu(
+    compared: tuple[list[Setting], list[Comparison]],
+) -> None:
+    """40 slots on two GPUs against 30 on one: fewer users, and more of them per GPU."""
+    wide, narrow, _ = compared[0]
+    two = Setting("two", deployment="two", gpus=2, servers=2, runs=dict(wide.runs))
+    one = Setting("one", deployment="one", gpus=1, runs=dict(narrow.runs))
+    pairs, bests = compare_deployments([two, one], 0.05)
+    (knee, *_) = pairs[0].differences
+    assert (knee.metric, knee.verdict) == (KNEE, Change.better)
+    assert (int(knee.a), int(knee.b)) == (25, 40)
+    assert int(two.figures[KNEE][0]) == 51
+    found = {best.metric: (best.setting, best.ties) for best in bests}
+    assert found[KNEE] == ("one", ())
+    # at 25 users per GPU two GPUs have 51, above their slots, and one has 25, below
+    assert found["ttft_p95"][0] == "one"
+    findings = deployment_findings([two, one], bests, 2.0)
+    words = "With two each group of 2 servers holds 51 (50 to 52) users, 25 (25 to 26) per GPU."
+    assert re.sub(r"\(\d+ to \d+\)", "(..)", findings.sentences[0]) == re.sub(
+        r"\(\d+ to \d+\)", "(..)", words
+    )
+    text, page = settings_report([two, one], pairs, ["ttft_p95=500ms"], 0, deployed=findings)
+    assert text.startswith("Most users per GPU for ttft_p95=500ms: one, 40 (")
+    assert ">Cost of a million output tokens<" in page
+    costs = [findings.columns[name]["Cost of a million output tokens"] for name in ("two", "one")]
+    value = 2 / 3600 / one.per_gpu["output_tokens_per_s"][0] * 1e6
+    assert float(costs[1].partition(" ")[0]) == pytest.approx(value, rel=0.01)
 
 
 def test_a_refused_run_says_why(tmp_path: Path) -> None:

@@ -182,25 +182,24 @@ GOOD = SimpleNamespace(between=True, status=200, content_type=EVENT_STREAM)
 
 
 @pytest.mark.parametrize(
-    ("response", "body", "allowed", "owners"),
+    ("response", "body", "owners"),
     [
         # a template at once, eight lessons, then no more of them
-        ({}, b"token", True, [Owner.LEARNING] * 7 + [Owner.EVENTS] * 2),
-        ({}, b"other", True, [Owner.PYTHON] * 7 + [Owner.EVENTS] * 2),
+        ({}, b"token", [Owner.LEARNING] * 7 + [Owner.EVENTS] * 2),
+        ({}, b"other", [Owner.PYTHON] * 7 + [Owner.EVENTS] * 2),
         # what follows may be anything
-        ({"between": False}, b"token", True, [Owner.PYTHON] * 9),
-        ({"status": 500}, b"token", True, [Owner.PYTHON] * 9),
-        ({"content_type": "text/plain"}, b"token", True, [Owner.PYTHON] * 9),
-        ({}, b"half", True, [Owner.PYTHON] * 9),
-        ({}, b"token", False, [Owner.PYTHON] * 9),  # TLS
+        ({"between": False}, b"token", [Owner.PYTHON] * 9),
+        ({"status": 500}, b"token", [Owner.PYTHON] * 9),
+        ({"content_type": "text/plain"}, b"token", [Owner.PYTHON] * 9),
+        ({}, b"half", [Owner.PYTHON] * 9),
     ],
 )
 def test_who_takes_the_next_read(
-    response: dict[str, Any], body: bytes, allowed: bool, owners: list[Owner]
+    response: dict[str, Any], body: bytes, owners: list[Owner]
 ) -> None:
     """After each read that Python was handed; and idle when the response has ended."""
     bodies = {b"token": ONE, b"other": event(b"{}"), b"half": ONE[:-1]}
-    path = FastPath(nullcontext(), 0, allowed=allowed)
+    path = FastPath(nullcontext(), 0)
     path.mark_request_sent(1)
     under_way: Any = SimpleNamespace(**vars(GOOD) | response)
     for owner in owners:
@@ -290,11 +289,13 @@ def test_a_forked_child_waits_for_no_thread() -> None:
 class Lanes:
     """One lane on a socket pair, and what was left to Python."""
 
-    def __init__(self, read_bytes: int = 65_536, *, stand_in: bool = False) -> None:
+    def __init__(
+        self, read_bytes: int = 65_536, *, stand_in: bool = False, tls: object = None
+    ) -> None:
         """Let go for stream 7."""
         self.theirs, self.sock = socket.socketpair()
         self.fd = self.sock.fileno()
-        self.tls = None
+        self.tls = tls
         self.fast_path: FastPath
         self.left: list[Any] = []
         self.batch = Batch()
@@ -407,6 +408,42 @@ def test_what_a_read_becomes(
         assert it.left == left
         handed = sum(map(len, left))
         assert it.fast_path.progress()[0] == len(data) - handed
+
+
+@pytest.mark.parametrize(
+    ("taught", "plain", "exact", "rows", "blob"),
+    [
+        # as of a socket that is not sealed: only the last event is as exact as the read
+        (ONE, chunk(token(2)), True, [(7, 9, 7, TOKEN + EXACT, 2)], b""),
+        (ONE, chunk(token(2)), False, [(7, 9, 7, TOKEN, 2)], b""),
+        (
+            ONE,
+            chunk(token(2)) + chunk(token(3)),
+            True,
+            [(7, 9, 7, TOKEN, 2), (7, 9, 7, TOKEN + EXACT, 3)],
+            b"",
+        ),
+        (b"", chunk(OTHER), True, [(7, 9, 7, BYTES + EXACT, len(OTHER))], OTHER),
+        # Python has to look at it
+        (ONE, chunk(OTHER), True, [], b""),
+        (ONE, chunk(token(2))[:-1], True, [], b""),
+        (ONE, chunk(event(b"[DONE]")), True, [], b""),
+    ],
+)
+def test_what_a_decrypted_read_becomes(
+    taught: bytes, plain: bytes, exact: bool, rows: list[tuple[int, ...]], blob: bytes
+) -> None:
+    """Over TLS each read is handed over, whatever its bytes look like, and is taken back plain."""
+    with closing(Lanes(tls=object())) as it:
+        assert it.rows(chunk(ONE), taught) == []
+        assert it.left == [chunk(ONE)]
+        is_taken = it.reads.take(it, it.batch, plain, 9, 7, exact=exact)  # type: ignore[arg-type]
+        assert is_taken == bool(rows)
+        assert list(ROW.iter_unpack(it.batch.rows)) == rows
+        assert bytes(it.batch.blob) == blob
+        assert it.fast_path.progress()[0] == (len(plain) if rows else 0)
+        it.fast_path.end_response()
+        assert not it.reads.take(it, it.batch, chunk(ONE), 9, 7, exact=True)  # type: ignore[arg-type]
 
 
 def test_a_large_read() -> None:

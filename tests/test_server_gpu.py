@@ -239,7 +239,7 @@ def test_where_nothing_is_read(
     choice: str | None, server: Address | None, want: GpuReadings
 ) -> None:
     """And why, in words for the report."""
-    assert open_gpus(choice, server) == want
+    assert open_gpus(choice, [server] if server else []) == want
 
 
 def without(label: str, page: str) -> str:
@@ -347,7 +347,7 @@ def test_nvml_is_closed_where_a_run_is_refused() -> None:
 def test_a_dcgm_exporter(path: str) -> None:
     """Over a real socket: units, blanks, labels; asked again and again."""
     with little_server(lambda _path, _body: http(DCGM.encode(), kind="text/plain")) as server:
-        found = open_gpus(f"http://127.0.0.1:{server.port}{path}", NEARBY)
+        found = open_gpus(f"http://127.0.0.1:{server.port}{path}", [NEARBY])
         assert found.source is not None
         samples = found.source.read(7)
         asked = server.paths
@@ -404,7 +404,7 @@ def test_an_exporter_that_is_none(url: str, error: type[Exception], words: tuple
     with little_server(lambda _path, _body: http(page)) as server:
         target = url if ":" in url or url == "h200" else f"http://127.0.0.1:{server.port}"
         with pytest.raises(error) as caught:
-            open_gpus(target, HERE)
+            open_gpus(target, [HERE])
     assert [word for word in words if word not in str(caught.value)] == []
     assert "vLLM server" not in str(caught.value)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf, isnan
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from harness.records.folder_reader import from_rows, to_row
 from harness.records.histogram import Histogram
 from harness.records.samples import ServerSample
 from harness.wire.kv_cache import cache_config
-from harness.wire.vllm_metrics import server_sample
+from harness.wire.vllm_metrics import server_sample, sum_samples
 from harness.wire.vllm_series import SERIES, SERIES_NAMES
 
 if TYPE_CHECKING:
@@ -127,7 +128,24 @@ WANT_NEW = ServerSample(
 def test_a_whole_scrape(text: str, want: ServerSample) -> None:
     """What the server says is in the sample, what it does not say is NaN."""
     got = server_sample(text.encode(), 9)
-    assert repr(got) == repr(want)  # NaN is not equal to itself
+    assert got is not None
+    assert repr(replace(got, replicas={})) == repr(want)  # NaN is not equal to itself
+
+
+def test_each_of_several_engines() -> None:
+    """Beside their sum, by its label; behind a balancer with the name of the server."""
+    got = server_sample(NEW, 9, 0)
+    assert got is not None
+    running = {name: engine.running for name, engine in got.replicas.items()}
+    assert running == {"engine 0": 3.0, "engine 1": 5.0}
+    usage = [engine.kv_usage for engine in got.replicas.values()]
+    assert usage == [0.25, 0.75]
+    other = server_sample(OLD, 9, 0)
+    assert other is not None
+    assert other.replicas == {}
+    both = sum_samples({"http://a": got, "http://b": other})
+    assert both.running == 11.0
+    assert list(both.replicas) == ["http://a engine 0", "http://a engine 1", "http://b"]
 
 
 def written(series: Series, name: str) -> str:

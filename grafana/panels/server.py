@@ -20,6 +20,7 @@ from panels.promql import (
     server_rate,
 )
 
+EACH: Final = "{{instance}} engine {{engine}}"
 FIRST: Final = (
     Panel(
         "Running and waiting",
@@ -127,6 +128,32 @@ MORE: Final = (
         8,
         8,
         stacked=True,
+    ),
+    Panel(
+        "Running and waiting by engine",
+        "graph",
+        "none",
+        (
+            Query(f"{EACH} running", f"sum by (instance, engine) ({server('running')})"),
+            Query(f"{EACH} waiting", f"sum by (instance, engine) ({server('waiting')})"),
+        ),
+        "Requests of each engine: of a server with --data-parallel-size, or of each replica.",
+        "Engines far apart: the load is not shared evenly, and the busiest one is the limit.",
+        "Look at how requests are spread: the balancer, or --data-parallel-size-local.",
+        8,
+        8,
+    ),
+    Panel(
+        "KV cache usage by engine",
+        "graph",
+        "percentunit",
+        (Query(EACH, f"max by (instance, engine) ({server('kv_usage')})"),),
+        "Share of KV cache blocks that requests hold in each engine.",
+        "The fullest engine preempts first.",
+        "As for the mean of the engines, above.",
+        8,
+        8,
+        most=1.0,
     ),
     Panel(
         "Finished requests by reason",

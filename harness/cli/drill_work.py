@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 from harness.cli.by_name import call
 from harness.core.run_kinds import DrillRun
 from harness.core.shipped import shipped_files
-from harness.drill.balancer import BalancerProcess
 from harness.drill.cluster import check_context, cluster_of, commands_of
 from harness.drill.drill_file import parse_drill
 from harness.drill.servers import check_servers, running_servers
 from harness.errors import EXIT_OK, ConfigError, closest
+from harness.lifecycle.balancer import BalancerProcess
 from harness.records.new_folder import check_new
 from harness.run import options_from_args as plain
 from harness.run.preflight import checked_target, message_stream

@@ -65,7 +65,7 @@ def options(args: argparse.Namespace) -> Wanted:
     low = getattr(args, f"min_{args.load}")
     high = getattr(args, f"max_{args.load}")
     target = plain.target_options(args)
-    load = plain.load_options(args, "--max-users", unit.of_count(high).users)
+    load = plain.load_options(args, "--max-users", unit.of_count(high))
     output = plain.output_options(args, "knee")
     _check_range(low, high, unit)
     _check_slos_given(args, unit)

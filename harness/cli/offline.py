@@ -11,7 +11,7 @@ from harness.core.value_parsers import duration, share
 from harness.core.value_parsers import positive_number as positive
 from harness.export import FORMAT_NAMES
 from harness.run.option import Option, declare, number_option, writable
-from harness.run.option_table import DATA, JSON, OTHER_TOOLS, SLO, UPLOAD
+from harness.run.option_table import DATA, GPU_HOUR, JSON, OTHER_TOOLS, SLO, UPLOAD
 
 FORMS = ("prometheus", "keda", "hpa", "llm-d", "admission", "query")
 
@@ -83,14 +83,11 @@ def add_fleet(commands: Subparsers) -> None:
     ).declare(load)
     pause = duration("--think-time", "10s")
     peak = positive("--peak-over-mean")
-    price = positive("--gpu-hour")
     options = (
         Option("--think-time", "Let users pause for this time on average.", pause, "T"),
         number_option("--survive", "Let N replicas fail.", 0, min_value=0),
         Option("--peak-over-mean", "Plan for a peak of X times the mean load.", peak, "X", "1"),
-        Option(
-            "--gpu-hour", "Add the cost, at this price of a GPU hour in any currency.", price, "P"
-        ),
+        GPU_HOUR,
     )
     declare(parser, options)
 

@@ -96,6 +96,7 @@ def plan_rows(wanted: Wanted) -> dict[str, str]:
     else:
         rows["levels"] = f"{_way_up_text(wanted)} until one fails; then between pass and fail"
         rows["budget"] = _budget_text(wanted)
+    rows["processes"] = load.processes_note
     rows["results"] = str(wanted.output.out_dir)
     return {name: what for name, what in rows.items() if what}
 

@@ -41,6 +41,8 @@ from harness.search.replay import RunTokenStats, requests_in_window
 from harness.units import SECOND
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from harness.core.arrays import Floats
     from harness.core.load import Load, LoadUnit
     from harness.metrics.evidence import Evidence, Window
@@ -316,13 +318,33 @@ def _unlike(settings_a: dict[str, str], settings_b: dict[str, str]) -> dict[str,
     return unlike
 
 
-def compare_settings(settings: Sequence[Setting], tolerance: float) -> list[Comparison]:
-    """Every two settings, each by all of its runs; fills in each one's own figures.
+class MeasuredRun(NamedTuple):
+    """The figures of a run of a setting."""
 
-    These are its knee and the figures at its own level: at the knee, or of given levels the
-    fastest. All differences are one family: of many settings, none is found better by chance.
-    """
-    sides: dict[str, dict[str, Side]] = {}
+    sides: Sides
+    own_level: float  # 0: none
+
+    @property
+    def own(self) -> dict[str, Side]:
+        """Those of the whole run and of its own level."""
+        return self.sides.get(0, {}) | self.sides.get(self.own_level, {})
+
+
+class MeasuredSettings(NamedTuple):
+    """What the runs of settings showed, by the names of those that have any."""
+
+    runs: dict[str, list[MeasuredRun]]
+    unit: LoadUnit
+    max_errors: float
+
+    def own_sides(self) -> dict[str, dict[str, Side]]:
+        """Each setting's figures at its own level, over all of its runs."""
+        return {name: mean_sides([run.own for run in runs]) for name, runs in self.runs.items()}
+
+
+def measured_settings(settings: Sequence[Setting]) -> MeasuredSettings:
+    """Read all runs; says in each setting what its levels count, or why it has no figures."""
+    measured: dict[str, list[MeasuredRun]] = {}
     plan: SearchPlan | None = None
     unit = CONCURRENT
     for setting in settings:
@@ -334,14 +356,36 @@ def compare_settings(settings: Sequence[Setting], tolerance: float) -> list[Comp
         plan = plan or search_plan(runs[0])
         unit = levels_unit(runs[0])
         setting.unit = unit.short_many
-        own_sides = _mean_sides([_own_sides(run, plan) for run in runs])
-        setting.figures |= _figures(own_sides)
-        sides[setting.name] = own_sides
-    pairs = {}
+        measured[setting.name] = [_measured_run(run, plan) for run in runs]
+    return MeasuredSettings(measured, unit, plan.max_errors if plan else 0)
+
+
+def _measured_run(run: Run, plan: SearchPlan) -> MeasuredRun:
+    return MeasuredRun(_read(run, plan), _own_level(read_result(run.path) or Result()))
+
+
+def compare_settings(settings: Sequence[Setting], tolerance: float) -> list[Comparison]:
+    """Every two settings, each by all of its runs; fills in each one's own figures.
+
+    These are its knee and the figures at its own level: at the knee, or of given levels the
+    fastest. All differences are one family: of many settings, none is found better by chance.
+    """
+    measured = measured_settings(settings)
+    sides = measured.own_sides()
+    for setting in settings:
+        setting.figures |= figures_of(sides.get(setting.name, {}))
     # Each setting has a level of its own, so its figures stand together as those of level 0.
+    return compare_in_pairs(sides, 0, measured, tolerance)
+
+
+def compare_in_pairs(
+    sides: Mapping[str, dict[str, Side]], load: float, measured: MeasuredSettings, tolerance: float
+) -> list[Comparison]:
+    """Every two of these at a load, as one family."""
+    pairs = {}
     for a, b in combinations(sides, 2):
-        pairs[a, b] = common_pairs({0: sides[a]}, {0: sides[b]}, unit)
-    return _as_one_family(pairs, tolerance, plan.max_errors if plan else 0)
+        pairs[a, b] = common_pairs({load: sides[a]}, {load: sides[b]}, measured.unit)
+    return _as_one_family(pairs, tolerance, measured.max_errors)
 
 
 def _as_one_family(
@@ -364,7 +408,7 @@ def _why_invalid(setting: Setting) -> str:
     return next(filter(None, reasons), "")
 
 
-def _mean_sides(runs: Sequence[dict[str, Side]]) -> dict[str, Side]:
+def mean_sides(runs: Sequence[dict[str, Side]]) -> dict[str, Side]:
     """Each figure over the runs that have it."""
     means = {}
     for metric in dict.fromkeys(chain.from_iterable(runs)):
@@ -373,7 +417,7 @@ def _mean_sides(runs: Sequence[dict[str, Side]]) -> dict[str, Side]:
     return means
 
 
-def _figures(sides: dict[str, Side]) -> dict[str, tuple[float, ...]]:
+def figures_of(sides: dict[str, Side]) -> dict[str, tuple[float, ...]]:
     """Each one's value and 95% interval, in its unit."""
     figures: dict[str, tuple[float, ...]] = {}
     for metric, side in sides.items():
@@ -382,14 +426,6 @@ def _figures(sides: dict[str, Side]) -> dict[str, tuple[float, ...]]:
         high = compare.in_unit(metric, high_point)
         figures[metric] = (side.value, low, high)
     return figures
-
-
-def _own_sides(run: Run, plan: SearchPlan) -> dict[str, Side]:
-    """The figures of the whole run and of its own level."""
-    sides = _read(run, plan)
-    own_level = _own_level(read_result(run.path) or Result())
-    of_run = sides.get(0, {})
-    return of_run | sides.get(own_level, {})
 
 
 def _own_level(result: Result) -> float:

@@ -166,6 +166,8 @@ def prefix_surplus(
     report it.
     """
     inside = samples_within(samples, window.settled_ns, window.end_ns)
+    # Where servers of their own prefill, a repeated prompt is found in their caches.
+    inside = [sample.prefill or sample for sample in inside]
     queries = counter_increase(inside, "prefix_queries_total")
     hits = counter_increase(inside, "prefix_hits_total")
     if isnan(hits) or not queries > 0:

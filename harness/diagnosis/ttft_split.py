@@ -7,7 +7,13 @@
     client    ours, from the first byte sent to the first token's arrival
     residual  client - ttft: HTTP, network, parsing before the server's clock starts; may be below 0
 
-All six are means over the same requests: those sent between two scrapes (the cohort). The server
+Where servers of their own prefill, ttft and its parts are of the servers that decode, and before
+them comes
+
+    prefill server  from its arrival there to its first token, and of it the queue: not in residual
+    transfer        of the decode servers' queue: the KV cache on its way, where vLLM says it
+
+All are means over the same requests: those sent between two scrapes (the cohort). The server
 observes TTFT at the first token, but queue and prefill when a request ends, so under steady load
 its sums are of different requests; cohort.py explains how they are bounded. Means of a cohort add
 up, quantiles do not: these are given separately, as the buckets that contain them.
@@ -34,6 +40,7 @@ from harness.diagnosis.cohort import (
 from harness.diagnosis.server_window import (
     counter_increase,
     histogram_increase,
+    histogram_mean_s,
     quantile_bucket,
 )
 from harness.metrics.level_figures import LateSplit, TtftSplit
@@ -73,15 +80,19 @@ def ttft_split(
     cohort = Cohort.between(table, first, last)
     observed = _Observed(cohort, first, last, samples)
     observed_sums = {key: observed.sum_of(key) for key in OBSERVED_KEYS}
+    apart_sums = _apart_sums(cohort, first, last, samples)
     figures: dict[str, Any] = {}
-    for key, total_ns in _consistent_sums(cohort, observed, observed_sums).items():
+    sums = _consistent_sums(cohort, observed, observed_sums, apart_sums.get("prefill_server"))
+    for key, total_ns in (sums | apart_sums).items():
         figures |= _mean_fields(key, total_ns, len(cohort))
     for key in OBSERVED_KEYS:
         figures[f"{key}_n"] = _count(key, first, last)
         figures |= _quantiles(key, histogram_increase([first, last], key))
     under_way_before, under_way_after = cohort.in_flight()
-    known_exactly = [total is not None and total.exact for total in observed_sums.values()]
+    every_sum = [*observed_sums.values(), *apart_sums.values()]
+    known_exactly = [total is not None and total.exact for total in every_sum]
     return TtftSplit(
+        transfer_ms=histogram_mean_s([first, last], "transfer") * SECOND / MS,
         exact=all(known_exactly),
         from_ns=first.at_ns,
         to_ns=last.at_ns,
@@ -92,10 +103,31 @@ def ttft_split(
     )
 
 
-def _consistent_sums(
-    cohort: Cohort, observed: _Observed, observed_sums: Mapping[str, Bounded | None]
+def _apart_sums(
+    cohort: Cohort, first: ServerSample, last: ServerSample, samples: Sequence[ServerSample]
 ) -> dict[str, Bounded | None]:
-    """The cohort's sums of the server's TTFT, its parts and the client's TTFT; None: not known."""
+    """The cohort's sums on servers that only prefill; {}: there are none."""
+    if first.prefill is None or last.prefill is None:
+        return {}
+    apart = [sample.prefill for sample in samples if sample.prefill is not None]
+    observed = _Observed(cohort, first.prefill, last.prefill, apart)
+    return {
+        "prefill_server": observed.sum_of("ttft"),
+        # Seen when its only token comes: at the same instant as the TTFT.
+        "prefill_server_queue": observed.sum_of("queue"),
+    }
+
+
+def _consistent_sums(
+    cohort: Cohort,
+    observed: _Observed,
+    observed_sums: Mapping[str, Bounded | None],
+    apart: Bounded | None,
+) -> dict[str, Bounded | None]:
+    """The cohort's sums of the server's TTFT, its parts and the client's TTFT; None: not known.
+
+    `apart`: that of the servers that prefill, where there are some.
+    """
     ttft, queue, prefill = observed_sums.values()
     # The sum of queue and prefill is bounded more tightly together: it never exceeds the TTFT.
     queue_and_prefill = observed.sum_of("queue", "prefill")
@@ -107,6 +139,8 @@ def _consistent_sums(
     residual = None
     if client and ttft:
         residual = client.minus(ttft, least=-inf)
+    if residual and apart:
+        residual = residual.minus(apart, least=-inf)
     return {
         "ttft": ttft,
         "queue": queue,

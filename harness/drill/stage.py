@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Self
 import gevent
 from gevent.pool import Group
 
-from harness.drill.balancer import Fault
 from harness.errors import HarnessError
+from harness.lifecycle.balancer import Fault
 from harness.reader.clock import CLOCK
 from harness.server.http_exchange import HttpConnection
 from harness.units import SECOND
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     import signal
     from collections.abc import Callable, Iterator, Sequence
 
-    from harness.drill.balancer import BalancerProcess
     from harness.drill.cluster import Cluster
     from harness.drill.events import ClusterActs, Event, Step
     from harness.drill.plan import Drill
     from harness.drill.servers import Server
+    from harness.lifecycle.balancer import BalancerProcess
     from harness.server.access import TargetAccess
 
 

@@ -45,6 +45,8 @@ class CompletionParams:
     stream: bool
     include_usage: bool
     continuous: bool
+    keeps_kv: bool = False  # for a server that decodes
+    fetches_kv: bool = False  # from a server that has prefilled
 
 
 def parse_json(body: bytes) -> dict[str, Any]:
@@ -72,6 +74,9 @@ def parse_completion(
     if not isinstance(options, dict):
         raise BadRequest(400, "stream_options must be an object")
     include_usage = bool(options.get("include_usage"))
+    transfer = params.get("kv_transfer_params") or {}
+    if not isinstance(transfer, dict):
+        raise BadRequest(400, "kv_transfer_params must be an object")
     hashes: list[int] = []
     if config.enable_prefix_caching:
         hashes = block_hashes(tokens, config.block_size)
@@ -82,6 +87,8 @@ def parse_completion(
         stream=bool(params.get("stream")),
         include_usage=include_usage,
         continuous=include_usage and bool(options.get("continuous_usage_stats")),
+        keeps_kv=bool(transfer.get("do_remote_decode")),
+        fetches_kv=bool(transfer.get("do_remote_prefill")),
     )
 
 

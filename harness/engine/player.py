@@ -11,6 +11,8 @@ import heapq
 from typing import TYPE_CHECKING, Final
 
 from harness.engine.scheduler import Scheduler, Sequence, StepPlan
+from harness.engine.shapes import MODELS
+from harness.units import SECOND
 
 if TYPE_CHECKING:
     from harness.engine.completion import TokenSender
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from harness.engine.engine_metrics import EngineMetrics
 
 BEHIND_NS: Final = 1_000_000_000
+LINK_BYTES_PER_S: Final = 50e9  # between two servers: 400 Gbit/s
 
 
 class Player:
@@ -27,6 +30,9 @@ class Player:
         self.engine = Scheduler(config, list_emitting=True)
         self.figures = figures
         self._front_ns = config.front_end_ns
+        kv_bytes = MODELS[config.model].kv_bytes_per_token
+        self._transfer_ns_per_token = kv_bytes / LINK_BYTES_PER_S * SECOND
+        self._fetched: set[int] = set()  # requests whose KV cache comes from elsewhere
         # a heap: (due, number, listener, prompt tokens, output tokens, hashes)
         self._coming: list[tuple[int, int, TokenSender, int, int, list[int]]] = []
         self._listeners: dict[int, TokenSender] = {}
@@ -37,10 +43,20 @@ class Player:
         self._count = 0
 
     def submit(
-        self, listener: TokenSender, prompt_tokens: int, output_tokens: int, hashes: list[int]
+        self,
+        listener: TokenSender,
+        prompt_tokens: int,
+        output_tokens: int,
+        hashes: list[int],
+        *,
+        fetches_kv: bool = False,
     ) -> int:
+        """`fetches_kv`: the prompt was prefilled elsewhere, and its KV cache comes first."""
         self._count += 1
         due_ns = listener.received_ns + self._front_ns
+        if fetches_kv:
+            due_ns += round(prompt_tokens * self._transfer_ns_per_token)
+            self._fetched.add(self._count)
         # The number decides between two that are due at once: listeners cannot be compared.
         coming = (due_ns, self._count, listener, prompt_tokens, output_tokens, hashes)
         heapq.heappush(self._coming, coming)
@@ -51,6 +67,7 @@ class Player:
         if self._listeners.pop(number, None) is None:
             return
         self.figures.finished["abort"] += 1
+        self._fetched.discard(number)
         sequence = self._sequences.pop(number, None)
         if sequence is None:
             self._coming = [entry for entry in self._coming if entry[1] != number]
@@ -101,8 +118,20 @@ class Player:
     def _admit(self, until_ns: int) -> None:
         while self._coming and self._coming[0][0] <= until_ns:
             due_ns, number, _, prompt, output, hashes = heapq.heappop(self._coming)
+            if number in self._fetched:
+                self._fetched.remove(number)
+                self._take_in(hashes)
             sequence = self.engine.add(number, prompt, output, due_ns, hashes)
             self._sequences[number] = sequence
+
+    def _take_in(self, hashes: list[int]) -> None:
+        """Find a prompt's KV cache as if it had been computed here, if there is room for it."""
+        kv = self.engine.kv
+        missing = len(hashes) - kv.find(hashes)
+        if kv.take(missing):
+            fetched = kv.publish(hashes)
+            kv.give(missing - len(fetched))
+            kv.release(fetched)
 
     def _finish_step(self, plan: StepPlan) -> None:
         self._plan = None
@@ -170,6 +199,8 @@ class PacedPlayer(Player):
         prompt_tokens: int,
         output_tokens: int,
         hashes: list[int],  # noqa: ARG002 - Player's signature
+        *,
+        fetches_kv: bool = False,  # noqa: ARG002 - as above
     ) -> int:
         self._count += 1
         self._listeners[self._count] = listener

@@ -15,6 +15,8 @@ HEAD: Final = (
 )
 END: Final = b"0\r\n\r\n"
 TYPES: Final = {400: "BadRequestError", 404: "NotFoundError", 500: "InternalServerError"}
+# What tells a server that decodes to fetch the prompt's KV cache: there is nothing to find here.
+KEPT_KV: Final = {"do_remote_prefill": True, "do_remote_decode": False, "remote_block_ids": []}
 INVALID_HTTP_ANSWER: Final = (  # the answer to invalid HTTP, before closing
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n"
     b"content-length: 30\r\n\r\nInvalid HTTP request received."
@@ -58,6 +60,7 @@ class StreamRenderer:
     prompt_tokens: int
     include_usage: bool
     continuous: bool
+    keeps_kv: bool = False
     cached_tokens: int = 0
     _plain: bytes = b""
     _parts: tuple[bytes, bytes] = (b"", b"")
@@ -127,4 +130,6 @@ class StreamRenderer:
         choice = self._choice(WORD * total, "length", "message", role="assistant")
         kind = "chat.completion" if self.chat else "text_completion"
         body = self._prefix | {"object": kind, "choices": [choice], "usage": self._usage(total)}
+        if self.keeps_kv:
+            body |= {"kv_transfer_params": KEPT_KV}
         return answer(200, orjson.dumps(body))

@@ -216,6 +216,7 @@ class Server:
             prompt_tokens=wish.prompt_tokens,
             include_usage=wish.include_usage,
             continuous=wish.continuous,
+            keeps_kv=wish.keeps_kv,
         )
         sends = SendLog(request_id, request.headers.get("x-request-id", ""), request.arrived_ns)
         self.oracle.append(sends)
@@ -229,7 +230,11 @@ class Server:
             interval=self.config.stream_interval,
         )
         client.number = self.player.submit(
-            answering, wish.prompt_tokens, wish.output_tokens, wish.hashes
+            answering,
+            wish.prompt_tokens,
+            wish.output_tokens,
+            wish.hashes,
+            fetches_kv=wish.fetches_kv,
         )
 
     def _health(self, _: Request) -> bytes:

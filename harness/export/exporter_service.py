@@ -27,6 +27,7 @@ from harness.server.scraping import MetricsScraper, without_metrics
 from harness.units import SECOND
 from harness.wire.gpu_series import GPU_SERIES, MIB, REASON_LABELS
 from harness.wire.kv_cache import cache_config, cache_summary, lacking
+from harness.wire.vllm_metrics import ENGINE_LABEL
 
 if TYPE_CHECKING:
     from harness.server.access import TargetAccess
@@ -125,7 +126,7 @@ def run_exporter(
     """
     access.tls_context()  # report an unreadable CA file now
     target = TargetReader(access, given)
-    gpu = GpuReader(open_gpus(gpu_metrics, access.address))
+    gpu = GpuReader(open_gpus(gpu_metrics, [access.address]))
     pages = MetricsServer(host, port, lambda: render_page(target, gpu), "--port")
     signal.signal(signal.SIGTERM, lambda *_: pages.stop())
     gpus = f"; {gpu.gpus.why}" if gpu.gpus.why else ""
@@ -166,6 +167,11 @@ def _every_second(reader: TargetReader | GpuReader) -> None:
         time.sleep(max(left_s, 0.0))
 
 
+ENGINE_GAUGES: Final = {
+    "server_engine_running": "running",
+    "server_engine_waiting": "waiting",
+    "server_engine_kv_usage": "kv_usage",
+}
 WINDOW_NS: Final = 60 * SECOND  # over which means are taken
 KEYS: Final = {metric.name.removeprefix("harness_"): metric.key for metric in GPU}
 
@@ -198,7 +204,19 @@ def target_values(state: TargetState, now_ns: int) -> Values:
     if tokens is not None:
         values["server_kv_tokens"] = float(tokens)
         values["server_kv_free_tokens"] = tokens * (1 - last.kv_usage)
-    return values | _slots(state, last) | _split_ttft(state.samples)
+    return values | _slots(state, last) | _engines(last) | _split_ttft(state.samples)
+
+
+def _engines(last: ServerSample) -> Values:
+    """Of each of several engines of the target."""
+    values: Values = {}
+    for key, field_name in ENGINE_GAUGES.items():
+        of_each = {}
+        for name, engine in last.replicas.items():
+            label = name.removeprefix(f"{ENGINE_LABEL} ")
+            of_each[label,] = getattr(engine, field_name)
+        values[key] = of_each
+    return values
 
 
 def _slots(state: TargetState, last: ServerSample) -> Values:

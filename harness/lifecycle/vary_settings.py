@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 from harness.compare.compare_folders import compare_settings
 from harness.compare.proof import AS_STARTED, PROOF_TOLERANCE, prove, turns
 from harness.diagnosis.bottleneck import RULES
-from harness.errors import ConfigError, HarnessError, ServerUnreachable
-from harness.lifecycle.vllm_start import StartedServer, StartOptions, started
+from harness.errors import ConfigError, ServerUnreachable
+from harness.lifecycle.vary_servers import VariedServers
 from harness.metrics.result import read_result
 from harness.records import names
 from harness.records.folder_writer import RunFolder
@@ -28,9 +28,11 @@ from harness.search.comparison import Setting
 from harness.server.max_num_seqs import MAX_NUM_SEQS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from harness.lifecycle.deployments import Deployment
+    from harness.lifecycle.vllm_start import StartOptions
     from harness.metrics.result import Bottleneck, Result
 
 MAX_SETTINGS: Final = 16  # each takes a start of the server and a run
@@ -83,6 +85,14 @@ def _setting(name: str, flag: str, value: str) -> Setting:
     return Setting(f"{name}={value}", client=words)
 
 
+def deployment_settings(deployments: Mapping[str, Deployment]) -> tuple[Setting, ...]:
+    """Each deployment as a setting."""
+    return tuple(
+        Setting(name, deployment=name, gpus=one.gpus, servers=len(one.places))
+        for name, one in deployments.items()
+    )
+
+
 def all_settings(variables: Sequence[Sequence[Setting]]) -> list[Setting]:
     """All combinations, those with the same server next to each other. Raises ConfigError."""
     # The last variable changes fastest: the server's come first, and change the least.
@@ -98,27 +108,33 @@ def all_settings(variables: Sequence[Sequence[Setting]]) -> list[Setting]:
 
 def _restarts(settings: Sequence[Setting]) -> bool:
     """Whether the server is started anew for each of them."""
-    return any(one.server for one in settings)
+    return any(one.server or one.deployment for one in settings)
 
 
 def _combined(parts: Sequence[Setting]) -> Setting:
+    deployed = next((part for part in parts if part.deployment), Setting(""))
     return Setting(
         name=" ".join(part.name for part in parts),
+        deployment=deployed.deployment,
+        gpus=deployed.gpus,
+        servers=deployed.servers,
         server=tuple(chain.from_iterable(part.server for part in parts)),
         client=tuple(chain.from_iterable(part.client for part in parts)),
     )
 
 
-def in_order(settings: Sequence[Setting], out: Path, *, once: bool) -> list[tuple[Setting, Path]]:
+def in_order(
+    settings: Sequence[Setting], out: Path, *, once: bool, keep: bool = False
+) -> list[tuple[Setting, Path]]:
     """The runs with their folders. Two settings: A B B A, so that slow drift favors neither.
 
     The two Bs are on the same server, which saves a start. More settings: A B C C B A if none of
-    them needs a server of its own, which would double the starts; else, or with `once`, each once.
+    them needs a server of its own or all are kept; else, or with `once`, each once.
     """
     is_pair = len(settings) == 2  # noqa: PLR2004 - a pair
-    has_one_server = all(setting.server == settings[0].server for setting in settings)
+    servers = {(setting.deployment, setting.server) for setting in settings}
     runs = list(settings)
-    if (is_pair or has_one_server) and not once:
+    if (is_pair or keep or len(servers) == 1) and not once:
         runs += settings[::-1]
     with_folders = []
     for number, setting in enumerate(runs, start=1):
@@ -135,36 +151,39 @@ def _folder_name(text: str) -> str:
 def measure(
     runs: Sequence[tuple[Setting, Path]],
     inner: Sequence[str],
-    start: StartOptions | None,
+    servers: VariedServers | None,
     stream: TextIO,
+    keep_in: Path | None = None,
 ) -> bool:
     """Run the inner command for each, into its folder; False after Ctrl-C, with what there is.
 
-    `start` None: the inner command names its target. A server that does not start is left out.
+    `servers` None: the inner command names its target. A server that does not start is left out.
+    `keep_in`: start all servers first, with their logs in this folder, and keep them.
     """
-    running: tuple[str, ...] | None = None  # arguments of the server that runs
-    url: list[str] = []
     _interrupt_on(signal.SIGTERM)
     _interrupt_on(signal.SIGHUP)  # the terminal is closed
     # The servers that we start inherit it: their /server_info shows flags.
     os.environ.setdefault("VLLM_SERVER_DEV_MODE", "1")
-    # An interrupt ends inside the stack, which then ends the server as after the last run. Nothing
+    # An interrupt ends inside the stack, which then ends the servers as after the last run. Nothing
     # else passes over `return True`.
     with ExitStack() as stack, suppress(KeyboardInterrupt):
+        if servers is not None:
+            stack.enter_context(servers)
+        if servers is not None and keep_in is not None:
+            servers.keep([setting for setting, _ in runs], keep_in)
         for number, (setting, folder) in enumerate(runs, start=1):
             if setting.failure:  # its server did not start for an earlier run of it
                 continue
-            if start is not None and running != setting.server:
+            target: tuple[str, ...] = ()
+            if servers is not None:
                 log = folder.with_name(f"{folder.name}.server.log")
-                running = None
-                server = _replace_server(stack, start, setting, log, stream)
-                if server is None:
+                endpoint = servers.endpoint(setting, log)
+                if endpoint is None:
                     continue
-                running = setting.server
-                url = [server.url]
+                target = (endpoint.url, *endpoint.options)
             stream.write(f"\nRun {number} of {len(runs)}: {setting.name}\n")
             stream.flush()
-            words = [inner[0], *url, *inner[1:], *setting.client, "--out", str(folder)]
+            words = [inner[0], *target, *inner[1:], *setting.client, "--out", str(folder)]
             setting.runs[str(folder)] = _run(words, stream)
         return True
     return False
@@ -174,30 +193,6 @@ def _interrupt_on(kind: signal.Signals) -> None:
     """As Ctrl-C does, unless somebody decided otherwise (`nohup` ignores a hangup)."""
     if signal.getsignal(kind) is signal.SIG_DFL:
         signal.signal(kind, signal.default_int_handler)
-
-
-def _replace_server(
-    stack: ExitStack, start: StartOptions, setting: Setting, log: Path, stream: TextIO
-) -> StartedServer | None:
-    """End the server that runs in `stack`, start the setting's; None, and why, if it does not."""
-    try:
-        stack.close()
-        server = stack.enter_context(started(start, setting.server, log=log))
-    except HarnessError as error:
-        stream.write(f"{setting.name} is left out: {error}\n")
-        setting.failure = _first_and_last_line(str(error))
-        return None
-    setting.starts_s.append(server.wall_s)
-    setting.flags = dict(server.start_log.flags)
-    return server
-
-
-def _first_and_last_line(text: str) -> str:
-    """Of an error: what failed, and the server's own last word, once where they are the same."""
-    lines = text.splitlines()
-    if lines[0] == lines[-1]:
-        return lines[0]
-    return f"{lines[0]} {lines[-1]}"
 
 
 def _run(words: Sequence[str], stream: TextIO) -> int:
@@ -222,7 +217,8 @@ def prove_knee(words: Sequence[str], start: StartOptions, out: Path, stream: Tex
     """Find the knee in `out`, turn two knobs into folders below; False after Ctrl-C."""
     base = Setting(AS_STARTED)
     inner = ["knee", *words]
-    is_complete = measure([(base, out)], inner, start, stream)
+    servers = VariedServers(start, stream)
+    is_complete = measure([(base, out)], inner, servers, stream)
     if base.failure:
         raise ServerUnreachable(base.failure)
     result = read_result(out)
@@ -240,7 +236,7 @@ def prove_knee(words: Sequence[str], start: StartOptions, out: Path, stream: Tex
             was_measured = any(other.runs for other in settings)
             if is_complete and not was_measured:
                 folder = out / setting.name
-                is_complete = measure([(setting, folder)], inner, start, stream)
+                is_complete = measure([(setting, folder)], inner, servers, stream)
     measured = [base, *chain.from_iterable(tried.values())]
     proof = prove(tried, compare_settings(measured, PROOF_TOLERANCE))
     RunFolder(out).write_json(names.PROOF, proof)

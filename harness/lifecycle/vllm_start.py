@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import IO, Final, NamedTuple
 
 import psutil
 
@@ -68,6 +68,17 @@ class StartedServer:
     start_log: StartLog
 
 
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One server to start."""
+
+    options: StartOptions
+    log: Path
+    more_args: tuple[str, ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()  # besides that of this process
+    port: int = 0  # 0: any that is free
+
+
 @contextmanager
 def started(
     options: StartOptions, more_args: Sequence[str] = (), *, log: Path, port: int = 0
@@ -78,46 +89,147 @@ def started(
     ServerUnreachable with the end of the log when it does not become ready, HarnessError when
     something of it is left afterwards.
     """
-    if port:
-        check_port("--port", LOOPBACK, port)
-    port = port or free_port()
-    command, notes = command_line(options, more_args, port)
+    launch = Launch(options, log, tuple(more_args), port=port)
+    with launched([launch]) as servers:
+        yield servers[0].ready()
+
+
+@contextmanager
+def launched(launches: Sequence[Launch]) -> Iterator[list[LaunchedServer]]:
+    """Run several servers as long as the context: all start at once, and have then begun to serve.
+
+    Those that failed to say so when they are asked for. For the rest, see `started`.
+    """
+    servers = [LaunchedServer(launch, port) for launch, port in _with_ports(launches).items()]
     memory = _GpuMemory()
-    process = None
-    # By default SIGTERM ends Python on the spot: no `finally` would run, and the server be left.
+    # By default SIGTERM ends Python on the spot: no `finally` would run, and the servers be left.
     # A handler of somebody else's is left alone.
     is_sigterm_ours = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     if is_sigterm_ours:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        # An interrupt after the process began and before it has a name would leave it running.
-        with log.open("wb") as out, signals_held():
-            began_s = time.monotonic()
-            # In a session of its own, by which everything that it starts is found and ended.
-            process = subprocess.Popen(  # noqa: S603 - the user's own command
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
-            )
-        lines = _until_ready(process, began_s, port, log, memory.used_mib)
-        yield StartedServer(
-            url=f"http://{LOOPBACK}:{port}",
-            pid=process.pid,
-            port=port,
-            notes=notes,
-            log=log,
-            began_s=began_s,
-            wall_s=lines[-1].at_s,
-            start_log=read_start_log(lines, memory.before_mib),
-        )
+        for server in servers:
+            server.begin(memory.before_mib)
+        while waiting := [server for server in servers if server.is_starting]:
+            for server in waiting:
+                server.look(memory.used_mib)
+            time.sleep(POLL_S)
+        yield servers
     finally:
         try:
             with signals_held():
-                if process is not None:
-                    _end(process, port)
+                _end_all([server for server in servers if server.process is not None])
                 memory.wait_until_back()
-        finally:  # also where something of the server is left
+        finally:  # also where something of a server is left
             memory.close()
             if is_sigterm_ours:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _with_ports(launches: Sequence[Launch]) -> dict[Launch, int]:
+    """A port for each, none twice. Raises ConfigError for one that is taken."""
+    ports: dict[Launch, int] = {}
+    for launch in launches:
+        if launch.port:
+            check_port("--port", LOOPBACK, launch.port)
+        port = launch.port
+        while not port or port in ports.values():
+            port = free_port()
+        ports[launch] = port
+    return ports
+
+
+class LaunchedServer:
+    """A server from the start of its process until it serves or has failed."""
+
+    def __init__(self, launch: Launch, port: int) -> None:
+        """Raises ConfigError."""
+        self.port = port
+        self.process: subprocess.Popen[bytes] | None = None
+        self._launch = launch
+        self._command, self._notes = command_line(launch.options, launch.more_args, self.port)
+        self._access = TargetAccess(Address("http", LOOPBACK, self.port), answer_ns=5 * SECOND)
+        self._began_s = 0.0
+        self._before_mib = 0.0
+        self._lines: list[SeenLine] = []
+        self._log: IO[str] | None = None
+        self._server: StartedServer | None = None
+        self._failure: ServerUnreachable | None = None
+
+    @property
+    def is_starting(self) -> bool:
+        return self._server is None and self._failure is None
+
+    def ready(self) -> StartedServer:
+        """The server that serves. Raises ServerUnreachable with the end of its log."""
+        if self._failure is not None:
+            raise self._failure
+        assert self._server is not None  # noqa: S101 - it has begun to serve, or failed
+        return self._server
+
+    def begin(self, before_mib: float) -> None:
+        """Start its process; `before_mib` of the GPUs' memory were in use before."""
+        self._before_mib = before_mib
+        environment = {**os.environ, **dict(self._launch.environment)}
+        # An interrupt after the process began and before it has a name would leave it running.
+        with self._launch.log.open("wb") as out, signals_held():
+            self._began_s = time.monotonic()
+            # In a session of its own, by which everything that it starts is found and ended.
+            self.process = subprocess.Popen(  # noqa: S603 - the user's own command
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+                env=environment,
+            )
+        self._log = self._launch.log.open(errors="replace")
+
+    def look(self, used_mib: Callable[[], float]) -> None:
+        """See whether it serves by now, or never will."""
+        assert self.process is not None  # noqa: S101 - it has begun
+        assert self._log is not None  # noqa: S101 - as above
+        has_ended = self.process.poll() is not None
+        is_ready = False
+        with suppress(ServerUnreachable):
+            is_ready = fetch(self._access, "/health").status == HTTPStatus.OK
+        now_s = time.monotonic() - self._began_s
+        gpu_mib = used_mib()
+        # Read after /health was asked: what was written before it was ready is in the list.
+        self._lines += [SeenLine(now_s, line.rstrip("\n"), gpu_mib) for line in self._log]
+        if is_ready and not has_ended:
+            self._lines.append(SeenLine(now_s, "ready", gpu_mib))
+            self._server = self._started(now_s)
+        elif has_ended or now_s >= READY_S:
+            self._failure = _failure_of(self.process, self._launch.log)
+        if not self.is_starting:
+            self._log.close()
+
+    def _started(self, wall_s: float) -> StartedServer:
+        assert self.process is not None  # noqa: S101 - it serves
+        return StartedServer(
+            url=f"http://{LOOPBACK}:{self.port}",
+            pid=self.process.pid,
+            port=self.port,
+            notes=self._notes,
+            log=self._launch.log,
+            began_s=self._began_s,
+            wall_s=wall_s,
+            start_log=read_start_log(self._lines, self._before_mib),
+        )
+
+
+def _failure_of(process: subprocess.Popen[bytes], log: Path) -> ServerUnreachable:
+    """Why a server does not serve, with the end of its log."""
+    code = process.poll()
+    what = f"is not ready after {READY_S} s" if code is None else f"ended with exit code {code}"
+    text = redact_text(log.read_text(errors="replace"))
+    why = one_line(why_it_failed(text)) or "see its log"
+    end = "\n".join(text.splitlines()[-LOG_LINES:])
+    return ServerUnreachable(
+        f"vLLM {what} ({why}): expected it to serve; try its command by itself. The end of {log}:\n"
+        f"{end}"
+    )
 
 
 class _GpuMemory:
@@ -256,69 +368,45 @@ def installed_version(command: Sequence[str]) -> str:
     return ""
 
 
-def _until_ready(
-    process: subprocess.Popen[bytes],
-    began_s: float,
-    port: int,
-    log: Path,
-    used_mib: Callable[[], float],
-) -> list[SeenLine]:
-    """Return the log's lines, each with when it was seen. Raises ServerUnreachable."""
-    access = TargetAccess(Address("http", LOOPBACK, port), answer_ns=5 * SECOND)
-    now_s = 0.0
-    lines_so_far: list[SeenLine] = []
-    with log.open(errors="replace") as lines:
-        while process.poll() is None and now_s < READY_S:
-            ready = False
-            with suppress(ServerUnreachable):
-                ready = fetch(access, "/health").status == HTTPStatus.OK
-            now_s = time.monotonic() - began_s
-            gpu_mib = used_mib()
-            # Read after /health was asked: what was written before it was ready is in the list.
-            lines_so_far += [SeenLine(now_s, line.rstrip("\n"), gpu_mib) for line in lines]
-            if ready:
-                return [*lines_so_far, SeenLine(now_s, "ready", gpu_mib)]
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(POLL_S)
-    code = process.poll()
-    what = f"is not ready after {READY_S} s" if code is None else f"ended with exit code {code}"
-    text = redact_text(log.read_text(errors="replace"))
-    why = one_line(why_it_failed(text)) or "see its log"
-    end = "\n".join(text.splitlines()[-LOG_LINES:])
-    raise ServerUnreachable(
-        f"vLLM {what} ({why}): expected it to serve; try its command by itself. The end of {log}:\n"
-        f"{end}"
-    )
-
-
-def _end(process: subprocess.Popen[bytes], port: int) -> None:
-    """End a server and all that it started. Raises HarnessError if something of it is left."""
-
-    def send(number: signal.Signals) -> None:
-        for pid in session_pids(process.pid):
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
-
-    def remains() -> str:
-        running = session_pids(process.pid)
-        if running:
-            return f"processes {running}: expected none; try `kill -9`"
-        try:
-            check_port("--port", LOOPBACK, port)
-        except ConfigError as error:
-            return str(error)
-        return ""
-
-    send(signal.SIGTERM)
-    _until(lambda: process.pid not in session_pids(process.pid))  # vLLM ends its own ones first
-    # What outlived the first process would keep the port, or the GPU's memory.
-    send(signal.SIGKILL)
-    _until(lambda: not remains())
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(END_S)  # it may be about to end: no zombie stays
-    left = remains()
+def _end_all(servers: Sequence[LaunchedServer]) -> None:
+    """End servers and all that they started. Raises HarnessError if something of one is left."""
+    running = [(server.process, server.port) for server in servers if server.process]
+    for process, _ in running:  # all at once: each takes seconds
+        _send(process, signal.SIGTERM)
+    left = ""
+    for process, port in running:
+        left = left or _end(process, port)
     if left:
         raise HarnessError(f"vLLM was killed, but something of it is left: {left}")
+
+
+def _send(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    """Send a signal to a process and all that it started."""
+    for pid in session_pids(process.pid):
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _end(process: subprocess.Popen[bytes], port: int) -> str:
+    """Wait for a server that was asked to end, then make it; what is left of it, or ""."""
+    _until(lambda: process.pid not in session_pids(process.pid))  # vLLM ends its own ones first
+    # What outlived the first process would keep the port, or the GPU's memory.
+    _send(process, signal.SIGKILL)
+    _until(lambda: not _remains(process, port))
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(END_S)  # it may be about to end: no zombie stays
+    return _remains(process, port)
+
+
+def _remains(process: subprocess.Popen[bytes], port: int) -> str:
+    running = session_pids(process.pid)
+    if running:
+        return f"processes {running}: expected none; try `kill -9`"
+    try:
+        check_port("--port", LOOPBACK, port)
+    except ConfigError as error:
+        return str(error)
+    return ""
 
 
 def _until(done: Callable[[], bool], seconds: float = END_S) -> None:

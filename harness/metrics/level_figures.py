@@ -252,9 +252,15 @@ class TtftSplit:
     prefill_ms_bound: Bounds = None  # between which `prefill_ms` lies, ms
     rest_ms: float = nan  # the server's TTFT without queue and prefill, ms
     rest_ms_bound: Bounds = None  # between which `rest_ms` lies, ms
+    # of a deployment with prefill apart, whose figures above are of the servers that decode
+    prefill_server_ms: float = nan  # time until the prefill server had the first token, ms
+    prefill_server_ms_bound: Bounds = None  # between which `prefill_server_ms` lies, ms
+    prefill_server_queue_ms: float = nan  # of it, time in that server's queue, ms
+    prefill_server_queue_ms_bound: Bounds = None  # between which it lies, ms
+    transfer_ms: float = nan  # of the queue of the servers that decode: the KV cache on its way, ms
     client_ms: float = nan  # the client's TTFT, ms
     client_ms_bound: Bounds = None  # between which `client_ms` lies, ms
-    residual_ms: float = nan  # the client's TTFT less the server's, ms
+    residual_ms: float = nan  # the client's TTFT less the server's, and the prefill server's, ms
     residual_ms_bound: Bounds = None  # between which `residual_ms` lies, ms
     ttft_n: int | None = None  # first tokens that the server counted between the scrapes
     ttft_p50_ms_bucket: Bounds = None  # bucket of the median TTFT, ms

@@ -230,6 +230,7 @@ class Level(Spread):
     ttft_split: TtftSplit = field(default_factory=TtftSplit)  # the parts of the mean TTFT
     server: ServerFigures = field(default_factory=ServerFigures)  # the server's figures
     replicas: dict[str, ServerFigures] = field(default_factory=dict)  # each of several, by URL
+    prefill: ServerFigures | None = None  # of the servers that only prefill; null: none do
     skew: str = ""  # how unevenly they are loaded; empty: evenly, or there is one
     gpu: GpuFigures = field(default_factory=GpuFigures)  # the GPUs' figures
     client: ClientFigures = field(default_factory=ClientFigures)  # the load generator's figures
@@ -454,6 +455,7 @@ class Bottleneck:
     evidence: tuple[str, ...] = ()  # figures that support it
     ruled_out: tuple[str, ...] = ()  # every other name, with the reason
     try_next: tuple[str, ...] = ()  # what to change, best first
+    pool: str = ""  # the servers that bind: prefill or decode; empty: all do both
     slo: str = ""  # the SLO that breaks first
     times_knee: float = nan  # the level's load over the knee; null: it is at most 25% above it
     also: tuple[SloCause, ...] = ()  # of other SLOs whose knees cannot be told from the first one's

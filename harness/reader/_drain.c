@@ -6,8 +6,8 @@
 
    Every connection that is watched has a lane: cells that Python allocates and shares (`_lane.h`,
    `fast_path.py`). Of a read that holds nothing but whole events in whole chunks, rows for the decoder
-   are made here; any other read (the head, the end, half an event, an error, TLS) is handed to
-   Python as it is.
+   are made here; any other read (the head, the end, half an event, an error) is handed to Python as
+   it is. What comes over TLS is, too: Python has the keys, and gives back what it decrypted (`take`).
 
    A thread reads in place of a loop that is late: users keep it busy, and events that lie unread
    run into one another. What the thread read waits here for the loop's next round, in order: once a
@@ -52,6 +52,7 @@ struct drain {
     int n_watched, n_ready, no_memory;
     struct poll_round round;
     struct buffer events, scratch;
+    struct buffer taken;                     /* rows of a decrypted read */
     struct buffer rows, blob, reads, handed; /* until Python takes them; data of `reads` in `handed` */
     long n_reads, n_stamped;
     int64_t n_bytes, latest_ns;
@@ -206,6 +207,37 @@ static PyObject *take_reads(struct drain *self) {
     }
     self->reads.size = self->handed.size = 0;
     return list;
+}
+
+/* take(fd, data, at_ns, bound_ns, exact, rows, blob): of a read that was handed over and decrypted;
+   whether rows were made of it, and Python need not see it. The lock must be held. */
+static PyObject *drain_take(PyObject *object, PyObject *args) {
+    struct drain *self = (struct drain *)object;
+    PyObject *rows, *blob;
+    const char *data;
+    long long at_ns, bound_ns;
+    struct socket_read read = {0};
+    if (!PyArg_ParseTuple(args, "iy#LLpO!O!", &read.fd, &data, &read.size, &at_ns, &bound_ns,
+                          &read.exact, &PyByteArray_Type, &rows, &PyByteArray_Type, &blob))
+        return NULL;
+    struct lane *lane = lane_of(self, read.fd);
+    if (!lane || lane->owner <= PYTHON) Py_RETURN_FALSE;
+    /* `rows` and `blob` of this object may hold what the thread has read since: not ours to add to. */
+    size_t size = (size_t)read.size, most = size / SHORTEST_CHUNK + 1;
+    if (!room_for(&self->scratch, size) || !room_for(&self->taken, most * sizeof(struct row)))
+        return PyErr_NoMemory();
+    memcpy(self->scratch.data, data, size); /* `lane_rows` moves bytes in place */
+    read.data = self->scratch.data;
+    read.at_ns = at_ns;
+    read.bound_ns = bound_ns;
+    size_t n = lane_rows(lane, &read, (struct row *)self->taken.data);
+    if (!n) Py_RETURN_FALSE;
+    self->taken.size = n * sizeof(struct row);
+    self->scratch.size = (size_t)read.size;
+    int failed = move_to_bytearray(&self->taken, rows) || move_to_bytearray(&self->scratch, blob);
+    self->taken.size = self->scratch.size = 0;
+    if (failed) return NULL;
+    Py_RETURN_TRUE;
 }
 
 static PyObject *drain_lock(PyObject *object, PyObject *Py_UNUSED(args)) {
@@ -382,7 +414,7 @@ static void drain_dealloc(PyObject *object) {
         if (self->cells[fd]) release_cells(self, (int)fd);
     free(self->cells);
     struct buffer *all[] = {&self->events, &self->scratch, &self->rows, &self->blob, &self->reads,
-                            &self->handed};
+                            &self->handed, &self->taken};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]->data);
     pthread_mutex_destroy(&self->lock);
     PyObject_Free(object);
@@ -395,6 +427,7 @@ static PyMethodDef drain_methods[] = {
     {"lock", drain_lock, METH_NOARGS, "As `with` does."},
     {"unlock", drain_unlock, METH_NOARGS, "As often as it was locked."},
     {"round", drain_round, METH_VARARGS, "Read everything that is ready."},
+    {"take", drain_take, METH_VARARGS, "Make rows of a read that was decrypted, if it is events."},
     {"trust", drain_trust, METH_VARARGS, "What is believed of stamps from here on."},
     {"watch", drain_watch, METH_VARARGS, "Add a socket to the epoll; the number of the round."},
     {"forget", drain_forget, METH_VARARGS, "Drop what was read of a socket."},
@@ -415,11 +448,12 @@ static PyType_Spec drain_spec = {
 static PyObject *layout(void) {
 #define CELL(name) (int)(offsetof(struct lane, name) / sizeof(int64_t))
     return Py_BuildValue(
-        "{s:i,s:i,s:(iiii),s:(iiiiiiiiiii),s:(iiii),s:(ii),s:y,s:y,s:y,s:y,s:y,s:y,s:y,s:y}",
+        "{s:i,s:i,s:(iiii),s:(iiiiiiiiiiii),s:(iiii),s:(ii),s:y,s:y,s:y,s:y,s:y,s:y,s:y,s:y}",
         "version", LAYOUT_VERSION, "lane_cells", LANE_CELLS,
         "owners", IDLE, PYTHON, LEARNING, EVENTS,
         "cells", CELL(owner), CELL(stream), CELL(drained_ns), CELL(last_ns), CELL(round),
-        CELL(body_ns), CELL(n_bytes), CELL(before_size), CELL(rest_size), CELL(waiting), CELL(shape),
+        CELL(body_ns), CELL(n_bytes), CELL(before_size), CELL(rest_size), CELL(waiting), CELL(sealed),
+        CELL(shape),
         "row", BYTES, EXACT, TOKEN, (int)sizeof(struct row),
         "numbers", ANY_NUMBER, RUNNING_COUNT,
         "data", DATA, "event_end", EVENT_END, "chunk_end", CHUNK_END, "done", DONE,

@@ -21,6 +21,17 @@ class Drain:
     def round(
         self, rows: bytearray, blob: bytearray, /
     ) -> tuple[int, int, int, int, int, list[tuple[int, bytes, int, int, bool, int]]]: ...
+    def take(
+        self,
+        fd: int,
+        data: bytes,
+        at_ns: int,
+        bound_ns: int,
+        exact: bool,
+        rows: bytearray,
+        blob: bytearray,
+        /,
+    ) -> bool: ...
     def trust(self, offset_ns: int, believe: bool, /) -> None: ...
     def watch(self, fd: int, cells: array[int], /) -> int: ...
     def forget(self, fd: int, /) -> None: ...

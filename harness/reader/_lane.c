@@ -176,7 +176,7 @@ int lane_receive(struct lane *lane, const struct poll_round *round, struct socke
     if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
     out->code = size < 0 ? errno : 0;
     out->size = size < 0 ? 0 : size;
-    out->handed = size <= 0 || lane->owner <= PYTHON || lane->waiting;
+    out->handed = size <= 0 || lane->owner <= PYTHON || lane->waiting || lane->sealed;
     if (size <= 0) return 1;
     int64_t stamp_ns = round->trust_stamps ? stamp_of(&message) : NO_STAMP;
     out->stamped = stamp_ns != NO_STAMP;

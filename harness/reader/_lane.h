@@ -13,7 +13,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define LAYOUT_VERSION 3
+#define LAYOUT_VERSION 4
 
 /* ---- wire.sse */
 
@@ -33,7 +33,7 @@
 /* ---- the lane: LANE_CELLS cells of 64 bits that Python allocates and shares */
 
 #define LANE_CELLS 128 /* 1 KiB */
-#define NAMED_CELLS 10
+#define NAMED_CELLS 11
 #define SHAPE_BYTES (8 * (LANE_CELLS - NAMED_CELLS))
 
 /* Who takes the next read. IDLE and PYTHON are the same to C: hand it over. LEARNING: hand over
@@ -47,6 +47,7 @@ enum { ANY_NUMBER = 1, RUNNING_COUNT = 2 };
 struct lane {
     int64_t owner, stream, drained_ns, last_ns, round, body_ns, n_bytes, before_size, rest_size;
     int64_t waiting;         /* reads that Python has not seen yet: the next ones follow them */
+    int64_t sealed;          /* TLS: what is read is for Python, which has the keys */
     char shape[SHAPE_BYTES]; /* the template of a token's event: before its text, then the rest */
 };
 

@@ -68,7 +68,7 @@ class CReader:
         self.close = self._drain.close
 
     def admit(self, connection: Connection, now_ns: int) -> None:
-        path = FastPath(self._drain, now_ns, allowed=connection.tls is None)
+        path = FastPath(self._drain, now_ns, sealed=connection.tls is not None)
         # With the lock, as the thread that stands in for the loop reads these sockets too.
         with self._drain:
             path.cells[ROUND] = self._drain.watch(connection.fd, path.cells)
@@ -98,6 +98,19 @@ class CReader:
                 of.closed(connection, os.strerror(code) if code else END_OF_FILE)
         return RoundCounts(*counts)
 
+    def take(
+        self,
+        connection: Connection,
+        batch: Batch,
+        data: bytes,
+        at_ns: int,
+        bound_ns: int,
+        *,
+        exact: bool,
+    ) -> bool:
+        """Make rows of what Python decrypted in this round; False: Python has to look at it."""
+        return self._drain.take(connection.fd, data, at_ns, bound_ns, exact, batch.rows, batch.blob)
+
     def over(self, believe: bool) -> None:
         """The stamps were checked; whether those are believed that come before the next round."""
         self._drain.trust(self._of.clock.offset_ns, believe)
@@ -126,6 +139,10 @@ class PythonReader:
 
     def over(self, believe: bool) -> None:
         """Nobody else reads."""
+
+    def take(self, *_read: object, exact: bool) -> bool:  # noqa: ARG002 - as the other's
+        """Python looks at everything."""
+        return False
 
     def close(self) -> None:
         """Nothing was kept."""

@@ -19,7 +19,7 @@ from gevent.lock import BoundedSemaphore
 from harness.core.timeouts import Timeouts
 from harness.reader.stamping import Socket, SocketStamps, ask_for_stamps
 from harness.records.request_record import Outcome
-from harness.server.address import group_by_family
+from harness.server.address import LOOPBACK_SOURCES, group_by_family
 from harness.wire.http import TlsClient
 
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from harness.reader.open_stream import Stream
 
 READ_BYTES: Final = 65_536  # a read that returns less has drained the socket
+# Linux's IP_BIND_ADDRESS_NO_PORT, which Python has no name for: `bind` chooses the address alone,
+# and `connect` the port, among those that are free towards this server.
+_WITHOUT_PORT: Final = 24
 _PENDING: Final = (errno.EINPROGRESS, errno.EALREADY, errno.EWOULDBLOCK)
 
 
@@ -60,6 +63,8 @@ class Addresses:
         """`first`: where to begin, so that processes with few connections do not all meet."""
         self.place = place
         self.used: set[str] = set()  # what connections were made to
+        self.source = ""  # our own address; "": the kernel's choice
+        self._n_sources = 1
         self._turn = first
         self._by_family: list[list[Any]] = []
         self._looking = BoundedSemaphore()  # users that start at once share one lookup
@@ -88,6 +93,19 @@ class Addresses:
             rotated += infos[start:]
             rotated += infos[:start]
         return rotated
+
+    def next_source(self, info: Any) -> bool:
+        """All ports of the source are in use: take another; False where there is none.
+
+        Every address of 127.0.0.0/8 is this machine's, and has its own ports towards the same
+        server.
+        """
+        *_, address = info
+        if not address[0].startswith("127.") or self._n_sources == LOOPBACK_SOURCES:
+            return False
+        self._n_sources += 1
+        self.source = f"127.0.0.{self._n_sources}"
+        return True
 
     def answered(self, info: Any) -> None:
         """A connection was made to it: its family comes first from now on."""
@@ -126,31 +144,43 @@ class Connection:
         code = 0
         infos = addresses.in_turn()
         for i, info in enumerate(infos):
-            family, kind, protocol, _, address = info
-            sock: socket.socket = Socket(family, kind, protocol)
-            try:
-                ask_for_stamps(sock)
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                sock.setblocking(False)
-                code = sock.connect_ex(address)
-                if code in _PENDING:
-                    # one that never answers leaves the next ones their share of the time
-                    wait_s = self._left_s() / (len(infos) - i)
-                    gevent.socket.wait_write(sock.fileno(), timeout=wait_s)
-                    # It is writable when it is connected and when that failed: this says which.
-                    code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            except TimeoutError:
-                code = errno.ETIMEDOUT
-            except BaseException:
-                sock.close()
-                raise
+            # one that never answers leaves the next ones their share of the time
+            n_left = len(infos) - i
+            sock, code = self._attempt(info, addresses.source, n_left)
+            while code == errno.EADDRNOTAVAIL and addresses.next_source(info):
+                sock, code = self._attempt(info, addresses.source, n_left)
             if code == 0:
                 addresses.answered(info)
                 return sock
-            sock.close()
         if code == errno.ETIMEDOUT:
             raise self._too_slow("connecting")
         raise ConnectFailed(f"cannot connect to {place.host}:{place.port} ({os.strerror(code)})")
+
+    def _attempt(self, info: Any, source: str, n_left: int) -> tuple[socket.socket, int]:
+        """The socket, closed unless the error's number is 0, within an `n_left`th of the time."""
+        family, kind, protocol, _, address = info
+        sock: socket.socket = Socket(family, kind, protocol)
+        try:
+            ask_for_stamps(sock)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setblocking(False)
+            if source and family == socket.AF_INET:
+                sock.setsockopt(socket.IPPROTO_IP, _WITHOUT_PORT, 1)
+                sock.bind((source, 0))
+            code = sock.connect_ex(address)
+            if code in _PENDING:
+                wait_s = self._left_s() / n_left
+                gevent.socket.wait_write(sock.fileno(), timeout=wait_s)
+                # It is writable when it is connected and when that failed: this says which.
+                code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        except TimeoutError:
+            code = errno.ETIMEDOUT
+        except BaseException:
+            sock.close()
+            raise
+        if code:
+            sock.close()
+        return sock, code
 
     def _left_s(self) -> float:
         return max(self._until - time.monotonic(), 0.001)

@@ -7,12 +7,14 @@ read that it was handed it decides anew, in `FastPath.after_read`; C never chang
 
     IDLE      no response is under way. Bytes that come nevertheless are handed over, and end the
               connection.
-    PYTHON    every read is handed over: the head, a body that is not chunked, anything over TLS.
+    PYTHON    every read is handed over: the head, a body that is not chunked.
     LEARNING  events like the template are C's. Others are handed over: the events of a stream may
               differ in more than text and count, so Python looks at a few, for a better template.
     EVENTS    all events are C's, as rows if they are like the template and as bytes if not, but
               those that say how it ends ([DONE], an error, an object that is no part of an answer).
     CLOSED    the descriptor may be another connection's by now.
+
+Over TLS every read is handed over, and the owner says who takes what Python made of it.
 
 The lock. A thread in `_drain` reads too, where the loop is late, so cells are touched only under
 the drain's lock. It is recursive: `after_read` runs inside a round, which holds it already. The
@@ -84,7 +86,8 @@ BYTES: Final = 6  # that C read past Python
 BEFORE_SIZE: Final = 7  # bytes of the template before its text; 0: there is no template
 REST_SIZE: Final = 8  # bytes of the template after its text
 WAITING: Final = 9  # reads that Python has not seen yet
-SHAPE: Final = 10  # from here to the end: the template
+SEALED: Final = 10  # 1: over TLS
+SHAPE: Final = 11  # from here to the end: the template
 SHAPE_BYTES: Final = 8 * (LANE_CELLS - SHAPE)
 MAX_LESSONS: Final = 8  # events of a stream that Python looks at: they may all be different
 
@@ -99,11 +102,12 @@ _CELLS: Final = (
     BEFORE_SIZE,
     REST_SIZE,
     WAITING,
+    SEALED,
     SHAPE,
 )
 # As `_lane.h` has it: `backends` takes no extension that was compiled with anything else.
 LAYOUT: Final = {
-    "version": 3,
+    "version": 4,
     "lane_cells": LANE_CELLS,
     "owners": (Owner.IDLE, Owner.PYTHON, Owner.LEARNING, Owner.EVENTS),
     "cells": _CELLS,
@@ -123,19 +127,19 @@ class FastPath:
     In C it takes the place of `stamping.SocketStamps`.
     """
 
-    __slots__ = ("_allowed", "_lessons", "_lock", "cells", "owner")
+    __slots__ = ("_lessons", "_lock", "cells", "owner")
 
     def __init__(
-        self, lock: AbstractContextManager[object], now_ns: int, *, allowed: bool = True
+        self, lock: AbstractContextManager[object], now_ns: int, *, sealed: bool = False
     ) -> None:
-        """A socket that was connected, with nothing to read. `allowed` False: all to Python."""
+        """A socket that was connected, with nothing to read. `sealed`: over TLS."""
         self._lock = lock
-        self._allowed = allowed
         self._lessons = 0
         self.owner = Owner.IDLE
         self.cells = array("q", bytes(8 * LANE_CELLS))
         self.cells[DRAINED] = self.cells[LAST] = now_ns
         self.cells[BODY] = -1
+        self.cells[SEALED] = sealed
 
     def _process(self, event: Event) -> None:
         # under the lock
@@ -162,7 +166,7 @@ class FastPath:
         """Python has read `body` of a response that goes on: decide who takes the next read."""
         event = Event.NOT_EVENTS
         with self._lock:
-            if self._allowed and _events_follow(response, body):
+            if _events_follow(response, body):
                 if self._lessons > 0:
                     self._lessons -= 1
                     self._learn(body)

@@ -73,6 +73,12 @@ class Poller:
     def has(self, connection: Connection) -> bool:
         return self._connections.get(connection.fd) is connection
 
+    def take(
+        self, connection: Connection, data: bytes, at_ns: int, bound_ns: int, *, exact: bool
+    ) -> bool:
+        """Whether C has made rows of a read of this round that was decrypted."""
+        return self._reads.take(connection, self._link.batch, data, at_ns, bound_ns, exact=exact)
+
     def drop(self, connection: Connection) -> None:
         """Close it; harmless when repeated."""
         if self.has(connection):

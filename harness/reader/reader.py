@@ -259,6 +259,8 @@ class Reader:
             data = plain
             # the stamp is of the last byte that came, which may not be decrypted yet
             exact = exact and connection.tls.whole
+            if self.poller.take(connection, data, at_ns, bound_ns, exact=exact):
+                return
         stream = connection.stream
         if stream is None or stream.over.is_set():
             self.poller.drop(connection)  # bytes that nobody asked for

@@ -6,7 +6,7 @@ import contextlib
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import accumulate, pairwise
 from operator import attrgetter
 from pathlib import Path
@@ -204,7 +204,7 @@ def _lines(path: Path, name: str, damage: Damage) -> list[dict[str, Any]]:
 # counts]`, one count per bucket (not cumulative), without empty buckets at the end; the bounds of
 # the buckets are in the first line, and again in a line where they change.
 Bounds = dict[str, tuple[float, ...]]
-OTHER_FIELDS: Final = ("at_ns", "finished", "histograms", "replicas")
+OTHER_FIELDS: Final = ("at_ns", "finished", "histograms", "replicas", "prefill")
 NUMBER_FIELDS: Final = tuple(f.name for f in fields(ServerSample) if f.name not in OTHER_FIELDS)
 
 
@@ -217,6 +217,8 @@ def to_row(sample: ServerSample, known: Bounds) -> dict[str, Any]:
     replicas = {url: to_row(replica, {}) for url, replica in sample.replicas.items()}
     if replicas:
         row["replicas"] = replicas
+    if sample.prefill is not None:
+        row["prefill"] = to_row(_without_histograms(sample.prefill), {})
     histograms = {key: _packed(each) for key, each in sample.histograms.items()}
     if histograms:
         row["histograms"] = histograms
@@ -229,6 +231,11 @@ def to_row(sample: ServerSample, known: Bounds) -> dict[str, Any]:
         row["bounds"] = {key: bounds[:-1] for key, bounds in changed.items()}
         known |= changed
     return row
+
+
+def _without_histograms(sample: ServerSample) -> ServerSample:
+    """The same with their sums and counts, which the fields repeat."""
+    return replace(sample, histograms={})
 
 
 def _reported_numbers(sample: ServerSample) -> dict[str, float]:
@@ -256,11 +263,13 @@ def from_row(row: dict[str, Any], known: Bounds) -> ServerSample:
     numbers |= summed_fields(histograms)
     finished = {str(reason): number(count) for reason, count in _object(row, "finished")}
     replicas = {str(url): from_row(own_row, {}) for url, own_row in _object(row, "replicas")}
+    prefill = from_row(row["prefill"], {}) if row.get("prefill") else None
     return ServerSample(
         int(row["at_ns"]),
         **numbers,
         finished=finished,
         replicas=replicas,
+        prefill=prefill,
         histograms=histograms,
     )
 

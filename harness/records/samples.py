@@ -160,8 +160,10 @@ class ServerSample:
     # ttft, itl, e2e, queue, prefill, decode, inference: seconds; step_tokens: tokens a step;
     # preemptions and computed_tokens (of the prompt): of each ended request
     histograms: Mapping[str, Histogram] = field(default_factory=dict)
-    # each by its URL, without histograms; empty if there is one
+    # each by its URL, and each engine of a server, without histograms; empty if there is one
     replicas: Mapping[str, ServerSample] = field(default_factory=dict)
+    # of the servers that only prefill, as one; the rest is then of those that decode
+    prefill: ServerSample | None = None
 
 
 SUMMED_HISTOGRAMS: Final = ("ttft", "queue", "prefill")  # whose sum and count are fields too
@@ -185,7 +187,8 @@ def without_buckets(sample: ServerSample) -> ServerSample:
         last_bound = histogram.bounds[-1:]
         last_count = histogram.counts[-1:]
         totals[key] = replace(histogram, bounds=last_bound, counts=last_count)
-    return replace(sample, histograms=totals)
+    prefill = without_buckets(sample.prefill) if sample.prefill else None
+    return replace(sample, histograms=totals, prefill=prefill)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from harness.metrics.numbers import (
     format_number,
     metric_name,
 )
+from harness.report.deployments_report import DeploymentFindings
 from harness.report.tables import aligned
 from harness.report.templates import render
 from harness.search.comparison import (
@@ -73,6 +74,8 @@ CHANGE_PX: Final = 26  # and of a change
 VERDICT_COLORS: Final = {Change.worse: Color.red, Change.better: Color.green}
 TICK_PX: Final = 7  # of a letter below the chart
 BADGE_TONES: Final = {EXIT_OK: "good", EXIT_INCONCLUSIVE: "unsure", EXIT_SLO_MISSED: "bad"}
+BEST_TABLE: Final = "Best for what"
+MOST_GOALS: Final = 3  # rows of one load in that table
 ALL_FIGURES: Final = "All figures"  # a table that opens when it is clicked
 
 
@@ -287,17 +290,25 @@ def settings_report(
     slos: Sequence[str],
     code: int,
     costs: Sequence[Coefficient] = (),
+    *,
+    deployed: DeploymentFindings | None = None,
 ) -> tuple[str, str]:
     """The text, which is Markdown too and begins with the headline; the page."""
+    deployed = deployed or DeploymentFindings()
     measured = [setting.name for setting in settings if setting.figures]
     failed = [setting for setting in settings if setting.failure]
     failures = [f"{setting.name}: {one_line(setting.failure)}" for setting in failed]
     first = _best_sentence(settings, pairs, measured, slos)
+    if deployed.best_rows:
+        first = best_deployments(deployed.best_rows, slos)
     if len(measured) < FEWEST_COMPARED:  # the headline says why
         first = " ".join([first, *failures])
         failures = []
-    setting_rows = _without_unused_columns([setting_row(setting) for setting in settings])
+    setting_rows = [setting_row(one) | deployed.columns.get(one.name, {}) for one in settings]
+    setting_rows = _without_unused_columns(setting_rows)
     cost_tables = _cost_tables(settings, costs)
+    if deployed.best_rows:
+        cost_tables = {BEST_TABLE: deployed.best_rows, **cost_tables}
     step_tables = _step_tables(measured, pairs)
 
     lines = [first, ""]
@@ -305,12 +316,24 @@ def settings_report(
     for title, rows in cost_tables.items():
         lines += [f"{title}:", ""]
         lines += [*aligned(rows, one_line), ""]
-    lines += [*failures, *step_tables, ""]
+    lines += [*deployed.sentences, *failures, *step_tables, ""]
 
-    sentences = ("", first, " ".join(failures))
+    sentences = ("", first, " ".join([*deployed.sentences, *failures]))
     tables = {"Settings": setting_rows, **cost_tables, **step_tables}
     chart = settings_chart(settings)
     return "\n".join(lines), page(badge_of(code, missed="SLO missed"), sentences, tables, chart)
+
+
+def best_deployments(rows: Sequence[Mapping[str, str]], slos: Sequence[str]) -> str:
+    """The headline: the first row of each load, which is that of the most users per GPU."""
+    words = []
+    for among in dict.fromkeys(row["With"] for row in rows):
+        row = next(row for row in rows if row["With"] == among)
+        with_load = f" with {among}" if len(rows) > MOST_GOALS else ""
+        tie = row["Not shown to beat"]
+        doubt = f" (not shown to beat {tie})" if tie != "-" else ""
+        words.append(f"{row['Deployment']}{with_load}, {row['Figure']}{doubt}")
+    return f"{rows[0]['Best for']} for {' and '.join(slos) or 'throughput'}: {'; '.join(words)}."
 
 
 def _best_sentence(

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 GIVEN: Final = PURPOSES[Purpose.hold]
 STATISTICS: Final = ("p50", "p95", "p99")
 PARTS: Final = {
+    "prefill_server": "Prefill server",
+    "prefill_server_queue": "of it queue",
     "queue": "Queue",
     "prefill": "Prefill",
     "rest": "Rest",
@@ -51,6 +53,7 @@ PARTS: Final = {
     "residual": "Residual",
     "client": "Client",
 }
+APART: Final = "prefill_server"
 OBSERVED: Final = {"ttft": "TTFT", "queue": "Queue", "prefill": "Prefill"}
 TOOL_DIGITS: Final = 4  # one more than elsewhere: two tools are compared
 WIDTH: Final = 100  # characters of remarks in a terminal
@@ -396,6 +399,8 @@ def ttft_split(facts: ReportData) -> list[Row]:
         decimals = max(decimal_places(total_ms), 0)  # the same for all parts: they add up
         for key, name in PARTS.items():
             mean_ms, low_ms, high_ms = mean_part(level, key)
+            if key.startswith(APART) and math.isnan(mean_ms):  # no servers of their own prefill
+                continue
             low = format_rounded(low_ms, decimals)
             high = format_rounded(high_ms, decimals)
             row[name] = format_rounded(mean_ms, decimals)
@@ -435,7 +440,8 @@ def ttft_split_note(facts: ReportData) -> str:
         "between two scrapes of the server. The parts add up. Queue and prefill come from the "
         "server. Rest is the remainder of its TTFT: tokenizing, and the way to the engine and "
         "back. Residual is what the client measures beyond it: network, HTTP, and reading the "
-        "request."
+        "request. Where servers of their own prefill, Server is of those that decode, and the "
+        "prefill server's time comes before it."
     )
     if len(exact) < len(facts.split):
         text += (

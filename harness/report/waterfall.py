@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import isfinite
+from math import isfinite, isnan
 from typing import TYPE_CHECKING, Final
 
 from harness.charts.definition import Axis, Chart, Color, Panel, Point, Scale, Series, Shape
@@ -16,6 +16,7 @@ BAR_PX: Final = 22  # of a level, with the gap
 BAR_WIDTH_PX: Final = 15
 MAX_BARS: Final = 40
 PARTS: Final = {
+    "prefill_server": Color.ink,
     "queue": Color.gold,
     "prefill": Color.blue,
     "rest": Color.green,
@@ -46,11 +47,15 @@ def _bars(levels: list[Level]) -> list[Series]:
         points = []
         for place, level in enumerate(levels):
             width, _, _ = mean_part(level, name)
+            if isnan(width):  # no servers of their own prefill
+                continue
             begin = right[place] if width >= 0 else left[place]
             right[place] += max(width, 0.0)
             left[place] += min(width, 0.0)
             points.append(Point(place, width, begin, begin + width))
-        series.append(Series(name, color, points, Shape.spans, width_px=BAR_WIDTH_PX))
+        if points:
+            label = name.replace("_", " ")
+            series.append(Series(label, color, points, Shape.spans, width_px=BAR_WIDTH_PX))
     return series
 
 
@@ -58,10 +63,13 @@ def _whiskers(levels: list[Level]) -> Series:
     """The bounds of queue, prefill and the server's TTFT; exact values have none."""
     points = []
     for place, level in enumerate(levels):
-        begins = {"prefill": mean_part(level, "queue")[0]}
+        apart, _, _ = mean_part(level, "prefill_server")
+        begin_ms = 0.0 if isnan(apart) else apart
+        queue, _, _ = mean_part(level, "queue")
+        begins = {"prefill": begin_ms + queue}
         for key, offset in WHISKERS.items():
             mean, low, high = mean_part(level, key)
-            begin = begins.get(key, 0.0)
+            begin = begins.get(key, begin_ms)
             if isfinite(low) and high > low:
                 whisker = Point(place + offset, mean, begin + low, begin + high)
                 points.append(whisker)

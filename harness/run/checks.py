@@ -29,6 +29,7 @@ from harness.diagnosis.client_host import (
 from harness.errors import ConfigError
 from harness.metrics.numbers import memory_text
 from harness.reader.cpu_limit import CpuLimit, read_cpu_limit
+from harness.run.load_processes import OneProcess, needed
 from harness.run.preflight import FILES_WITHOUT_USERS, raise_file_limit
 from harness.senders.host_state import PRESSURE
 from harness.server.gpu import local_gpus
@@ -46,7 +47,6 @@ MIN_CORES: Final = 2  # one for the reader, one for its decoder process
 MIN_FREE_BYTES: Final = 1 << 30
 MAX_CLOCK_READ_NS: Final = 500
 WITHOUT_LIMIT: Final = "request CPU without a limit (Kubernetes: no limits.cpu), or raise it"
-HEADROOM: Final = 0.8  # of the ceiling: more leaves no room for bursts
 
 
 class Severity(Enum):
@@ -242,9 +242,7 @@ def check_plan(ceiling: Ceiling, users: int, itl_ns: int) -> CheckResult:
     what = f"{users} users at {itl_ns / MS:g} ms per token: {rate:,.0f} tokens/s"
     if best is None:
         return CheckResult(Severity.warn, what, "see the line above")
-    # Both tokens per second and streams limit one process; the larger need decides.
-    full_processes = max(rate / best.tokens_per_s, users / best.streams)
-    need = math.ceil(full_processes / HEADROOM)
+    need = needed(OneProcess(users, rate), OneProcess(best.streams, best.tokens_per_s))
     if need <= 1:
         return CheckResult(Severity.ok, f"{what}, fits one load process")
     if ceiling.more:

@@ -144,8 +144,8 @@ class Experiment:
         Raises RunFolderError, ServerUnreachable.
         """
         wanted = with_seats(wanted, known)
-        server = None if wanted.target.url is None else Address.parse(url)
-        gpus = open_gpus(wanted.target.gpu_metrics, server)
+        servers = [] if wanted.target.url is None else _addresses(url, known)
+        gpus = open_gpus(wanted.target.gpu_metrics, servers)
         with gpus.closed_if_refused():
             options = prepare(drive_options(wanted, url, known), known)
             secrets = (wanted.target.api_key, *options.access().secrets)
@@ -292,10 +292,15 @@ class Experiment:
             row[ASKED] = [asdict(users) for users in self.controller.asked]
         return row
 
+    @property
+    def _has_several(self) -> bool:
+        """Whether the metrics of more than one server are read."""
+        return len(self.options.metrics) + len(self.options.prefill) > 1
+
     def _hold(self, load: LoadRunner, viewers: Sequence[Viewer]) -> Ended:
         """Send until the controller is done; what is sampled meanwhile goes to its files."""
         decides = self.wanted.kind.decides
-        files = _SampleFiles(self.folder, with_replicas=len(self.options.metrics) > 1)
+        files = _SampleFiles(self.folder, with_replicas=self._has_several)
         watched = _Watched(self, viewers)
         session = Session(
             load,
@@ -506,6 +511,13 @@ class _Watched:
         return target
 
 
+def _addresses(url: str, known: Capabilities) -> list[Address]:
+    """Of the servers: those behind a balancer, where it is known which they are."""
+    places = (*known.replicas, *known.prefill)
+    behind = [Address.parse(place) for place in places if "://" in place]
+    return behind or [Address.parse(url)]
+
+
 def most_failures(holds: Sequence[Hold]) -> int:
     """After how many failures one after another senders pause: of levels of so many requests."""
     requests = [hold.max_requests for hold in holds if hold.stop == StopRule.requests]
@@ -526,6 +538,7 @@ def drive_options(wanted: Wanted, url: str, known: Capabilities) -> DriveOptions
         workload=load.workload,
         seed=load.seed,
         metrics=known.replicas,
+        prefill=known.prefill,
         run_id=run_id,
         salt=load.salt,
         data=data.to_json() if data else {},

@@ -53,12 +53,17 @@ if TYPE_CHECKING:
     from harness.metrics.slo import Slo
 
 KEY_VARIABLES: Final = ("VLLM_API_KEY", "OPENAI_API_KEY")  # the first that is set counts
-AUTO: Final = "auto"  # a salt of the run's own
+AUTO: Final = "auto"  # a salt of the run's own; as many processes as are needed
 KEY_FROM: Final = f"The API key is read from the environment only: {' or '.join(KEY_VARIABLES)}."
 
 
 def _think_ms(text: str) -> int:
     return max(duration_ns(text, "--think-time", "2s") // MS, 1)
+
+
+def _processes(text: str) -> int:
+    """0: as many as are needed."""
+    return 0 if text.strip() == AUTO else whole_number("--processes")(text)
 
 
 def _folder(text: str) -> Path:
@@ -92,8 +97,8 @@ def _gpu_source(where: str) -> str:
     return where if where in ("local", "none") else str(parse_exporter_url(where))
 
 
-def _metrics_url(where: str) -> str:
-    address = Address.parse(where, "--metrics-url")
+def _metrics_url(option: str, where: str) -> str:
+    address = Address.parse(where, option)
     return str(replace(address, path=address.path.removesuffix("/metrics")))
 
 
@@ -217,11 +222,28 @@ METRICS_URL: Final = Option(
     "--metrics-url",
     "Read /metrics of this replica behind the URL. Repeat it for each: their figures are added up. "
     "Default: the URL, or each address of its name.",
-    _metrics_url,
+    partial(_metrics_url, "--metrics-url"),
     "URL",
     action="append",
 )
-TARGET: Final = EMBEDDED, MODEL, HEADER, *CERTIFICATE, *TIMEOUTS, *SERVER, METRICS_URL
+PREFILL_URL: Final = Option(
+    "--prefill-url",
+    "Read /metrics of this server, which only prefills; those of --metrics-url then decode. "
+    "Repeatable.",
+    partial(_metrics_url, "--prefill-url"),
+    "URL",
+    action="append",
+)
+TARGET: Final = (
+    EMBEDDED,
+    MODEL,
+    HEADER,
+    *CERTIFICATE,
+    *TIMEOUTS,
+    *SERVER,
+    METRICS_URL,
+    PREFILL_URL,
+)
 
 
 def _length_field(label: str) -> Field:
@@ -381,7 +403,13 @@ LOAD: Final = (
     BODY,
     Option("--api", "Call this API. Default: the workload's.", choices=tuple(API_PATHS)),
     SEED,
-    number_option("--processes", "Send the load from N worker processes.", 1),
+    Option(
+        "--processes",
+        "Send the load from N worker processes, or from as many as the highest level needs.",
+        _processes,
+        "N",
+        AUTO,
+    ),
 )
 OPEN_LOOP: Final = (
     Option(
@@ -565,6 +593,12 @@ JSON: Final = Option(
     "Write the result to this file; - is stdout (text then goes to stderr).",
     partial(writable, "--json"),
     "FILE",
+)
+GPU_HOUR: Final = Option(
+    "--gpu-hour",
+    "Add the cost, at this price of a GPU hour in any currency.",
+    positive_number("--gpu-hour"),
+    "P",
 )
 OTHER_TOOLS: Final = Option(
     "--compat",

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from harness.core.load import Rate
+from harness.core.load import Rate, Users
 from harness.core.run_kinds import kind_of
 from harness.core.timeouts import Timeouts
 from harness.errors import ConfigError
@@ -21,6 +21,7 @@ from harness.load.request_fields import DEFAULT_FIELDS, check_key
 from harness.load.workloads import WORKLOADS, Workload
 from harness.run import engine_flags
 from harness.run import option_table as table
+from harness.run.load_processes import Processes, automatic
 from harness.run.option import Option, declare, number_option
 from harness.run.scenario import scenario_of
 from harness.run.study_options import (
@@ -34,6 +35,7 @@ from harness.server.address import Address
 from harness.units import SECOND, exact_ns
 
 if TYPE_CHECKING:
+    from harness.core.load import Load
     from harness.lifecycle.vllm_start import StartOptions
 
 DEFAULT_HOLD_NS: Final = 30 * SECOND
@@ -89,6 +91,11 @@ def target_options(args: argparse.Namespace) -> TargetOptions:
         _check_embedded(args)
     else:
         _check_url(args)
+    if args.prefill_url and not args.metrics_url:
+        raise ConfigError(
+            f"--prefill-url is {args.prefill_url[0]} without --metrics-url: expected both, as the "
+            "servers that decode have metrics of their own; try --metrics-url URL for each."
+        )
     header_names = {name.lower() for name, _ in args.header}
     key = ""
     key_source = ""
@@ -108,6 +115,7 @@ def target_options(args: argparse.Namespace) -> TargetOptions:
         engine=engine,
         server_flags=dict(args.server_flag),
         metrics_urls=tuple(dict.fromkeys(args.metrics_url)),
+        prefill_urls=tuple(dict.fromkeys(args.prefill_url)),
         gpu_metrics=args.gpu_metrics,
     )
 
@@ -180,11 +188,12 @@ def _timeouts(args: argparse.Namespace) -> Timeouts:
     return limits
 
 
-def load_options(args: argparse.Namespace, option: str, users: int = 0) -> LoadOptions:
+def load_options(args: argparse.Namespace, option: str, most: Load) -> LoadOptions:
     """The workload at the lengths and on the API asked for.
 
-    `option` says how many users; 0: there is a rate instead.
+    `most`: the highest level, of which `option` says how many users; without users there is a rate.
     """
+    users = most.users
     if users and args.processes > users:
         raise ConfigError(
             f"--processes is {args.processes} and {option} is {users}: expected at most a process "
@@ -192,7 +201,16 @@ def load_options(args: argparse.Namespace, option: str, users: int = 0) -> LoadO
         )
     body = {**DEFAULT_FIELDS, **dict(args.body)}
     work = _workload(args)
-    load = LoadOptions(work, seed=args.seed, processes=args.processes, body=body)
+    processes = Processes(args.processes)
+    if not args.processes:
+        processes = _automatic_processes(args, most, work)
+    load = LoadOptions(
+        work,
+        seed=args.seed,
+        processes=processes.number,
+        processes_note=processes.note,
+        body=body,
+    )
     if not users:
         load = replace(load, arrivals=args.arrivals, max_in_flight=args.max_in_flight)
     _check_data_options(args, users)
@@ -206,6 +224,12 @@ def load_options(args: argparse.Namespace, option: str, users: int = 0) -> LoadO
     data.repeat = args.data_end != "stop"
     data.workload = data.as_workload(args.api)
     return replace(load, workload=data.workload, data=data)
+
+
+def _automatic_processes(args: argparse.Namespace, most: Load, work: Workload) -> Processes:
+    if getattr(args, "batch", None):  # its users share the requests of one process
+        return Processes(1)
+    return automatic(most, work.output.mean)
 
 
 def _check_data_options(args: argparse.Namespace, users: int) -> None:
@@ -361,8 +385,9 @@ def _levels(given: int | tuple[int, ...] | None) -> tuple[int, ...]:
 
 def run_options(args: argparse.Namespace, command: str) -> Wanted:
     """What `run` and `sweep` hold: for a time, unless a number of requests was given."""
-    load = load_options(args, "--users", max(_levels(args.users), default=0))
     levels = _levels(args.users or args.rate)
+    kind = Rate if args.rate else Users
+    load = load_options(args, "--users", kind.of_count(max(levels, default=0)))
     if not levels:
         levels = (_rate_of_data(load, command),)
         load = replace(load, arrivals=FROM_DATA)
@@ -426,10 +451,11 @@ def _check_batch(args: argparse.Namespace, batch: int, most_users: int) -> None:
             "--batch is given with --rate: a batch is sent by users, all at once; "
             f"try --users 8 --batch {batch}, or --rate with --requests {batch}."
         )
-    if batch < most_users or args.processes > 1:
+    processes = args.processes or 1
+    if batch < most_users or processes > 1:
         raise ConfigError(
             f"--batch is {batch}, --users goes up to {most_users} and --processes is "
-            f"{args.processes}: expected a request for each user, shared out by one process; "
+            f"{processes}: expected a request for each user, shared out by one process; "
             f"try --batch {max(batch, 4 * most_users)} --processes 1."
         )
 

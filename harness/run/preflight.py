@@ -7,6 +7,7 @@ import resource
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from harness.errors import ConfigError
@@ -16,9 +17,9 @@ from harness.load.plan import CLIP_SAMPLE_SIZE, count_clipped
 from harness.records.new_folder import check_new
 from harness.senders.prepare import count_tokens
 from harness.server.access import TargetAccess
-from harness.server.address import LOOPBACK, Address, check_port
+from harness.server.address import LOOPBACK, LOOPBACK_SOURCES, Address, check_port
 from harness.server.max_num_seqs import merge_flags
-from harness.server.probe import Capabilities, choose_model, probe
+from harness.server.probe import Capabilities, check_prefill, choose_model, probe
 from harness.server.probe_tools import check_tools
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from harness.run.study_options import LoadOptions, OutputOptions, TargetOptions
 
 ROWS_READ: Final = 100  # of own data, for its tools
+PORT_RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 FILES_WITHOUT_USERS: Final = 128  # Python, Locust, its web UI, the run folder, the decoder's pipes
 
 
@@ -49,8 +51,11 @@ def checked_target(
     """
     check_machine(output, users, option)
     tell = tell or (lambda line: print(line, file=message_stream(output), flush=True))
+    if load.processes_note:
+        tell(f"load processes: {load.processes_note}")
     with target_url(target, tell) as url:
         known = check_target(target, load, url)
+        check_ports(Address.parse(url), known.addresses, users, option)
         if known.addresses > 1:
             host = Address.parse(url).host
             tell(f"{host} has {known.addresses} addresses; connections are spread over all of them")
@@ -129,6 +134,25 @@ def raise_file_limit(need: int, option: str = "--max-users") -> int:
     return wanted
 
 
+def check_ports(address: Address, n_addresses: int, users: int, option: str) -> None:
+    """A connection for each of `users` has a local port. Raises ConfigError.
+
+    To each of the server's addresses the same ports can be used; on the loopback, from each of the
+    addresses that `Addresses` sends from.
+    """
+    if not PORT_RANGE.exists():
+        return
+    first, last = map(int, PORT_RANGE.read_text().split())
+    n_pairs = LOOPBACK_SOURCES if address.is_local else max(n_addresses, 1)
+    most = (last - first + 1) * n_pairs
+    if users > most:
+        raise ConfigError(
+            f"this machine can open {most:,} connections to {address.host} (local ports {first} to "
+            f"{last}) and the load needs {users:,}: expected a port for each; try "
+            f"`sysctl -w net.ipv4.ip_local_port_range='1024 65535'`, or {option} {most}."
+        )
+
+
 def check_target(target: TargetOptions, load: LoadOptions, url: str) -> Capabilities:
     """What the server at `url` is. Raises ConfigError, ServerUnreachable."""
     access = TargetAccess(
@@ -142,6 +166,8 @@ def check_target(target: TargetOptions, load: LoadOptions, url: str) -> Capabili
         headers=target.headers,
     )
     known = probe(access, load.workload.api, target.model, load.body, target.metrics_urls)
+    if target.prefill_urls:
+        known = replace(known, prefill=check_prefill(access, target.prefill_urls, known.model))
     check_tools(access, known, offered_tools(load), load.body)
     for name, _ in load.workload.models:
         choose_model(access, name, known.models)

@@ -474,7 +474,7 @@ def target_of_run(run: Run) -> Target:
     if simulated:
         gpu = str(flags.get("gpu") or "")
     replicas = server.get("replicas") or [1]
-    n_servers = len(replicas)
+    n_servers = len(replicas) + len(server.get("prefill") or ())
     url = server.get("url") or ""
     model = server.get("model") or ""
     return Target(

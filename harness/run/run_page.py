@@ -174,7 +174,8 @@ class RunPage:
             self.live.set_level(n_levels + 1, now.phase, now.hold.purpose)
         point = self._point(controller, now_ns, running_users)
         level = _level_in_progress(controller, now_ns, running_users, experiment.wanted)
-        self.state.add(point, **self._ended(), **level)
+        engines = engines_text(controller.server)
+        self.state.add(point, **self._ended(), **level, engines=engines)
         self.state.update_facts(throttled=experiment.throttled_lately(now_ns))
         if isinstance(controller, DrillController):
             self._drill(controller, experiment.samples)
@@ -301,6 +302,17 @@ def requests_at(sample: ServerSample | None) -> list[int | None]:
         return [None for _ in SERVER_LINES]
     gauges = [getattr(sample, name) for name in SERVER_LINES]
     return [None if isnan(requests) else int(requests) for requests in gauges]
+
+
+def engines_text(sample: ServerSample | None) -> str:
+    """`engine 0: 5 + 1, engine 1: 3 + 0`, running and waiting; "": there is one."""
+    if sample is None:
+        return ""
+    parts = []
+    for name, engine in sample.replicas.items():
+        gauges = ["?" if count is None else f"{count}" for count in requests_at(engine)]
+        parts.append(f"{name}: {' + '.join(gauges)}")
+    return ", ".join(parts)
 
 
 def kv_pct(sample: ServerSample | None) -> float | None:

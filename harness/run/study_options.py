@@ -56,6 +56,7 @@ class TargetOptions:
     # as the server was started
     server_flags: Mapping[str, int | float | str] = field(default_factory=dict)
     metrics_urls: tuple[str, ...] = ()  # of the replicas behind `url`; (): as it resolves
+    prefill_urls: tuple[str, ...] = ()  # of servers that only prefill; the others then decode
     gpu_metrics: str | None = None  # local, none or an exporter's URL; None: as fits the server
 
 
@@ -66,6 +67,7 @@ class LoadOptions:
     workload: Workload
     seed: int = 1
     processes: int = 1
+    processes_note: str = ""  # why so many; "": one is enough, or the user has said
     body: Mapping[str, Any] = field(default_factory=lambda: dict(DEFAULT_FIELDS))  # further fields
     batch: int = 0  # requests that users share and drain, level by level; 0: no limit
     data: DataSource | None = None  # whose rows are sent

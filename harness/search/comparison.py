@@ -100,6 +100,9 @@ class Setting:
     """What `vary` sets, and what was measured with it."""
 
     name: str
+    deployment: str = ""  # a name in the file of deployments
+    gpus: int = 0  # of the deployment; 0: not known
+    servers: int = 1  # of the deployment
     server: tuple[str, ...] = ()  # arguments of the server
     client: tuple[str, ...] = ()  # arguments of the inner command
     runs: dict[str, int] = field(default_factory=dict)  # run folder: exit code
@@ -107,7 +110,20 @@ class Setting:
     flags: dict[str, Any] = field(default_factory=dict)  # of its server, other than the defaults
     failure: str = ""  # why it has no figures: its server did not start, a run is invalid
     figures: dict[str, tuple[float, ...]] = field(default_factory=dict)  # value, 95% interval
+    per_gpu: dict[str, tuple[float, ...]] = field(default_factory=dict)  # as `figures`
     unit: str = CONCURRENT.short_many  # of its levels and knee: also sessions or requests/s
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The deployment that is best at one thing, of those measured with the same load."""
+
+    metric: str  # the knee or tokens per second, both per GPU; ttft_p95, itl_p95
+    load: float  # users, or their rate, per GPU at which all have it; 0: at its own level
+    among: str  # the options of the client; "": all have the same
+    setting: str
+    ties: tuple[str, ...]  # that it is not shown to be better than
+    figure: tuple[float, ...]  # value, 95% interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,24 +280,60 @@ def in_unit(metric: str, point: float) -> float:
     return math.exp(point) / (1 if metric in MORE_IS_BETTER else 1e6)
 
 
+def divided(side: Side, by: int) -> Side:
+    """The figure of each of so many equal parts: of a GPU, where a server has several."""
+    shift = math.log(by)
+
+    def bounds(z: float) -> Bounds:
+        low, high = side.bounds(z)
+        return low - shift, high - shift
+
+    return Side(side.value / by, side.point - shift, bounds)
+
+
+def between(metric: str, below: Side, above: Side, share: float) -> Side:
+    """A figure at a load between two levels; `share` of the way from the lower to the higher."""
+    point = (1 - share) * below.point + share * above.point
+
+    def bounds(z: float) -> Bounds:
+        ends = zip(below.bounds(z), above.bounds(z), strict=True)
+        low, high = ((1 - share) * a + share * b for a, b in ends)
+        return low, high
+
+    return Side(in_unit(metric, point), point, bounds)
+
+
 def best_setting(settings: Sequence[Setting], pairs: Sequence[Comparison]) -> tuple[str, list[str]]:
     """The best setting, and those that it is not shown to be better than.
 
     By its knee; of given levels by tokens per second, among those with which no SLO is shown to be
-    missed, if there are any.
+    missed, if there are any. Of deployments, both are per GPU.
     """
+    candidates, metric = ranked_by(settings)
+    figures = {setting.name: setting.per_gpu or setting.figures for setting in candidates}
+    return best_by(metric, {name: figures[name][metric][0] for name in figures}, pairs)
+
+
+def ranked_by(settings: Sequence[Setting]) -> tuple[list[Setting], str]:
+    """The settings that may be best, and the metric that says which is."""
     candidates = [setting for setting in settings if setting.figures]
     searched = all(KNEE in setting.figures for setting in candidates)
-    metric = KNEE if searched else "output_tokens_per_s"
-    if not searched:
-        met = [x for x in candidates if EXIT_SLO_MISSED not in x.runs.values()]
-        candidates = met or candidates
-    if not candidates:
+    if searched:
+        return candidates, KNEE
+    met = [x for x in candidates if EXIT_SLO_MISSED not in x.runs.values()]
+    return met or candidates, "output_tokens_per_s"
+
+
+def best_by(
+    metric: str, values: Mapping[str, float], pairs: Sequence[Comparison]
+) -> tuple[str, list[str]]:
+    """The name with the best value, and those that it is not shown to be better than."""
+    if not values:
         return "", []
-    best = max(candidates, key=lambda setting: setting.figures[metric][0]).name
+    choose = max if metric in MORE_IS_BETTER else min
+    best = choose(values, key=values.__getitem__)
     beaten = {_beaten_by(best, pair, metric) for pair in pairs}
-    others = [setting.name for setting in candidates if setting.name != best]
-    return best, [name for name in others if name not in beaten]
+    return best, [name for name in values if name not in {best, *beaten}]
 
 
 def _beaten_by(best: str, pair: Comparison, metric: str) -> str | None:

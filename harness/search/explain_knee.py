@@ -32,7 +32,7 @@ from harness.diagnosis.ttft_split import late_split, ttft_split
 from harness.metrics.delivery import Delivery, delivery
 from harness.metrics.evidence import Window, backlog_growth
 from harness.metrics.latency_figures import blocked_windows, latency_json, sample_figures
-from harness.metrics.metrics import SCHEDULED, SLO_METRICS
+from harness.metrics.metrics import SCHEDULED, SLO_METRICS, WHOLE
 from harness.metrics.numbers import format_number
 from harness.metrics.result import Bottleneck, Everything, Latency, Level, SloCause, Speed
 from harness.metrics.window_summary import window_summary
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from harness.core.load import LoadUnit, Number
     from harness.metrics.evidence import Evidence
     from harness.metrics.latency_figures import LatencyFigures
-    from harness.metrics.level_figures import MaxNumSeqs
+    from harness.metrics.level_figures import MaxNumSeqs, ServerFigures
     from harness.metrics.record_source import RecordSource
     from harness.metrics.result import KneeCurve
     from harness.metrics.slo import Slo
@@ -60,6 +60,10 @@ if TYPE_CHECKING:
     from harness.search.level_state import HeldLevel
     from harness.search.next_level import SearchPlan
     from harness.search.replay import LevelTokenStats, RequestGroup, RunTokenStats
+
+
+PREFILL_POOL: Final = "prefill"
+DECODE_POOL: Final = "decode"
 
 
 def with_observations(
@@ -95,6 +99,7 @@ def with_observations(
         # An incomplete scrape still describes the replicas that answered; how they differ from one
         # another can only be said where all of them did.
         replicas=replica_figures(all_scrapes),
+        prefill=_prefill_figures(complete_scrapes),
         skew=skew_sentence(replica_figures(complete_scrapes)),
         gpu=gpu_figures(gpu_samples, level.output_tokens_per_s or math.nan),
         client=client_figures(
@@ -104,6 +109,30 @@ def with_observations(
         arrivals=arrival_figures(table, start_ns, end_ns),
         late=late_split(table, complete_scrapes, slos),
     )
+
+
+def _prefill_figures(scrapes: Sequence[ServerSample]) -> ServerFigures | None:
+    """Of the servers that only prefill; None: there are none."""
+    apart = [scrape.prefill for scrape in scrapes if scrape.prefill is not None]
+    return server_figures(apart) if apart else None
+
+
+def binding_pool(level: Level, metric: str) -> str:
+    """Which servers a missed SLO is to blame on, where some only prefill; "": none do."""
+    if level.prefill is None:
+        return ""
+    split = level.ttft_split
+    # Tokens after the first one never see a prefill server.
+    if metric in WHOLE and split.prefill_server_ms > split.ttft_ms:
+        return PREFILL_POOL
+    return DECODE_POOL
+
+
+def _of_pool(level: Level, pool: str) -> Level:
+    """The level with the figures of the servers that bind, for the rules to look at."""
+    if pool == PREFILL_POOL and level.prefill is not None:
+        return replace(level, server=level.prefill)
+    return level
 
 
 def bottleneck(
@@ -146,8 +175,14 @@ def _bottleneck_of(
     missed, slo = worst(slos, level)
     metric = slo.metric if slo else ""
     limit_ms = slo.limit_ns / MS if slo else math.nan
+    pool = binding_pool(level, metric)
+    level = _of_pool(level, pool)
+    used = [_of_pool(one, pool) for one in used]
     inputs = VerdictInputs.of(level, used, metric, limit_ms, max_num_seqs)
     found = diagnose(replace(inputs, missed=missed, unit=unit))
+    if pool:
+        sentence = f"the servers that {pool}: {found.sentence}"
+        found = replace(found, pool=pool, sentence=sentence)
     times = times_the_knee(level.load, knee)
     window = found.window
     if not math.isnan(times):

@@ -51,6 +51,7 @@ class DriveOptions:
     processes: int = 1
     run_folder: str = ""  # where run.json lies: each process appends its own records; "": none
     metrics: tuple[str, ...] = ()  # where replicas have /metrics, as TargetAccess.replicas has it
+    prefill: tuple[str, ...] = ()  # the same of servers that only prefill
     arrivals: str = ""  # of load.arrivals: requests go out on schedule; "": closed loop
     max_in_flight: int = 0  # open loop: what is due beyond it, over all processes, is dropped
     retries: int = 0  # open loop: a request that failed is sent again, at once, so many times

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import gevent
@@ -62,15 +63,19 @@ class Scraper:
         on_sample: Callable[[ServerSample], None] | None = None,
         on_some: Callable[[ServerSample], None] | None = None,
         model: str = "",
+        prefill: Mapping[str, TargetAccess] | None = None,
     ) -> None:
         """`on_sample` is given each sample as it comes, of one model or, "", of all.
+
+        `prefill`: the servers that only prefill; `replicas` are then those that decode.
 
         `on_some` is given what some replicas answered where others did not: a sample whose
         `replicas` are those, and which has no figure of its own.
         """
         self._model = model
         self._scrapes: dict[str, MetricsScraper] = {}
-        for name, access in replicas.items():
+        self._prefill = prefill or {}
+        for name, access in {**replicas, **self._prefill}.items():
             self._scrapes[name] = MetricsScraper(access, CLOCK.now_ns, model)
         self._on_sample = on_sample
         self._on_some = on_some
@@ -122,10 +127,14 @@ class Scraper:
         samples = {name: sample for name, sample in by_name if sample}
         self.unread = [name for name in self._scrapes if name not in samples]
         if self.unread:
-            if samples and self._on_some is not None:
-                self._on_some(ServerSample(CLOCK.now_ns(), replicas=samples))
+            answered = {name: one for name, one in samples.items() if name not in self._prefill}
+            if answered and self._on_some is not None:
+                self._on_some(ServerSample(CLOCK.now_ns(), replicas=answered))
             return False
+        apart = {name: samples.pop(name) for name in self._prefill}
         self._latest = sum_samples(samples)
+        if apart:
+            self._latest = replace(self._latest, prefill=sum_samples(apart))
         if self._on_sample is not None:
             self._on_sample(self._latest)
         return True

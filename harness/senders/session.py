@@ -80,7 +80,10 @@ class Session:
         self.drain_s = drain_ns / SECOND
         self.decides = decides
         replicas = options.access().replicas(options.metrics)
-        self.scraper = Scraper(replicas, on_sample, on_some, options.model)
+        prefill = {}
+        if options.prefill:
+            prefill = options.access().replicas(options.prefill)
+        self.scraper = Scraper(replicas, on_sample, on_some, options.model, prefill)
         self.interrupted = False
         self.over_ns = 0  # when the load was to end: what is open then is let go or cut off
         self._over = Event()

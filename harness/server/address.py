@@ -13,6 +13,7 @@ from harness.errors import ConfigError
 from harness.records.redact import HIDDEN, redact_text
 
 LOOPBACK: Final = "127.0.0.1"  # where our own pages without a login are served
+LOOPBACK_SOURCES: Final = 64  # of 127.0.0.0/8, which a client here may send from
 DEFAULT_PORTS = {"http": 80, "https": 443}
 _HOST = re.compile(r"[\w.-]+|[0-9A-Fa-f:.]+(%\w+)?")  # a name, an IPv4 or an IPv6 address
 _PATH = re.compile("[!-~]*")

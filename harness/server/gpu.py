@@ -10,7 +10,7 @@ The default is `local` for a server on this machine. A missing GPU is not an err
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from math import isnan, nan
@@ -298,32 +298,33 @@ class GpuReadings:
         }
 
 
-def open_gpus(choice: str | None, server: Address | None) -> GpuReadings:
-    """Open the GPUs of `choice`; `server` None: the embedded engine, which uses none.
+def open_gpus(choice: str | None, servers: Sequence[Address]) -> GpuReadings:
+    """Open the GPUs of `choice`; `servers` (): the embedded engine, which uses none.
 
     Raises ConfigError and ServerUnreachable for the URL of an exporter.
     """
-    if choice is None and server is None:
+    if choice is None and not servers:
         return GpuReadings(NONE, why="no GPU here (the embedded engine needs none)")
-    if choice is None and server is not None and not server.is_local:
+    if choice is None and not any(server.is_local for server in servers):
         why = "the server's GPUs are elsewhere (--gpu-metrics URL reads an exporter's)"
         return GpuReadings(NONE, why=why)
     if choice == NONE:
         return GpuReadings(NONE, why="GPUs were not read (--gpu-metrics none)")
     if choice in (None, LOCAL):
-        return local_gpus(server)
+        return local_gpus(servers)
     return _exporter(str(choice))
 
 
-def local_gpus(server: Address | None = None) -> GpuReadings:
-    """Open this machine's GPUs, or of them those that a server on it uses."""
+def local_gpus(servers: Sequence[Address] = ()) -> GpuReadings:
+    """Open this machine's GPUs, or of them those that servers on it use."""
     users: set[int] = set()
     visible: set[str] = set()
-    if server is not None and server.is_local:
-        with suppress(psutil.Error):  # one of its processes ended meanwhile
-            family = family_of(server.port)
-            users = {process.pid for process in family}
-            visible = visible_gpus(family)
+    for server in servers:
+        if server.is_local:
+            with suppress(psutil.Error):  # one of its processes ended meanwhile
+                family = family_of(server.port)
+                users |= {process.pid for process in family}
+                visible |= visible_gpus(family)
     try:
         source = NvmlGpus.open(users=users, visible=visible)
     except NoGpu as error:

@@ -78,6 +78,7 @@ class Capabilities:
     no_metrics: str = ""  # why not
     addresses: int = 1  # of its host name; connections are spread over them
     replicas: tuple[str, ...] = ()  # where each one's /metrics is; (): there is one
+    prefill: tuple[str, ...] = ()  # where the /metrics of servers that only prefill are
     flags: Mapping[str, Any] = field(default_factory=dict)  # if the server shows them
     cache: Mapping[str, Any] = field(default_factory=dict)  # of cache_summary
     lacking: tuple[str, ...] = ()  # what its metrics do not tell, although other servers' do
@@ -152,10 +153,7 @@ def _read_metrics_pages(
             pages[place] = page
         servers.add(server)
     if missing and urls:
-        raise ServerUnreachable(
-            f"{missing.rstrip('.')}. Expected each --metrics-url to be a replica of vLLM; try "
-            "`curl URL/metrics`."
-        )
+        raise _no_replica(missing, "--metrics-url")
     if missing:
         all_places = tuple(filter(None, places))
         return MetricsPages(all_places, cache={}, lacking=(), missing=missing)
@@ -164,6 +162,22 @@ def _read_metrics_pages(
     known_places = tuple(filter(None, pages))
     first_page = next(iter(pages.values()))
     return MetricsPages(known_places, cache, lacking(first_page, cache))
+
+
+def _no_replica(problem: str, option: str) -> ServerUnreachable:
+    return ServerUnreachable(
+        f"{problem.rstrip('.')}. Expected each {option} to be a replica of vLLM; try "
+        "`curl URL/metrics`."
+    )
+
+
+def check_prefill(access: TargetAccess, urls: Sequence[str], model: str) -> tuple[str, ...]:
+    """The servers that only prefill, which have metrics. Raises ServerUnreachable."""
+    for url, replica in access.replicas(urls).items():
+        _, _, problem = _read_page(url, replica, model)
+        if problem:
+            raise _no_replica(problem, "--prefill-url")
+    return tuple(urls)
 
 
 def _places(urls: Sequence[str], addresses: Sequence[str]) -> list[str]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, fields, replace
+from dataclasses import fields, replace
 from itertools import chain
 from math import fsum, inf, isnan, nan
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from harness.records.histogram import Histogram, sum_histograms
 from harness.records.samples import ServerSample, summed_fields
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from harness.records.series import Series
 
 Lines = Mapping[str, list[MetricSample]]
+ENGINE_LABEL: Final = "engine"  # of the series of one of several engines behind an API server
 
 
 def server_sample(
@@ -30,12 +31,30 @@ def server_sample(
     routers have it, the lines of `model` count; "": all. Raises ValueError with a sentence for a
     histogram bucket whose bound is not a number.
     """
-    samples = _of_model(parse_metrics(text, SERIES_NAMES), model)
-    lines: defaultdict[str, list[MetricSample]] = defaultdict(list)
-    for sample in _without_repeats(samples):
-        lines[sample.name].append(sample)
-    if not any(name.startswith(VLLM_PREFIXES) for name in lines):
+    samples = _without_repeats(_of_model(parse_metrics(text, SERIES_NAMES), model))
+    if not any(sample.name.startswith(VLLM_PREFIXES) for sample in samples):
         return None
+    whole = _sample_of(samples, at_ns, took_ns)
+    engines = {sample.labels.get(ENGINE_LABEL, "") for sample in samples} - {""}
+    if len(engines) < 2:  # noqa: PLR2004 - several
+        return whole
+    replicas = {}
+    for engine in sorted(engines, key=_natural):
+        own = [sample for sample in samples if sample.labels.get(ENGINE_LABEL) == engine]
+        replicas[f"{ENGINE_LABEL} {engine}"] = replace(_sample_of(own, at_ns), histograms={})
+    return replace(whole, replicas=replicas)
+
+
+def _natural(engine: str) -> tuple[int, str]:
+    """Engine 10 comes after engine 9."""
+    return len(engine), engine
+
+
+def _sample_of(samples: Iterable[MetricSample], at_ns: int, took_ns: float = nan) -> ServerSample:
+    """All of these lines as one sample."""
+    lines: defaultdict[str, list[MetricSample]] = defaultdict(list)
+    for sample in samples:
+        lines[sample.name].append(sample)
     values: dict[str, Any] = {}
     histograms: dict[str, Histogram] = {}
     for series in SERIES:
@@ -177,13 +196,18 @@ def sum_samples(replicas: Mapping[str, ServerSample]) -> ServerSample:
     finished: Counter[str] = Counter()
     for sample in samples:
         finished += Counter(sample.finished)
-    without_histograms = {name: replace(sample, histograms={}) for name, sample in replicas.items()}
+    parts: dict[str, ServerSample] = {}
+    for name, sample in replicas.items():
+        if sample.replicas:  # a server with several engines: they are told apart
+            parts |= {f"{name} {engine}": own for engine, own in sample.replicas.items()}
+        else:
+            parts[name] = replace(sample, histograms={})
     return ServerSample(
         (begun_ns + ended_ns) // 2,
         **numbers,
         finished=finished,
         histograms=_sum_shared_histograms(samples),
-        replicas=without_histograms,
+        replicas=parts,
     )
 
 
@@ -192,7 +216,7 @@ def _sum_numbers(samples: Sequence[ServerSample]) -> dict[str, Any]:
     over |= {"api_cpu_s": fmean, "api_threads": fmean}
     numbers: dict[str, Any] = {}
     for field in fields(ServerSample):
-        if field.default is MISSING:  # no number: what is required, or a mapping
+        if not isinstance(field.default, float):  # what is required, a mapping, other servers
             continue
         values = [float(getattr(sample, field.name)) for sample in samples]
         if any(map(isnan, values)):

@@ -34,6 +34,8 @@ HISTOGRAMS: Final = (
     Series("prefill", "histogram", same_name("vllm:request_prefill_time_seconds")),
     Series("decode", "histogram", same_name("vllm:request_decode_time_seconds")),
     Series("inference", "histogram", same_name("vllm:request_inference_time_seconds")),
+    # what the servers that decode wait for, where others prefill
+    Series("transfer", "histogram", same_name("vllm:nixl_xfer_time_seconds", "0.12")),
     Series("step_tokens", "histogram", same_name("vllm:iteration_tokens_total")),
     Series("preemptions", "histogram", same_name("vllm:request_num_preemptions", "0.32")),
     Series(

@@ -69,7 +69,7 @@ function showCards() {
   const cards = [[page.facts.unit ? "In flight" : "Users", value("users"), page.now.users === undefined ? "" : `level: ${page.now.users}`],
     ["Output tokens/s", value("tokens_per_s"), ""],
     ...headlines.map(({ key, name }) => [`p95 ${name}`, `${value(`${key}_p95_ms`)} ms`, ["last 10 s", ...limitsOf(key).map((l) => l.name)].join(", ")]),
-    ["On the server", server, "running + waiting"]];
+    ["On the server", server, page.now.engines || "running + waiting"]];
   if (page.facts.tiles) cards.splice(0, cards.length, ...page.facts.tiles.map(({ name, value, unit, note, limit }) => {
     const [digits, ends] = Array.isArray(value) ? figure(value, limit) : [value, ""];
     return [name, `${digits} ${unit}`, ends ? `95% CI: ${ends}` : note];

@@ -1,6 +1,6 @@
 """A TCP balancer: passes each connection, not each request, to one of several servers.
 
-`python -m harness.drill.balancer URL...` is a process of its own that says its URL, and reads
+`python -m harness.lifecycle.balancer URL...` is a process of its own that says its URL, and reads
 faults of the way to a server, [URL, fields of Fault] in a line, until its standard input ends.
 """
 
@@ -112,7 +112,7 @@ class BalancerProcess:
 
     def __init__(self, servers: Iterable[str]) -> None:
         self._process = subprocess.Popen(  # noqa: S603 - our own module
-            [sys.executable, "-m", "harness.drill.balancer", *servers],
+            [sys.executable, "-m", "harness.lifecycle.balancer", *servers],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

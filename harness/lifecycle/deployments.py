@@ -1,0 +1,210 @@
+"""Deployments of one model, from a TOML file: a table for each, by its name.
+
+    [two-replicas]
+    gpus = ["0", "1"]              a server on each, behind our balancer
+
+    [tp-2]
+    gpus = ["0,1"]                 one server on both
+    args = "--tensor-parallel-size 2"
+
+    [apart]
+    prefill = ["0"]                servers of two roles, behind our proxy
+    decode = ["1"]
+
+`command` starts its servers in place of the one that all have, and `args` are added. Servers of two
+roles get vLLM's --kv-transfer-config with `connector`, which "" leaves out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import tomllib
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from harness.errors import ConfigError, closest
+from harness.lifecycle.balancer import BalancerProcess
+from harness.lifecycle.prefill_decode import DECODE, PREFILL, ProxyProcess
+from harness.lifecycle.vllm_start import Launch, StartedServer, StartOptions
+from harness.server.address import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+TOGETHER: Final = "gpus"  # the key of servers that prefill and decode
+KEYS: Final = (TOGETHER, PREFILL, DECODE, "command", "args", "connector")
+NIXL: Final = "NixlConnector"
+BY_FILES: Final = "ExampleConnector"  # needs no package; for tests
+KV_FLAG: Final = "--kv-transfer-config"
+SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - where files do not reach a disk
+EXAMPLE: Final = '[tp-2] with gpus = ["0,1"] and args = "--tensor-parallel-size 2"'
+
+
+@dataclass(frozen=True, slots=True)
+class ServerPlace:
+    """One server of a deployment."""
+
+    gpus: str = ""  # CUDA_VISIBLE_DEVICES; "": those of this process
+    role: str = TOGETHER  # or PREFILL, DECODE
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """Servers that serve as one."""
+
+    name: str
+    start: StartOptions
+    places: tuple[ServerPlace, ...] = (ServerPlace(),)
+    connector: str = NIXL  # of servers of two roles
+
+    @property
+    def gpus(self) -> int:
+        """Of all its servers; 0: not known."""
+        named = [place.gpus for place in self.places if place.gpus]
+        return len(",".join(named).split(",")) if named else 0
+
+    def of_role(self, role: str) -> list[int]:
+        """The numbers of its servers of a role."""
+        return [number for number, place in enumerate(self.places) if place.role == role]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A deployment that serves: where requests go, and where metrics are read."""
+
+    url: str
+    servers: Sequence[StartedServer]
+    options: tuple[str, ...] = ()  # of a command that measures it: where its metrics are
+
+    @property
+    def start_s(self) -> float:
+        """Until its last server was ready."""
+        return max(server.wall_s for server in self.servers)
+
+    @property
+    def flags(self) -> dict[str, Any]:
+        """Of its first server, other than the defaults."""
+        return dict(self.servers[0].start_log.flags)
+
+
+def read_deployments(path: Path, start: StartOptions) -> dict[str, Deployment]:
+    """Those of a file, by name; `start`: how a server is started. Raises ConfigError."""
+    try:
+        tables = tomllib.loads(path.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(
+            f"--deployments is {path} ({error}): expected a TOML file with a table for each; try "
+            f"{EXAMPLE}."
+        ) from None
+    deployments = {}
+    for name, table in tables.items():
+        if not isinstance(table, dict):
+            raise _wrong(name, f"is {table!r}", "a table")
+        deployments[name] = _deployment(name, table, start)
+    return deployments
+
+
+def _wrong(name: str, found: str, expected: str) -> ConfigError:
+    return ConfigError(f"deployment {name} {found}: expected {expected}; try {EXAMPLE}.")
+
+
+def _deployment(name: str, table: Mapping[str, Any], start: StartOptions) -> Deployment:
+    for key in table:
+        if key not in KEYS:
+            meant = closest(key, KEYS, TOGETHER)
+            raise _wrong(name, f"has {key!r}", f"{', '.join(KEYS)}, perhaps {meant}")
+    roles = [role for role in (TOGETHER, PREFILL, DECODE) if role in table]
+    if roles not in ([TOGETHER], [PREFILL, DECODE]):
+        has = " and ".join(roles) or "no GPUs"
+        raise _wrong(name, f"has {has}", "gpus, or prefill and decode")
+    places: list[ServerPlace] = []
+    for role in roles:
+        places += [ServerPlace(gpus, role) for gpus in _gpu_lists(name, role, table[role])]
+    texts = {key: table.get(key, "") for key in ("command", "args", "connector")}
+    for key, text in texts.items():
+        if not isinstance(text, str):
+            raise _wrong(name, f"has {key} = {text!r}", "a text")
+    if texts["command"]:
+        start = replace(start, start_command=texts["command"], model_dir=None)
+    start = replace(start, start_args=(*start.start_args, *shlex.split(texts["args"])))
+    connector = texts["connector"] if "connector" in table else NIXL
+    return Deployment(name, start, tuple(places), connector)
+
+
+def _gpu_lists(name: str, key: str, listed: object) -> list[str]:
+    """The GPUs of each server. Raises ConfigError."""
+    texts = listed if isinstance(listed, list) else []
+    good = [text for text in texts if isinstance(text, str) and all(text.split(","))]
+    if not texts or good != texts:
+        raise _wrong(name, f"has {key} = {listed!r}", 'a text for each server, such as ["0", "1"]')
+    return good
+
+
+def launches(deployment: Deployment, more_args: Sequence[str], log: Path) -> list[Launch]:
+    """How each server is started; `log` of one, or the beginning of the names of several."""
+    found = []
+    is_one = len(deployment.places) == 1
+    kv_args = _transfer_args(deployment)
+    for number, place in enumerate(deployment.places, start=1):
+        environment = []
+        if place.gpus:
+            environment.append(("CUDA_VISIBLE_DEVICES", place.gpus))
+        if kv_args:
+            environment.append(("VLLM_NIXL_SIDE_CHANNEL_PORT", str(free_port())))
+        own_log = log if is_one else log.with_name(f"{log.stem}-{number}{log.suffix}")
+        args = (*more_args, *kv_args)
+        found.append(Launch(deployment.start, own_log, args, tuple(environment)))
+    return found
+
+
+def _transfer_args(deployment: Deployment) -> tuple[str, ...]:
+    """What makes servers of two roles hand over the KV cache."""
+    is_given = any(arg.startswith(KV_FLAG) for arg in deployment.start.start_args)
+    is_apart = bool(deployment.of_role(PREFILL))
+    if is_given or not is_apart or not deployment.connector:
+        return ()
+    config: dict[str, Any] = {"kv_connector": deployment.connector, "kv_role": "kv_both"}
+    folder = _kv_folder(deployment)
+    if folder is not None:
+        config["kv_connector_extra_config"] = {"shared_storage_path": str(folder)}
+    return KV_FLAG, json.dumps(config)
+
+
+def _kv_folder(deployment: Deployment) -> Path | None:
+    """Where servers leave KV caches for each other; None: they send them."""
+    if deployment.connector != BY_FILES or not deployment.of_role(PREFILL):
+        return None
+    where = SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path.cwd()
+    return where / f"kv-{os.getpid()}-{deployment.name}"
+
+
+@contextmanager
+def serving(deployment: Deployment, servers: Sequence[StartedServer]) -> Iterator[Endpoint]:
+    """What stands before its servers, as long as the context."""
+    urls = [server.url for server in servers]
+    with ExitStack() as stack:
+        if len(servers) == 1:
+            yield Endpoint(urls[0], servers)
+            return
+        prefill = [urls[number] for number in deployment.of_role(PREFILL)]
+        if prefill:
+            decode = [urls[number] for number in deployment.of_role(DECODE)]
+            proxy = stack.enter_context(ProxyProcess(prefill, decode, _kv_folder(deployment)))
+            yield Endpoint(proxy.url, servers, _metrics_options(decode, prefill))
+            return
+        balancer = stack.enter_context(BalancerProcess(urls))
+        yield Endpoint(balancer.url, servers, _metrics_options(urls))
+
+
+def _metrics_options(urls: Sequence[str], prefill: Sequence[str] = ()) -> tuple[str, ...]:
+    words: list[str] = []
+    for url in urls:
+        words += ["--metrics-url", url]
+    for url in prefill:
+        words += ["--prefill-url", url]
+    return tuple(words)
