@@ -33,6 +33,7 @@ IMPORTED: Final = (
     "vllm.v1.worker.cpu_worker",
     "vllm.model_executor.models.llama",
 )
+STDIN: Final = 0  # which ends when pytest does
 OUTPUTS: Final = (1, 2)  # the descriptors that a fork has from who asked for it
 
 
@@ -56,14 +57,14 @@ def serve_forks(listening: int) -> None:
     for name in IMPORTED:
         importlib.import_module(name)
     with socket.socket(fileno=listening) as server:
-        while sys.stdin.fileno() not in wait([server, sys.stdin.fileno()]):
+        while STDIN not in wait([server, STDIN]):
             asking, _ = server.accept()
             with Connection(asking.detach()) as client:
                 ForkProcess(target=attend, args=(client,)).start()
 
 
 def attend(client: Connection) -> None:
-    """One command to its end, or until who asked for it is gone."""
+    """One command to its end, or until who asked for it is gone, or pytest."""
     words, environment, folder = client.recv()
     outputs = [recv_handle(client) for _ in OUTPUTS]
     given = (words, environment, folder, outputs)
@@ -71,9 +72,10 @@ def attend(client: Connection) -> None:
     command.start()
     assert command.pid
     client.send(command.pid)
-    wait([client, command.sentinel])
+    wait([client, command.sentinel, STDIN])
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(command.pid, signal.SIGKILL)  # what is left of it
+        os.killpg(command.pid, signal.SIGKILL)  # and what it started
+    command.kill()
     command.join()
     with contextlib.suppress(BrokenPipeError):
         client.send(command.exitcode)
