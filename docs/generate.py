@@ -188,8 +188,10 @@ count / duration. A figure that nothing is known about is null, where `vllm benc
 `--save-detailed`. llm-d's report describes the server as a *generic* component: its *inference
 engine* needs numbers of GPUs that a client does not always know.
 
-GuideLLM's report is not written. It must have each request with the times of GuideLLM's scheduler,
-and its schema is young: GuideLLM 0.6 writes version 1, 0.7 version 2, and 0.8 adds fields to that.
+GuideLLM's report is not written. Its reader (0.8.1, report version 2) refuses one without the times
+of GuideLLM's scheduler, its strategy and data loader, and distributions of rates and concurrency,
+with a mode and a variance each, which a client without that scheduler could only invent. Its
+schema is young, too: GuideLLM 0.6 writes version 1, 0.7 version 2, and 0.8 adds fields to that.
 """
 STEPS = "the smallest value up to which this share of the weight lies, never between two"
 

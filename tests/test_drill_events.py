@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from harness.drill.drill_file import parse_drill
-from harness.drill.events import AT, EVENTS, Event
+from harness.drill.events import AT, EVENTS, Disconnect, Event
+from harness.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -90,6 +91,13 @@ def test_keys_and_sentence(kind: type[Event]) -> None:
     for key in (*kind.needs, *kind.may):
         other = event_with(kind, values | {key.name: VALUES[key.name][1]})
         assert other.sentence != event.sentence, key.name
+
+
+def test_a_client_that_never_sends_is_refused() -> None:
+    """Hanging up after no time at all, where a timeout of 0 would mean never."""
+    values = {key.name: VALUES[key.name][0] for key in keys_of(Disconnect)}
+    with pytest.raises(ConfigError, match=r"by is '0s': expected more than zero .*200ms"):
+        event_with(Disconnect, values | {"by": "0s"})
 
 
 def test_the_page_has_every_event() -> None:

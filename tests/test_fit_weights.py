@@ -215,6 +215,23 @@ def test_parameters(config: Config, billions: float, active: float) -> None:
     assert weights.active_parameters == pytest.approx(active * 1e9, rel=0.02)
 
 
+@pytest.mark.parametrize(
+    ("config", "per_prompt", "per_output"),
+    [
+        # 8.030e9 in all; a table and a head of 128,256 x 4,096 each, 0.525e9
+        (LLAMA_8B, 6.980, 7.505),
+        # 9.24e9, tied: the table of 256,000 x 3,584, 0.918e9, is the head, too
+        (shape("gemma2", 3584, 42, 16, 8, 14_336, 256_000), 8.324, 9.242),
+    ],
+    ids=["two", "tied"],
+)
+def test_parameters_that_multiply(config: Config, per_prompt: float, per_output: float) -> None:
+    """A row is taken from the table; the head meets the last token of a prompt only."""
+    weights = model_weights(config)
+    got = (weights.prompt_parameters, weights.output_parameters)
+    assert got == pytest.approx((per_prompt * 1e9, per_output * 1e9), rel=0.0005)
+
+
 def linear_bytes(scheme: Config, config: Config = LLAMA_8B) -> float:
     """What the linear layers take in a format, of one byte a weight."""
     half = model_weights(config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
@@ -10,8 +11,10 @@ import shlex
 import signal
 import sys
 from array import array
+from contextlib import contextmanager
 from dataclasses import replace
 from math import inf, isfinite, log
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -29,9 +32,11 @@ from harness.compare.proof import AS_STARTED, KNOBS, judge, prove, turns
 from harness.core.states import Decision
 from harness.core.typed_json import to_json
 from harness.diagnosis.bottleneck import RULES
-from harness.errors import ConfigError
+from harness.errors import ConfigError, HarnessError
+from harness.lifecycle import vary_servers
 from harness.lifecycle.context_cost import context_costs
 from harness.lifecycle.vary_settings import all_settings, in_order, parse_variable
+from harness.lifecycle.vllm_start import StartOptions
 from harness.metrics.level_figures import Change, Difference
 from harness.metrics.result import Level, Result
 from harness.records import names
@@ -52,7 +57,7 @@ from harness.search.comparison import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 ENGINE = shlex.join([sys.executable, "-m", "harness", "engine"])
@@ -481,6 +486,28 @@ def test_refusals(
 
 
 @pytest.mark.long
+def test_what_is_left_of_a_server_is_not_the_next_setting_s(tmp_path, monkeypatch) -> None:
+    """Nothing more is measured: the next server would start beside it."""
+
+    @contextmanager
+    def launched(*_: object) -> Iterator[list[SimpleNamespace]]:
+        yield [SimpleNamespace(ready=lambda: None)]
+        raise HarnessError("processes [7]: expected none; try `kill -9`.")
+
+    @contextmanager
+    def serving(*_: object) -> Iterator[SimpleNamespace]:
+        yield SimpleNamespace(flags={}, start_s=1.0)
+
+    monkeypatch.setattr(vary_servers, "launched", launched)
+    monkeypatch.setattr(vary_servers, "serving", serving)
+    first, second = Setting("a", server=("--x=1",)), Setting("b", server=("--x=2",))
+    servers = vary_servers.VariedServers(StartOptions(start_command=ENGINE), io.StringIO())
+    assert servers.endpoint(first, tmp_path / "1.log") is not None
+    with pytest.raises(HarnessError, match="processes"):
+        servers.endpoint(second, tmp_path / "2.log")
+    assert (first.failure, second.failure) == ("", "")
+
+
 @pytest.mark.process
 def test_with_real_processes(tmp_path: Path) -> None:
     """A B B A of a server that starts in a second; the two Bs are on one; what does not start."""

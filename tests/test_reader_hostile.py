@@ -351,6 +351,23 @@ def test_a_connection_that_was_closed_before(
     assert record.connect_ns == 0
 
 
+@pytest.mark.parametrize(("stalls", "resent"), [(True, 1), (False, 0)])
+def test_a_reset_while_the_loop_stands_still(port: int, stalls: bool, resent: int) -> None:
+    """It counts as having come when the loop stopped looking, not when the loop noticed it."""
+    reset_ms = 200 if stalls else 1400
+    with case(port) as it:
+        it.ask(0, WHOLE)
+        if stalls:
+            gevent.spawn_later(0.05, blocking_sleep, 1.5)
+        it.ask(1, [["sleep", reset_ms], ["reset"]], WHOLE)
+        assert it.reader.link.flush(60)
+        figures = it.reader.figures()
+        record = it.records[1]
+    assert figures["resent"] == resent
+    assert record.outcome.value == ("ok" if resent else "truncated")
+    assert record.done_ns - record.sent_ns >= reset_ms * MS
+
+
 @pytest.mark.parametrize(
     "first",
     [

@@ -440,18 +440,23 @@ def test_one_line_where_there_is_no_terminal(view: TerminalPanel, want: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("ends", "want"),
+    ("ends", "purpose", "want"),
     [
-        ((None, None), ""),
-        ((None, 1630), "fails at 1,630, no level passed yet"),
-        ((112, None), "holds 112, no level failed yet"),
-        ((112, 163), "holds 112, fails at 163, narrowing"),
-        ((1.5, 2.25), "holds 1.5, fails at 2.25, narrowing"),
+        ((None, None), None, ""),
+        ((None, 1630), Purpose.up, "fails at 1,630, no level passed yet"),
+        ((112, None), Purpose.repeat, "holds 112, no level failed yet"),
+        ((112, 163), Purpose.repeat, "holds 112, fails at 163, narrowing"),
+        ((1.5, 2.25), None, "holds 1.5, fails at 2.25, narrowing"),
+        ((112, 163), Purpose.cause, "holds 112, fails at 163, the search is over"),
+        ((112, 163), Purpose.hold, "holds 112, fails at 163, the search is over"),
     ],
 )
-def test_what_a_search_has_shown_so_far(ends: tuple[float | None, float | None], want: str) -> None:
+def test_what_a_search_has_shown_so_far(
+    ends: tuple[float | None, float | None], purpose: Purpose | None, want: str
+) -> None:
     """Each end as soon as it is shown."""
-    assert bracket_text(*ends) == want
+    holds, fails_at = ends
+    assert bracket_text(holds, fails_at, purpose) == want
 
 
 def record(number: int, done_s: int, outcome: Outcome = Outcome.ok) -> RequestRecord:

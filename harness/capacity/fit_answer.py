@@ -52,7 +52,7 @@ def answer(question: Question) -> Facts:
     facts["user"] = speeds.row(question.context, blocks)
     contexts = _contexts(question)
     facts["envelope"] = [speeds.row(tokens, blocks) for tokens in contexts]
-    facts["prefill_tokens_per_s"] = _number(speeds.compute)
+    facts["prefill_tokens_per_s"] = _number(speeds.prefill)
     facts["decode_tokens_per_s"] = _number(speeds.of_one_user())
     return facts
 
@@ -330,7 +330,8 @@ class Speeds:
         # matrix products of quantized weights in 8 bit are twice as fast
         faster = 2 if question.shape and question.shape.quantization else 1
         rate = ways.engine_gpus * question.gpu.flops_s * faster
-        self.compute = compute_tokens_per_s(rate, weights.active_parameters)
+        self.prefill = compute_tokens_per_s(rate, weights.prompt_parameters)
+        self.decode = compute_tokens_per_s(rate, weights.output_parameters)
         # a token passes the stages one after the other
         self.bandwidth = ways.tensor * question.bandwidth
         active_share = weights.active_parameters / weights.parameters
@@ -350,7 +351,7 @@ class Speeds:
         stages = self.question.parallel.pipeline
         kv_bytes = users * layout.read_bytes(context_tokens) / stages
         by_bandwidth = decode_tokens_per_s(self.bandwidth, self.read_bytes, kv_bytes)
-        by_compute = self.compute / max(users, 1)
+        by_compute = self.decode / max(users, 1)
         return min(by_bandwidth, by_compute)
 
     def row(self, context_tokens: int, blocks: int | None) -> Facts:

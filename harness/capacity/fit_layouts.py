@@ -130,7 +130,7 @@ def _replica(args: Namespace, asked: Question) -> Replica:
         users = asked.layout.users_in(blocks, context, asked.slots)
     if users:
         user_tokens_s = speeds.of_users(users, context)
-    if isnan(user_tokens_s) or isnan(speeds.compute):
+    if isnan(user_tokens_s) or isnan(speeds.prefill):
         raise ConfigError(
             "--prefill-apart needs GPUs whose speed is known and that hold a request: expected "
             "--gpu, and weights and KV cache that fit; try --gpu h100."
@@ -138,7 +138,7 @@ def _replica(args: Namespace, asked: Question) -> Replica:
     return Replica(
         prompt_tokens=prompt_tokens,
         answer_tokens=answer_tokens,
-        prefill_tokens_s=speeds.compute,
+        prefill_tokens_s=speeds.prefill,
         users=users,
         user_tokens_s=user_tokens_s,
         step_tokens=asked.step_tokens,

@@ -87,6 +87,8 @@ class ModelWeights:
     notes: tuple[str, ...]
     parameters: float
     active_parameters: float
+    prompt_parameters: float  # that multiply a token of a prompt
+    output_parameters: float  # and a token of an answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,6 +396,8 @@ def _weights(sources: _Sources, ways: Parallel, draft: Draft | None) -> ModelWei
         notes=tuple(note for part in parts for note in part.notes),
         parameters=_known(model.parameters),
         active_parameters=_known(model.active_parameters),
+        prompt_parameters=_known(model.prompt_parameters),
+        output_parameters=_known(model.output_parameters),
     )
 
 

@@ -30,8 +30,9 @@ def conclude(
     compat: tuple[str, ...] = (),
     view: RunPage | None = None,
     slos: tuple[Slo, ...] = (),
+    otlp: str = "",
 ) -> Result:
-    """Results, reports, words, `--json`, `--junit`. `view` is told of them too.
+    """Results, reports, words, `--json`, `--junit`, `--otlp`. `view` is told of them too.
 
     By `slos` other than its own the folder is only read.
     """
@@ -48,6 +49,11 @@ def conclude(
         write_json(json_to, result)
     if junit_to:
         Path(junit_to).write_text(junit(result))
+    if otlp:
+        from harness.export.otlp import send_metrics  # noqa: PLC0415 - an extra
+
+        # A collector that is away never changes the answer's exit code: metrics are a copy.
+        sys.stderr.write(f"{send_metrics(otlp, run, result, gaps)}\n")
     return result
 
 

@@ -41,7 +41,9 @@ def conduct(wanted: Wanted, url: str, known: Capabilities, stage: Stage | None =
             experiment.conduct(terminal)
         del experiment  # what it remembers of tokens is in the folder too, and results need room
         gc.collect()
-        result = conclude(output.out_dir, output.json_to, output.junit_to, view=view)
+        result = conclude(
+            output.out_dir, output.json_to, output.junit_to, view=view, otlp=output.otlp
+        )
         code = code_after_upload(output.out_dir, output.upload, result.exit_code)
         if view is not None and not result.interrupted:
             view.linger()

@@ -11,7 +11,7 @@ from harness.core.value_parsers import duration, share
 from harness.core.value_parsers import positive_number as positive
 from harness.export import FORMAT_NAMES
 from harness.run.option import Option, declare, number_option, writable
-from harness.run.option_table import DATA, GPU_HOUR, JSON, OTHER_TOOLS, SLO, UPLOAD
+from harness.run.option_table import DATA, GPU_HOUR, JSON, OTHER_TOOLS, OTLP, SLO, UPLOAD
 
 FORMS = ("prometheus", "keda", "hpa", "llm-d", "admission", "query")
 
@@ -29,7 +29,7 @@ def add_report(commands: Subparsers) -> None:
         help=f"Also write each level as others read it: {' or '.join(FORMAT_NAMES)}. Repeatable.",
     )
     slo = "Judge this SLO by the same records, as far as the levels reach. Nothing is written."
-    declare(parser, [JSON, OTHER_TOOLS, SLO._replace(help=slo), UPLOAD])
+    declare(parser, [JSON, OTHER_TOOLS, SLO._replace(help=slo), UPLOAD, OTLP])
 
 
 def add_compare(commands: Subparsers) -> None:

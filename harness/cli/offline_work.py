@@ -48,7 +48,13 @@ def report(args: argparse.Namespace) -> int:
     check_folder(args.folder)
     merge_kept(args.folder, args.merge)
     tools = [*args.compat, *(FORMATS[name].tool for name in args.format)]
-    result = conclude(args.folder, args.json, compat=tuple(tools), slos=tuple(args.slo))
+    result = conclude(
+        args.folder,
+        args.json,
+        compat=tuple(tools),
+        slos=tuple(args.slo),
+        otlp=args.otlp or "",
+    )
     run_info = read_json(args.folder / names.RUN) or {}
     stream = sys.stderr if args.json == "-" else sys.stdout
     for path in write_formats(args.folder, args.format, result, run_info):

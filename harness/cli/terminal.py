@@ -168,7 +168,9 @@ class _TerminalView:
         for number in range(len(past), len(ended)):
             row = _row(controller.plan, controller.levels[number], ended[number])
             past.append(row)
-        self.view.bracket = bracket_text(*bracket_users(controller.plan, controller.levels))
+        holds, fails_at = bracket_users(controller.plan, controller.levels)
+        held_now = controller.now.hold.purpose if controller.now else None
+        self.view.bracket = bracket_text(holds, fails_at, held_now)
 
     def _server(self, experiment: Experiment) -> None:
         sample = experiment.controller.server

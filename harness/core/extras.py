@@ -15,6 +15,11 @@ PACKAGES: Final = {
     "charts": ("dukpy",),
     "parquet": ("pyarrow",),
     "pandas": ("pandas", "pyarrow"),
+    "otlp": ("opentelemetry-exporter-otlp-proto-http",),
+}
+# Where a package's module has another name.
+MODULES: Final = {
+    "opentelemetry-exporter-otlp-proto-http": "opentelemetry.exporter.otlp.proto.http"
 }
 # What `vllm-harness report` makes of a run folder, by the extra that it takes.
 MADE_BY_REPORT: Final = {
@@ -56,4 +61,11 @@ def left_out(folder: object) -> list[str]:
 
 
 def _missing(extra: str) -> list[str]:
-    return [package for package in PACKAGES[extra] if find_spec(package) is None]
+    return [package for package in PACKAGES[extra] if not _is_there(MODULES.get(package, package))]
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # not even the package that it is in
+        return False

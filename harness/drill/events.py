@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple, Protocol, Self
 
-from harness.core.value_parsers import duration_or_zero, positive_number, whole_number
+from harness.core.value_parsers import duration, duration_or_zero, positive_number, whole_number
 from harness.errors import ConfigError
 from harness.units import SECOND, exact_ns
 
@@ -133,6 +133,8 @@ FOR: Final = Key("for", duration_or_zero, "lasts_ns")
 FACTOR: Final = Key("factor", positive_number, "factor")
 COUNT: Final = Key("count", whole_number, "count")
 BY: Final = Key("by", _short_time, "by_ns")
+# A client that hangs up at once has sent nothing: not zero.
+AFTER: Final = Key("by", lambda key: duration(key, "200ms"), "by_ns")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -437,7 +439,7 @@ class Disconnect(OtherClients):
     """Other clients that hang up."""
 
     kind = "disconnect"
-    needs = (COUNT, FOR, BY)
+    needs = (COUNT, FOR, AFTER)
 
     by_ns: int  # from sending to hanging up
 

@@ -53,15 +53,15 @@ def llmd_report(result: Result, run_info: Json, place: int, own: Json) -> Json:
 
 
 def _run(result: Result, run_info: Json, place: int, own: Json) -> Json:
-    run_id = _run_id(run_info)
+    of_run = run_id(run_info)
     levels = own["levels"]
     seconds = sum(level["end_ns"] - level["settled_ns"] for level in levels) / SECOND
     description = f"vllm-harness {result.command}: {result.status}"
     if result.invalid_reason:
         description += f" ({result.invalid_reason})"
     return {
-        "uid": f"{run_id}-{place}",
-        "eid": run_id,
+        "uid": f"{of_run}-{place}",
+        "eid": of_run,
         "time": {
             "start": _instant(levels[0]["settled_ns"]),
             "end": _instant(levels[-1]["end_ns"]),
@@ -72,7 +72,7 @@ def _run(result: Result, run_info: Json, place: int, own: Json) -> Json:
     }
 
 
-def _run_id(run_info: Json) -> str:
+def run_id(run_info: Json) -> str:
     """The same for all levels of a run; folders of older versions have none but their start."""
     drive = run_info["config"]["drive"]
     return str(drive.get("run_id") or run_info["clock"]["realtime_ns"])
@@ -119,7 +119,7 @@ def _load(result: Result, run_info: Json, place: int) -> Json:
     if workload.get("conversation"):
         standardized["multi_turn"] = {"enabled": True}
     return {
-        "metadata": {"cfg_id": _run_id(run_info), "description": workload.get("title")},
+        "metadata": {"cfg_id": run_id(run_info), "description": workload.get("title")},
         "standardized": standardized,
         "native": {"config": {"command": run_info.get("command"), "workload": workload}},
     }

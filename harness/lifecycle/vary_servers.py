@@ -76,8 +76,10 @@ class VariedServers:
         """End what runs, and start what the setting needs."""
         self._endpoints.clear()
         wanted = launches(self._deployments[setting.deployment], setting.server, log)
+        # What is left of a server holds memory that the next one is measured without, so nothing
+        # more is measured; it is no fault of the next setting's.
+        self._running.close()
         try:
-            self._running.close()
             servers = self._running.enter_context(launched(wanted))
         except HarnessError as error:
             self._leave_out(setting, error)

@@ -9,5 +9,5 @@ def decode_tokens_per_s(bandwidth_bytes_s: float, weight_bytes: float, kv_bytes:
 
 
 def compute_tokens_per_s(flops_s: float, parameters: float) -> float:
-    """Return all tokens/s at most, prompts included; attention is left out."""
+    """Return all tokens/s at most that so many parameters multiply; attention is left out."""
     return flops_s / (2 * parameters)

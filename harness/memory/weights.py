@@ -99,7 +99,9 @@ class Weights:
     most_one_gpu: float | None = None
     in_files: float | None = None  # one copy, without padding
     parameters: float | None = None
-    active_parameters: float | None = None  # that multiply a token of text
+    active_parameters: float | None = None  # as models' cards count those of a token of text
+    prompt_parameters: float | None = None  # of them, those that multiply a token of a prompt
+    output_parameters: float | None = None  # and a token of an answer
     notes: tuple[str, ...] = ()
 
     def from_files(self, stored_bytes: float, parallel: Parallel) -> Weights:
@@ -154,6 +156,7 @@ def loaded_weights(plan: WeightPlan, parallel: Parallel = ONE_GPU) -> Weights:
     least = _stages(plan, parallel, loaded=True, most=False)
     most = _stages(plan, parallel, loaded=True, most=True)
     ranks = parallel.tensor * parallel.data
+    active = _active_parameters(plan)
     most_all_gpus = None
     most_one_gpu = None
     left_out = plan.most_more_bytes
@@ -167,7 +170,9 @@ def loaded_weights(plan: WeightPlan, parallel: Parallel = ONE_GPU) -> Weights:
         most_one_gpu=most_one_gpu,
         in_files=sum(in_files),
         parameters=float(_parameters(plan.every())),
-        active_parameters=_active_parameters(plan),
+        active_parameters=active,
+        prompt_parameters=active - _parameters(plan.embeddings) - _parameters(plan.last),
+        output_parameters=active - _looked_up(plan),
         notes=plan.notes,
     )
 
@@ -183,6 +188,14 @@ def _active_parameters(plan: WeightPlan) -> float:
     of_all = float(_parameters(plan.every()))
     of_towers = _parameters(plan.towers)
     return of_all - idle - of_towers
+
+
+def _looked_up(plan: WeightPlan) -> int:
+    """Of a table from which a token takes a row: nothing is multiplied, unless it is the head too.
+
+    The head multiplies the last token of a prompt only, and each token of an answer.
+    """
+    return 0 if plan.tied else _parameters(plan.embeddings)
 
 
 def _stages(plan: WeightPlan, parallel: Parallel, loaded: bool, most: bool) -> list[float]:

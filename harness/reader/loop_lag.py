@@ -1,8 +1,9 @@
 """What keeps the loop from the sockets: how late it wakes a sleeper, and the garbage collector.
 
 A full collection of a Locust process takes tens of milliseconds, at a moment of its own choosing.
-So automatic collection is off while load is sent; young objects are looked through once a second,
-which takes a fraction of a millisecond, and all of them only when many have grown old.
+So automatic collection is off while load is sent. New objects are looked through once a second,
+which takes a fraction of a millisecond, those that survived one look only when there are many, and
+all others between loads (`sweep`).
 """
 
 from __future__ import annotations

@@ -29,7 +29,8 @@ from harness.units import MS, SECOND
 from harness.wire.http import ChunkedResponse, Response, ends_with_body
 
 SWEEP_S: Final = 0.1  # how often timeouts are looked for
-STALE_NS: Final = SECOND  # a request that waited longer is not sent again: its time would be lost
+# A request whose connection was reset later than this is not sent again: the server had it.
+STALE_NS: Final = SECOND
 CONNECT: Final = 5  # place of `connect_ns` in a SentRequest
 SENT: Final = 6  # place of `sent_ns`
 STOPPED: Final = "the harness stopped it"
@@ -81,6 +82,7 @@ class Reader:
         self._open: dict[int, Stream] = {}
         self.resent = 0  # requests that found their kept connection closed
         self._stopped = False
+        self._ran_ns = clock.now_ns()  # all that came before it has been read
         self._lag = LoopLag(clock)
         self._sweeper = gevent.spawn(self._sweep)
         self._collecting = Collecting()
@@ -330,11 +332,14 @@ class Reader:
         was dropped. One that resets it may not have looked: nobody can tell, so the request is sent
         again, and as its time runs on, nothing is hidden.
         """
-        in_time = self.clock.now_ns() < stream.sent_ns + STALE_NS
         unanswered = stream.n_bytes == 0 and stream.head_ns < 0
-        if not (connection.used and unanswered and in_time):
+        if not (connection.used and unanswered):
             return False
-        return reset or connection.is_untouched()
+        if not reset:
+            return connection.is_untouched()
+        # Not by the time now: a loop that stood still learns of it late. It came after the last
+        # moment at which the loop was surely running.
+        return self._ran_ns < stream.sent_ns + STALE_NS
 
     def _sweep(self) -> None:
         """Timeouts, all of them, ten times a second: no timer per request, let alone per token.
@@ -342,9 +347,13 @@ class Reader:
         Sizes are looked at when as much has come in all as one answer may have.
         """
         looked_at_bytes = 0
+        swept_ns = self._ran_ns
         while True:
             gevent.sleep(SWEEP_S)
             now_ns = self.clock.now_ns()
+            # The sweep before this one: this one may come first of all that waited in a stall.
+            self._ran_ns = swept_ns
+            swept_ns = now_ns
             if self.poller.n_bytes - looked_at_bytes > MAX_ANSWER_BYTES:
                 looked_at_bytes = self.poller.n_bytes
                 self._end_oversized(now_ns)

@@ -18,6 +18,7 @@ from harness.compat import TOOLS, parse_tools
 from harness.core.load import UNIT_OF_OPTION, Rate, Users
 from harness.core.value_parsers import duration, positive_number, share, whole_number
 from harness.errors import ConfigError
+from harness.export.otlp_endpoint import otlp_endpoint
 from harness.export.upload_url import UploadUrl
 from harness.load.arrivals import ARRIVALS, POISSON, parse_arrivals
 from harness.load.conversations import REPLIES, parse_history
@@ -621,6 +622,13 @@ UPLOAD: Final = Option(
     UploadUrl.parse,
     "URL",
 )
+OTLP: Final = Option(
+    "--otlp",
+    "Send the metrics of all levels to this OpenTelemetry collector at the end, by OTLP over HTTP. "
+    "env: the one of the OTEL_EXPORTER_OTLP_* variables.",
+    otlp_endpoint,
+    "URL|env",
+)
 OUTPUT: Final = (
     Option("--out", "Write to this new run folder. Default: one under reports/.", _folder, "DIR"),
     Option(
@@ -631,6 +639,7 @@ OUTPUT: Final = (
     ),
     JSON,
     UPLOAD,
+    OTLP,
     Option("--ui", "Serve the live page and Locust's web UI during the run.", None),
     number_option(
         "--ui-port", "Serve them on this port. Default: 8089.", example=8089, metavar="PORT"

@@ -360,6 +360,7 @@ def output_options(args: argparse.Namespace, command: str) -> OutputOptions:
         json_to=args.json,
         junit_to=args.junit,
         upload=args.upload,
+        otlp=args.otlp or "",
         ui_port=ui_port,
         live=not args.quiet,
         compat=tuple(dict.fromkeys(args.compat)),

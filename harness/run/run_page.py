@@ -30,6 +30,7 @@ from harness.records.request_record import Outcome
 from harness.run.page_viewer import ended_levels
 from harness.search.knee_estimate import bracket_users
 from harness.search.level_words import (
+    AFTERWARDS,
     bracket_text,
     headline_so_far,
     outlook,
@@ -192,7 +193,8 @@ class RunPage:
         plan = controller.plan
         holds, fails_at = self._bracket
         next_step = outlook(plan, hold.purpose, hold.load, holds, fails_at)
-        if holds and fails_at:  # of one end alone, the headline says as much
+        is_searching = hold.purpose not in AFTERWARDS
+        if is_searching and holds and fails_at:  # of one end alone, the headline says as much
             next_step = f"{as_sentence(bracket_text(holds, fails_at))} {next_step}"
         sentence = headline_so_far(plan.unit, holds, fails_at)
         if not plan.slos:

@@ -93,6 +93,7 @@ class OutputOptions:
     json_to: str | None = None
     junit_to: str | None = None
     upload: UploadUrl | None = None
+    otlp: str = ""  # the collector's URL, or env; "": none
     ui_port: int | None = None  # Locust's web UI; None: off
     live: bool = True  # the terminal view
     compat: tuple[str, ...] = ()  # other tools to compare figures with

@@ -32,6 +32,7 @@ AFTERWARDS: Final = {
     Purpose.cause: "a level just above the knee shows what limits it",
     Purpose.hold: "the level that it promises is held once more",
 }
+SEARCHED: Final = "the search is over"
 NEAR_THE_KNEE: Final = "near the knee"
 CONFIRMING: Final = "confirming"
 PASSING_SO_FAR: Final = "passing so far"
@@ -81,10 +82,16 @@ def _decision_text(purpose: Purpose, decision: Decision, *, leans: bool) -> str:
     return decision
 
 
-def bracket_text(holds: Number | None, fails_at: Number | None) -> str:
-    """What a search has shown so far: `holds 112, fails at 163, narrowing`."""
+def bracket_text(
+    holds: Number | None, fails_at: Number | None, purpose: Purpose | None = None
+) -> str:
+    """What a search has shown so far: `holds 112, fails at 163, narrowing`.
+
+    `purpose`: of the level that is held now.
+    """
     if holds and fails_at:
-        return f"holds {holds:,}, fails at {fails_at:,}, narrowing"
+        now = SEARCHED if purpose in AFTERWARDS else "narrowing"
+        return f"holds {holds:,}, fails at {fails_at:,}, {now}"
     if holds:
         return f"holds {holds:,}, no level failed yet"
     return f"fails at {fails_at:,}, no level passed yet" if fails_at else ""

@@ -23,6 +23,7 @@ from harness.errors import HarnessError
 from harness.senders.drive_options import DriveOptions
 from harness.senders.load_runner import REPORT_S, LoadRunner
 from harness.senders.users import session_user
+from harness.server.address import LOOPBACK
 
 if TYPE_CHECKING:
     from locust.runners import WorkerRunner
@@ -43,7 +44,7 @@ def main(port: int) -> None:
         # and configuration files. Its classes read these two.
         parsed_options=Namespace(web_base_path="", stop_timeout=0.0),
     )
-    runner: WorkerRunner = environment.create_worker_runner("127.0.0.1", port)
+    runner: WorkerRunner = environment.create_worker_runner(LOOPBACK, port)
     load = LoadRunner(environment)
     watch = gevent.spawn(_until_eof, brief, runner)
     try:
