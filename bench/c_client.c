@@ -1,11 +1,11 @@
 /* The floor: what reading streams costs in C, with one epoll and kernel stamps.
 
-     cc -O2 -o c_client c_client.c && ./c_client PORT STREAMS REQUESTS BODY-FILE TOKENS [SPREAD-MS]
+     cc -O2 -o c_client c_client.c && ./c_client PORT STREAMS REQUESTS BODY-FILE TOKENS SPREAD-MS [PROCESSES]
 
    Sends the request in BODY-FILE (whole HTTP bytes) REQUESTS times over STREAMS kept connections to
    127.0.0.1, opened at once or spread over SPREAD-MS, reads until each response's last chunk, and
-   keeps each read's stamp. Prints CPU microseconds per token, user and system, and the reads. It
-   parses nothing. */
+   keeps each read's stamp. Prints CPU microseconds per token, user and system, of all processes that
+   share the streams. It parses nothing. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -43,10 +44,15 @@ static double now_ms(void) {
     return now.tv_sec * 1e3 + now.tv_nsec / 1e6;
 }
 
-int main(int argc, char **argv) {
-    if (argc != 6 && argc != 7) return 2;
-    int streams = atoi(argv[2]), started = 0, ended = 0;
-    long requests = left = atol(argv[3]), tokens = atol(argv[5]), reads = 0;
+/* One of so many processes, its share of the streams and of the requests. */
+static long share(const char *of, int processes, int which) {
+    long all = atol(of);
+    return all / processes + (which < all % processes);
+}
+
+static int client(char **argv, int processes, int which) {
+    int streams = share(argv[2], processes, which), started = 0, ended = 0;
+    long requests = left = share(argv[3], processes, which), tokens = atol(argv[5]), reads = 0;
     FILE *file = fopen(argv[4], "rb");
     if (!file) return 1;
     request_size = fread(request, 1, sizeof request, file);
@@ -54,7 +60,7 @@ int main(int argc, char **argv) {
     at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     long *stamps = malloc(sizeof(long) * requests * (tokens + 8));
     int poll = epoll_create1(0);
-    double begun_ms = now_ms(), spread_ms = argc == 7 ? atof(argv[6]) : 0;
+    double begun_ms = now_ms(), spread_ms = atof(argv[6]);
     static char data[65536];
     static struct epoll_event ready[4096];
     while (ended < streams) {
@@ -83,11 +89,21 @@ int main(int argc, char **argv) {
             }
         }
     }
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    if (argc != 7 && argc != 8) return 2;
+    int processes = argc == 8 ? atoi(argv[7]) : 1;
+    long all = atol(argv[3]) * atol(argv[5]);
+    for (int i = 0; i < processes; i++)
+        if (!fork()) _exit(client(argv, processes, i));
+    for (int status; wait(&status) > 0;)
+        if (status) return 1;
     struct rusage used;
-    getrusage(RUSAGE_SELF, &used);
+    getrusage(RUSAGE_CHILDREN, &used);
     double user = used.ru_utime.tv_sec * 1e6 + used.ru_utime.tv_usec;
     double system = used.ru_stime.tv_sec * 1e6 + used.ru_stime.tv_usec;
-    double all = (double)requests * tokens;
-    printf("%.2f %.2f %ld\n", user / all, system / all, reads);
+    printf("%.2f %.2f\n", user / all, system / all);
     return 0;
 }

@@ -20,6 +20,7 @@ from harness.errors import MeasurementInvalid
 from harness.load.plan import plan
 from harness.load.workloads import WORKLOADS
 from harness.metrics.metrics import itl, ttft
+from harness.records import names
 from harness.records.folder_reader import read_run
 from harness.records.record_table import OK, concat_tables
 from harness.senders.drive_options import DriveOptions, request_bytes
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     Values = NDArray[np.number]
 
 SPREAD_S: Final = 0.3  # over which users begin where they do not begin together
+STREAMS_PER_CORE: Final = 2048
 LIMIT_S: Final = 400
 PROMPT_TOKENS: Final = 256
 
@@ -49,6 +51,11 @@ class Load:
     tokens: int = 128
     api: str = "chat"
     burst: bool = False
+
+    @property
+    def processes(self) -> int:
+        """Of a client or a server in C: one reads or sends as many streams on a core of its own."""
+        return -(-self.streams // STREAMS_PER_CORE)
 
     @property
     def requests(self) -> int:
@@ -136,7 +143,7 @@ def harness(server: Server, load: Load, folder: Path) -> Read:
         name="master",
     )
     read = Read(watch, note=note_of(done))
-    if (out / "requests.parquet").exists():
+    if (out / names.RESULT).exists():
         table = concat_tables(list(read_run(out).chunks()))
         read.table = table = table.select(table.outcome == OK)
         first, gap = ttft(table), itl(table)
@@ -159,11 +166,12 @@ def c_client(server: Server, load: Load, folder: Path) -> Read:
             file,
             load.tokens,
             0 if load.burst else SPREAD_S * 1e3,
+            load.processes,
         ],
     )
     read = Read(watch, note=note_of(done))
     if not done.returncode:
-        user, system, _ = done.stdout.split()
+        user, system = done.stdout.split()
         read.cpu_s = (float(user) + float(system)) * load.requests * load.tokens / 1e6
     return read
 

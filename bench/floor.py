@@ -7,6 +7,10 @@ reads the stamp of the segment that brought it. On loopback the stamp is taken i
 `send`, so it must lie between the two. Over a veth pair (two network namespaces; needs root and
 iproute2) it is taken when the segment enters the receiving namespace: the floor of a path with a
 network interface, but no wire, no card and no interrupt moderation.
+
+And how far the clock just before a `send` is from the kernel's own stamp of it (SO_TIMESTAMPING),
+which it takes when it gives the segment to the interface, the loopback or a card's driver; and the
+CPU time that reading such a stamp takes.
 """
 
 from __future__ import annotations
@@ -24,6 +28,9 @@ import time
 import numpy as np
 
 SO_TIMESTAMPNS = 35  # 64-bit Linux; Python has no name for it
+SO_TIMESTAMPING = 37
+TRANSMIT_STAMPS = 1 << 1 | 1 << 4 | 1 << 11  # of software, told without the data
+REQUEST_BYTES = 1500
 GAP_S = 0.002
 HOST, PEER = "10.213.7.1", "10.213.7.2"
 NAMESPACE = f"harness{os.getpid()}"
@@ -88,6 +95,39 @@ def measure(host: str, messages: int, prefix: list[str]) -> None:
     )
 
 
+def transmit(messages: int) -> None:
+    """On loopback: the clock before a send, the kernel's stamp of it, the clock after."""
+    rows, cost_ns = [], []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        sock = socket.create_connection(server.getsockname())
+        peer, _ = server.accept()
+        with sock, peer:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPING, TRANSMIT_STAMPS)
+            time.sleep(0.05)
+            for _ in range(messages):
+                before = time.time_ns()
+                sock.send(bytes(REQUEST_BYTES))
+                after = time.time_ns()
+                began = time.thread_time_ns()
+                _, ancillary, _, _ = sock.recvmsg(1, 256, socket.MSG_ERRQUEUE)
+                cost_ns.append(time.thread_time_ns() - began)
+                stamps = [data for _, kind, data in ancillary if kind == SO_TIMESTAMPING]
+                seconds, ns = struct.unpack("qq", stamps[0][:16])
+                rows.append((before, seconds * 10**9 + ns, after))
+                peer.recv(1 << 16)
+                time.sleep(GAP_S)
+    times = np.array(rows)
+    late_us = (times[:, 1] - times[:, 0]) / 1e3
+    inside = (times[:, 1] <= times[:, 2]).mean()
+    print(
+        f"{'send':9s} the kernel's stamp after the clock before send: p50 "
+        f"{np.quantile(late_us, 0.5):.1f}, p99 {np.quantile(late_us, 0.99):.1f}, max "
+        f"{late_us.max():.1f} us; before the clock after it in {inside:.2%}; reading it takes "
+        f"{np.median(cost_ns) / 1e3:.1f} us of CPU"
+    )
+
+
 @contextlib.contextmanager
 def veth() -> object:
     """Two ends of a cable, the far one in a namespace of its own."""
@@ -117,6 +157,7 @@ if __name__ == "__main__":
         send(where, int(number), asked.messages)
         sys.exit()
     measure("127.0.0.1", asked.messages, [])
+    transmit(asked.messages)
     if os.geteuid() or not shutil.which("ip"):
         sys.exit("veth: needs root and iproute2")
     with veth():

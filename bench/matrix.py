@@ -62,10 +62,10 @@ def serving(cell: Cell) -> Iterator[Server]:
             subprocess.run(command, check=True, capture_output=True)
             with certificate.open("a") as file:
                 file.write((Path(folder) / "public.pem").read_text())
-            with paced(cell.pace, certificate) as server:
+            with paced(cell.pace, certificate, cell.load.processes) as server:
                 yield server
     else:
-        with paced(cell.pace) as server:
+        with paced(cell.pace, processes=cell.load.processes) as server:
             yield server
 
 

@@ -50,7 +50,9 @@ Request **waits_for(Connection *connection);
 size_t parse(Connection *from, char *in, size_t size, long arrived_ns);
 void answer(Connection *to, const char *status, const char *kind, const char *body, size_t size);
 
-/* paced_pace.c: a request arrived; its client hung up; send what is due and say when to be called
+/* paced_pace.c: before any process is forked. */
+void share_counts(void);
+/* A request arrived; its client hung up; send what is due and say when to be called
    again (0: not before the next request). */
 void begin(Request *request);
 void give_up(Request *request);

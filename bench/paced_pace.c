@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 /* At one waking up streams due within SLACK_NS are sent, TURN at most before requests are read
    again. Requests of PROBE_TOKENS are a client's first questions: nobody waits for them. */
@@ -13,7 +14,15 @@ typedef struct { Request *first, *last; } Queue;
 
 /* Each is in order of `due_ns` by itself, because the delay is one for all streams. */
 static Queue starting, going, held;
-static long n_held, n_running, n_requests, n_done, prompt_tokens, tokens_sent;
+static long n_held;
+/* Of all processes: `/metrics` of each says what all have done. */
+static struct counts { long running, requests, done, prompt_tokens, tokens; } *counts;
+#define COUNT(what, n) __atomic_fetch_add(&counts->what, n, __ATOMIC_RELAXED)
+
+void share_counts(void) {
+    counts = mmap(NULL, sizeof *counts, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (counts == MAP_FAILED) exit(1);
+}
 static Request **kept;
 static long n_kept, kept_room;
 
@@ -42,9 +51,9 @@ static void start(Request *request, long due_ns) {
 }
 
 void begin(Request *request) {
-    n_running++;
-    n_requests++;
-    prompt_tokens += request->prompt_tokens;
+    COUNT(running, 1);
+    COUNT(requests, 1);
+    COUNT(prompt_tokens, request->prompt_tokens);
     if (n_kept == kept_room) kept = realloc(kept, sizeof *kept * (kept_room = 2 * kept_room + 64));
     kept[n_kept++] = request;
     if (n_held >= pace.hold || request->tokens <= PROBE_TOKENS) {
@@ -59,7 +68,7 @@ void begin(Request *request) {
 
 void give_up(Request *request) {
     request->to = NULL; /* its queue lets it go */
-    n_running--;
+    COUNT(running, -1);
 }
 
 static void emit(Request *request) {
@@ -71,15 +80,15 @@ static void emit(Request *request) {
     if (!put(request->to, data, size)) request->stalled++;
     request->after_ns[request->events++] = now_ns();
     request->sent += new;
-    tokens_sent += new;
+    COUNT(tokens, new);
     if (request->sent < request->tokens) {
         request->due_ns += pace.gap_ns;
         push(&going, request);
         return;
     }
     *waits_for(request->to) = NULL;
-    n_running--;
-    n_done++;
+    COUNT(running, -1);
+    COUNT(done, 1);
 }
 
 long play(void) {
@@ -127,10 +136,10 @@ void reset_oracle(void) {
 
 void tell_metrics(Connection *to, const char *model) {
     struct { const char *name, *label; long value; } rows[] = {
-        {"num_requests_running", "", n_running},       {"num_requests_waiting", "", 0},
+        {"num_requests_running", "", counts->running},       {"num_requests_waiting", "", 0},
         {"kv_cache_usage_perc", "", 0},                {"num_preemptions_total", "", 0},
-        {"prompt_tokens_total", "", prompt_tokens},    {"generation_tokens_total", "", tokens_sent},
-        {"request_success_total", ",finished_reason=\"length\"", n_done}};
+        {"prompt_tokens_total", "", counts->prompt_tokens},    {"generation_tokens_total", "", counts->tokens},
+        {"request_success_total", ",finished_reason=\"length\"", counts->done}};
     char text[4096], *at = text;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         at += sprintf(at, "# TYPE vllm:%s %s\nvllm:%s{engine=\"0\",model_name=\"%s\"%s} %ld\n",

@@ -2,9 +2,10 @@
 
      cc -O2 -o paced_server paced_*.c
      ./paced_server [--first-ms 100] [--gap-ms 20] [--tokens-per-event 1] [--hold N]
-                    [--certificate PEM]     (needs -DWITH_TLS -lssl -lcrypto)
+                    [--processes N] [--certificate PEM]     (needs -DWITH_TLS -lssl -lcrypto)
 
-   Prints its port on 127.0.0.1. A stream's first event is due `--first-ms` after its request came,
+   Prints its port on 127.0.0.1. Of several processes, which share that port (the kernel deals the
+   connections out), each has one of its own behind it in that line: its /oracle is there. A stream's first event is due `--first-ms` after its request came,
    the others one each gap. `--hold N`: the first N requests wait for each other, then begin at once.
    GET /oracle gives all requests since POST /oracle/reset as int64: arrived_ns (the kernel's stamp),
    tokens, tokens of an event, stalled sends, n events, before_ns[n], after_ns[n]. */
@@ -36,7 +37,7 @@ struct Connection {
 };
 
 Pace pace = {100000000, 20000000, 1, 0};
-static int poll_fd, timer_fd, door_fd;
+static int poll_fd, timer_fd, door_fd, own_door_fd = -1, n_processes = 1;
 
 Request **waits_for(Connection *connection) { return &connection->request; }
 
@@ -91,9 +92,9 @@ static void hang_up(Connection *from) {
     free(from);
 }
 
-static void welcome(void) {
+static void welcome_at(int door) {
     int one = 1, fd;
-    while ((fd = accept4(door_fd, NULL, NULL, SOCK_NONBLOCK)) >= 0) {
+    while ((fd = accept4(door, NULL, NULL, SOCK_NONBLOCK)) >= 0) {
         Connection *new = calloc(1, sizeof *new);
         new->fd = fd;
         new->tls = tls_new(fd);
@@ -103,25 +104,53 @@ static void welcome(void) {
     }
 }
 
-static void listen_here(void) {
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+static void welcome(void) {
+    welcome_at(door_fd);
+    if (own_door_fd >= 0) welcome_at(own_door_fd);
+}
+
+/* A port, 0: any; which it is. */
+static int listen_at(int *door, int port) {
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+                             .sin_port = htons(port)};
     socklen_t size = sizeof at;
     int one = 1;
-    door_fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
-    setsockopt(door_fd, SOL_SOCKET, SO_TIMESTAMPNS, &one, sizeof one); /* connections inherit it */
-    if (bind(door_fd, (struct sockaddr *)&at, size) || listen(door_fd, 4096)) exit(1);
-    getsockname(door_fd, (struct sockaddr *)&at, &size);
-    printf("%d\n", ntohs(at.sin_port));
+    *door = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    setsockopt(*door, SOL_SOCKET, SO_TIMESTAMPNS, &one, sizeof one); /* connections inherit it */
+    if (n_processes > 1) setsockopt(*door, SOL_SOCKET, SO_REUSEPORT, &one, sizeof one);
+    if (bind(*door, (struct sockaddr *)&at, size) || listen(*door, 4096)) exit(1);
+    getsockname(*door, (struct sockaddr *)&at, &size);
+    return ntohs(at.sin_port);
+}
+
+static void listen_here(void) {
+    int port = listen_at(&door_fd, 0);
+    printf("%d", port);
+    for (int i = 0; n_processes > 1 && i < n_processes; i++) {
+        printf(" %d", listen_at(&own_door_fd, 0));
+        if (i + 1 == n_processes) break; /* this process is the last of them */
+        fflush(stdout);
+        if (!fork()) {
+            prctl(PR_SET_PDEATHSIG, SIGTERM);
+            freopen("/dev/null", "w", stdout); /* the line is the parent's */
+            close(door_fd); /* the kernel deals out by listening socket, so each has its own */
+            listen_at(&door_fd, port);
+            return;
+        }
+        close(own_door_fd);
+    }
+    printf("\n");
     fflush(stdout);
 }
 
 static int options(int argc, char **argv) {
     struct option known[] = {{"first-ms", 1, 0, 'f'}, {"gap-ms", 1, 0, 'g'}, {"hold", 1, 0, 'h'},
-                             {"tokens-per-event", 1, 0, 'k'}, {"certificate", 1, 0, 'c'}, {0}};
+                             {"tokens-per-event", 1, 0, 'k'}, {"processes", 1, 0, 'p'}, {"certificate", 1, 0, 'c'}, {0}};
     for (int flag; (flag = getopt_long(argc, argv, "", known, NULL)) >= 0;) {
         if (flag == 'f') pace.first_ns = atof(optarg) * 1e6;
         else if (flag == 'g') pace.gap_ns = atof(optarg) * 1e6;
         else if (flag == 'h') pace.hold = atol(optarg);
+        else if (flag == 'p') n_processes = atoi(optarg);
         else if (flag == 'k') pace.per_event = atol(optarg);
         else if (flag != 'c' || !tls_begin(optarg)) return 0;
     }
@@ -132,13 +161,15 @@ int main(int argc, char **argv) {
     if (!options(argc, argv)) return 2;
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     signal(SIGPIPE, SIG_IGN);
+    share_counts();
+    listen_here();
     poll_fd = epoll_create1(0);
     timer_fd = timerfd_create(CLOCK_REALTIME, TFD_NONBLOCK);
-    listen_here();
     /* the timer is edge-triggered: setting it anew is enough, nobody reads it */
     struct epoll_event timer = {EPOLLIN | EPOLLET, {.ptr = &timer_fd}}, door = {EPOLLIN, {0}};
     epoll_ctl(poll_fd, EPOLL_CTL_ADD, timer_fd, &timer);
     epoll_ctl(poll_fd, EPOLL_CTL_ADD, door_fd, &door);
+    if (own_door_fd >= 0) epoll_ctl(poll_fd, EPOLL_CTL_ADD, own_door_fd, &door);
     static struct epoll_event ready[READY];
     for (;;) {
         int n = epoll_wait(poll_fd, ready, READY, -1);

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from servers import Server
 
 VLLM: Final = Path(os.environ.get("HARNESS_VLLM", HERE.parent / ".vllm"))
+VLLM_RS: Final = Path(os.environ.get("HARNESS_VLLM_RS", VLLM / "venv/bin/vllm-rs"))
 # `vllm bench serve` without the rest of the command line, which needs the package's metadata.
 VLLM_BENCH: Final = """
 import argparse
@@ -108,11 +109,60 @@ def vllm_bench(server: Server, load: Load, folder: Path) -> Read:
         {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"},
     )
     read = Read(watch, note=note_of(done))
-    if (folder / "bench.json").exists():
-        body = json.loads((folder / "bench.json").read_text())
-        read.ttft_ns = (np.array(body["ttfts"]) * 1e9).astype(np.int64)
-        read.itl_ns = (np.concatenate(body["itls"]) * 1e9).astype(np.int64)
+    _read_vllm_result(read, folder / "bench.json")
     return read
+
+
+def vllm_rs_bench(server: Server, load: Load, folder: Path) -> Read:
+    """`vllm-rs bench serve`, vLLM's own in Rust: the binary is in its wheel for GPUs."""
+    rate = "inf" if load.burst else load.streams / SPREAD_S
+    done, watch = watched(
+        server,
+        [
+            VLLM_RS,
+            "bench",
+            "serve",
+            "--backend",
+            "openai",
+            "--prompt-token-ids",
+            "--base-url",
+            server.url,
+            "--model",
+            "bench",
+            "--tokenizer",
+            VLLM / "tiny",
+            "--dataset-name",
+            "random",
+            "--random-input-len",
+            PROMPT_TOKENS,
+            "--random-output-len",
+            load.tokens,
+            "--num-prompts",
+            load.requests,
+            "--max-concurrency",
+            load.streams,
+            "--request-rate",
+            rate,
+            "--ignore-eos",
+            "--save-result",
+            "--save-detailed",
+            "--result-dir",
+            folder,
+            "--result-filename",
+            "bench.json",
+        ],
+    )
+    read = Read(watch, note=note_of(done))
+    _read_vllm_result(read, folder / "bench.json")
+    return read
+
+
+def _read_vllm_result(read: Read, file: Path) -> None:
+    if not file.exists():
+        return
+    body = json.loads(file.read_text())
+    read.ttft_ns = (np.array(body["ttfts"]) * 1e9).astype(np.int64)
+    read.itl_ns = (np.concatenate(body["itls"]) * 1e9).astype(np.int64)
 
 
 CLIENTS: Final[dict[str, Callable[[Server, Load, Path], Read]]] = {
@@ -120,6 +170,7 @@ CLIENTS: Final[dict[str, Callable[[Server, Load, Path], Read]]] = {
     "vllm-harness": harness,
     "Locust HttpUser": locust,
     "vllm bench": vllm_bench,
+    "vllm-rs bench": vllm_rs_bench,
 }
 
 
@@ -127,4 +178,6 @@ def missing(client: str) -> str:
     """Why a client cannot run here; "" when it can."""
     if client == "vllm bench" and not (VLLM / "tiny").exists():
         return "vLLM is not installed (HARNESS_VLLM names no folder with venv and tiny)"
+    if client == "vllm-rs bench" and not VLLM_RS.exists():
+        return "its binary is not here (HARNESS_VLLM_RS names no file)"
     return ""

@@ -56,6 +56,7 @@ class Server:
     url: str
     pid: int
     binary: bool  # how it tells what it sent
+    oracles: tuple[str, ...] = ()  # of its processes, where it has several
 
     @property
     def port(self) -> int:
@@ -64,8 +65,9 @@ class Server:
 
     def sent(self, tokens: int) -> Sent:
         """Of the requests that asked for so many tokens and got them: no probes."""
-        data = fetch(self.url + "/oracle")
-        return Sent.of(from_bytes(data) if self.binary else from_json(data), tokens)
+        read = from_bytes if self.binary else from_json
+        rows = [row for url in self.oracles or (self.url,) for row in read(fetch(url + "/oracle"))]
+        return Sent.of(rows, tokens)
 
 
 def fetch(url: str) -> bytes:
@@ -78,7 +80,7 @@ def fetch(url: str) -> bytes:
 
 
 @contextlib.contextmanager
-def paced(pace: Pace, certificate: Path | None = None) -> Iterator[Server]:
+def paced(pace: Pace, certificate: Path | None = None, processes: int = 1) -> Iterator[Server]:
     """The C server, as long as this lasts."""
     program = build("paced_server_tls" if certificate else "paced_server")
     flags = [
@@ -90,13 +92,16 @@ def paced(pace: Pace, certificate: Path | None = None) -> Iterator[Server]:
         pace.per_event,
         "--hold",
         pace.hold,
+        "--processes",
+        processes,
     ]
     if certificate:
         flags += ["--certificate", certificate]
     with _running([program, *flags]) as process:
         scheme = "https" if certificate else "http"
-        port = int(process.stdout.readline())
-        yield Server(f"{scheme}://127.0.0.1:{port}", process.pid, binary=True)
+        ports = process.stdout.readline().split()
+        url, *oracles = (f"{scheme}://127.0.0.1:{int(port)}" for port in ports)
+        yield Server(url, process.pid, binary=True, oracles=tuple(oracles))
 
 
 @contextlib.contextmanager

@@ -1,14 +1,16 @@
 """A long run at the knee of the embedded engine: what grows in our processes, and how fast.
 
-    PYTHONPATH=. python bench/soak.py [--minutes 30] [--every 5]
+    PYTHONPATH=. python bench/soak.py [--minutes 30] [--every 5] [--streams N]
 
-`vllm-harness run --embedded` holds the users of the true knee (computed in simulated time), and its
-page for Prometheus is read. Every few seconds each of its processes is looked at: resident memory,
-descriptors, threads, and the loop lag that it reports itself. After the warm-up, which is the first
-half, the rest is cut into ten blocks; the slope is that of a line through the blocks' medians, its
-95% interval is Student's with 8 degrees of freedom. A figure is flat when the whole interval is
-below what `limit_of` allows in an hour, rising when none of it is, else inconclusive. Exits with 0
-only when all are flat. Writes bench/results/soak.md, and soak.json, which git ignores.
+`vllm-harness run --embedded` holds the users of the true knee (computed in simulated time), or,
+with --streams, so many on the paced server; its page for Prometheus is read. Every few seconds each
+of its processes is looked at: resident memory, descriptors, threads, and the loop lag that it
+reports itself. After the warm-up, which is the first half, the rest is cut into ten blocks; the
+slope is that of a line through the blocks' medians, its 95% interval is Student's with 8 degrees of
+freedom. A figure is flat when the whole interval is below what `limit_of` allows in an hour, rising
+when none of it is, else inconclusive. Then the folder is read again: as many records as requests
+were sent, and a report within REPORT_S and REPORT_MB. Exits with 0 only when all of that holds.
+Writes bench/results/soak.md, and the same as JSON beside it, which git ignores.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import resource
 import subprocess
 import sys
 import tempfile
@@ -23,24 +26,31 @@ import time
 import urllib.request
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import psutil
+from clients import STREAMS_PER_CORE
+from servers import Pace, paced
 
 from harness.engine.config import EngineConfig
 from harness.metrics.record_source import REQUEST_BYTES
 from harness.metrics.slo import Slo
 from harness.records import names
+from harness.records.folder_reader import read_run, read_sends
 from harness.records.runinfo import hardware
 from harness.server.address import free_port
 from harness.units import SECOND
 from lab.closed_loop import Traffic
 from lab.reference_knee import true_knee
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 RESULTS: Final = Path(__file__).parent / "results"
 # as `make knee`
 SLOTS, PROMPT, OUTPUT = 16, 128, 32
+TOKENS: Final = 128  # of an answer of the paced server
 SLOS: Final = "ttft_p95=500ms", "itl_p95=50ms"
 KINDS: Final = {
     "harness.senders.worker": "worker",
@@ -53,6 +63,7 @@ WARM_UP: Final = 0.5  # of 30 minutes: the main process keeps the last 15 minute
 BLOCKS: Final = 10
 STUDENT: Final = 2.306  # 97.5% with BLOCKS - 2 degrees of freedom
 HOUR_S: Final = 3600.0
+REPORT_S, REPORT_MB = 60.0, 1000.0  # at most, of `vllm-harness report` on the folder
 Points = list[tuple[float, float]]  # seconds since the start, value
 
 
@@ -119,7 +130,64 @@ def look(root: psutil.Process, kinds: dict[int, str]) -> dict[str, dict[str, flo
     return found
 
 
-def soak(minutes: float, every_s: float, users: int, out: Path) -> dict[tuple[str, str], Points]:
+@dataclass(frozen=True)
+class Target:
+    """What is loaded, by how many users; `logs`: URLs whose log of sends is forgotten meanwhile."""
+
+    arguments: tuple[str, ...]
+    users: int
+    words: str
+    logs: tuple[str, ...] = ()  # (): the embedded engine's
+
+
+@contextlib.contextmanager
+def target_of(streams: int) -> Iterator[Target]:
+    """The paced server with so many streams; 0: the embedded engine at its true knee."""
+    if streams:
+        with paced(Pace(), processes=-(-streams // STREAMS_PER_CORE)) as server:
+            arguments = (server.url, "--workload", "fixed", "--output-tokens", str(TOKENS))
+            words = f"the paced server with {streams:,} streams, {TOKENS} tokens each, one in 20 ms"
+            yield Target(arguments, streams, words, server.oracles or (server.url,))
+        return
+    slos = tuple(Slo.parse(slo) for slo in SLOS)
+    users = true_knee(EngineConfig(max_num_seqs=SLOTS), Traffic(PROMPT, OUTPUT, 0.4), slos).users
+    arguments = ("--embedded", "--max-num-seqs", str(SLOTS), "--output-tokens", str(OUTPUT))
+    words = (
+        f"the embedded engine ({SLOTS} slots) with {users} users, its true knee for "
+        f"{' and '.join(SLOS)}, {PROMPT} prompt tokens and {OUTPUT} output tokens"
+    )
+    yield Target(arguments, users, words)
+
+
+def forget(target: Target, out: Path) -> None:
+    """The server's log for tests, which would grow."""
+    logs = target.logs or (json.loads((out / names.RUN).read_text())["server"]["url"],)
+    for url in logs:
+        urllib.request.urlopen(f"{url}/oracle/reset", data=b"{}", timeout=5).read()
+
+
+def read_again(out: Path) -> list[str]:
+    """What the folder holds and what a report of it takes: lines, "MISSED" where one is wrong."""
+    sent = sum(read_sends(out).values())
+    records = sum(len(table) for table in read_run(out).chunks())
+    began_s = time.monotonic()
+    command = [sys.executable, "-m", "harness", "report", str(out)]
+    subprocess.run(command, check=False, stdout=subprocess.DEVNULL)
+    took_s = time.monotonic() - began_s
+    # Of all children: the run's own processes are their parent's.
+    most_mb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e3
+    lines = {
+        f"{sent:,} requests were sent, {records:,} have a record": sent == records,
+        f"a report takes {took_s:.0f} s, the run and it {most_mb:.0f} MB in one process at most": (
+            took_s <= REPORT_S and most_mb <= REPORT_MB
+        ),
+    }
+    return [line if is_right else f"MISSED: {line}" for line, is_right in lines.items()]
+
+
+def soak(
+    minutes: float, every_s: float, target: Target, out: Path
+) -> dict[tuple[str, str], Points]:
     """Run, look, and take the loop lags from the run folder."""
     port = free_port()
     command = [
@@ -127,15 +195,11 @@ def soak(minutes: float, every_s: float, users: int, out: Path) -> dict[tuple[st
         "-m",
         "harness",
         "run",
-        "--embedded",
-        "--max-num-seqs",
-        str(SLOTS),
+        *target.arguments,
         "--prompt-tokens",
         str(PROMPT),
-        "--output-tokens",
-        str(OUTPUT),
         "--users",
-        str(users),
+        str(target.users),
         "--duration",
         f"{round(minutes * 60)}s",
         "--metrics-port",
@@ -158,11 +222,7 @@ def soak(minutes: float, every_s: float, users: int, out: Path) -> dict[tuple[st
                 continue
             with contextlib.suppress(OSError):
                 urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read()
-                # the engine's log for tests, of the last 20,000 requests, grows for seven minutes
-                forget = (
-                    f"{json.loads((out / names.RUN).read_text())['server']['url']}/oracle/reset"
-                )
-                urllib.request.urlopen(forget, data=b"{}", timeout=5).read()
+                forget(target, out)
             for kind, figures in look(root, kinds).items():
                 for figure, value in figures.items():
                     points.setdefault((kind, figure), []).append((time.time() - began, value))
@@ -178,15 +238,16 @@ def soak(minutes: float, every_s: float, users: int, out: Path) -> dict[tuple[st
     return points
 
 
-def page(minutes: float, users: int, found: list[Slope], result: dict[str, Any]) -> str:
+def page(
+    minutes: float, words: str, found: list[Slope], result: dict[str, Any], again: list[str]
+) -> str:
     """Markdown."""
     machine = hardware()
     level = result["levels"][0]
     rows = [
         f"""# Soak
 
-`make soak MINUTES={minutes:g}`: the embedded engine ({SLOTS} slots) with {users} users, its true
-knee for {" and ".join(SLOS)}, {PROMPT} prompt tokens and {OUTPUT} output tokens.
+`make soak MINUTES={minutes:g}`: {words}.
 {level["ttft_ms"]["n"]:,} requests, {level["ttft_ms"]["n_failed"]} of them failed.
 {machine["usable_cores"]} usable cores ({machine["cpu"]}), which other work shared: of the loop lag
 only the growth counts here, not its height.
@@ -206,6 +267,7 @@ in about {REQUEST_BYTES} bytes (`REQUEST_BYTES`): that is part of its limit. And
         f"{one.verdict} |"
         for one in found
     ]
+    rows += ["", *(f"- {line}" for line in again)]
     return "\n".join(rows) + "\n"
 
 
@@ -214,31 +276,33 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--every", type=float, default=5.0, help="seconds between two looks")
+    parser.add_argument("--streams", type=int, default=0, help="on the paced server; 0: see above")
+    parser.add_argument("--page", type=Path, default=RESULTS / "soak.md")
     asked = parser.parse_args()
-    slos = tuple(Slo.parse(slo) for slo in SLOS)
-    knee = true_knee(EngineConfig(max_num_seqs=SLOTS), Traffic(PROMPT, OUTPUT, 0.4), slos).users
-    with tempfile.TemporaryDirectory() as folder:
+    with target_of(asked.streams) as target, tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
-        points = soak(asked.minutes, asked.every, knee, out)
+        points = soak(asked.minutes, asked.every, target, out)
         result = json.loads((out / names.RESULT).read_text())
+        again = read_again(out)
     hourly = result["levels"][0]["ttft_ms"]["n"] / asked.minutes * 60
     found = [slope(*key, points[key], limit_of(*key, hourly)) for key in sorted(points)]
-    text = page(asked.minutes, knee, found, result)
-    (RESULTS / "soak.md").write_text(text)
+    text = page(asked.minutes, target.words, found, result, again)
+    asked.page.write_text(text)
     rounded = {
         f"{kind}: {figure}": [[round(at, 1), round(value, 2)] for at, value in points[kind, figure]]
         for kind, figure in sorted(points)
     }
     kept = {
         "minutes": asked.minutes,
-        "users": knee,
+        "users": target.users,
         "requests_per_hour": round(hourly),
         "slopes": [asdict(one) | {"verdict": one.verdict} for one in found],
         "points": rounded,
     }
-    (RESULTS / "soak.json").write_text(json.dumps(kept) + "\n")
+    asked.page.with_suffix(".json").write_text(json.dumps(kept) + "\n")
     print(text)
-    return int(any(one.verdict != "flat" for one in found))
+    is_missed = any(line.startswith("MISSED") for line in again)
+    return int(is_missed or any(one.verdict != "flat" for one in found))
 
 
 if __name__ == "__main__":

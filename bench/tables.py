@@ -82,9 +82,13 @@ def line(row: Row) -> str:
     )
 
 
-def markdown(results: list[tuple[Cell, list[Row], str]], memory: list[str]) -> str:
-    """The whole page."""
-    out = ["# Accuracy and cost", "", machine_line(), "", LEGEND]
+def markdown(
+    results: list[tuple[Cell, list[Row], str]],
+    memory: list[str],
+    measured_on: dict[str, Any] | None = None,
+) -> str:
+    """The whole page; `measured_on`: this machine unless given."""
+    out = ["# Accuracy and cost", "", machine_line(measured_on), "", LEGEND]
     for cell, rows, note in results:
         out += ["", f"## {cell.name}", ""]
         if note:
@@ -118,9 +122,9 @@ def machine() -> dict[str, Any]:
     }
 
 
-def machine_line() -> str:
-    """The same for people."""
-    m = machine()
+def machine_line(measured_on: dict[str, Any] | None = None) -> str:
+    """The same for people; of this machine unless given."""
+    m = measured_on or machine()
     return (
         f"{m['cpu']}, {m['usable_cores']} cores, {m['memory']}, {m['system']}, Python "
         f"{m['python']}, Locust {m['versions'].get('locust')}, commit {m['commit']}. Client and "

@@ -22,7 +22,7 @@ import real_vllm
 import report_example
 from report_example import Server
 from report_folder import begin, load, measured
-from study_process import alive, descendants, harness, lines, started, wait_for
+from study_process import alive, check_code, descendants, harness, lines, started, wait_for
 from study_process import load as json_of
 
 from harness.cli.app import main
@@ -333,13 +333,14 @@ def test_deployments_are_compared_per_gpu(
     assert found[KNEE] == ("one", ())
     # at 25 users per GPU two GPUs have 51, above their slots, and one has 25, below
     assert found["ttft_p95"][0] == "one"
-    findings = deployment_findings([two, one], bests, 2.0)
-    words = "With two each group of 2 servers holds 51 (50 to 52) users, 25 (25 to 26) per GPU."
-    assert re.sub(r"\(\d+ to \d+\)", "(..)", findings.sentences[0]) == re.sub(
-        r"\(\d+ to \d+\)", "(..)", words
-    )
-    text, page = settings_report([two, one], pairs, ["ttft_p95=500ms"], 0, deployed=findings)
-    assert text.startswith("Most users per GPU for ttft_p95=500ms: one, 40 (")
+    lost = Setting("lost", deployment="lost", gpus=4, failure="no memory")
+    findings = deployment_findings([two, one, lost], bests, 2.0)
+    words = r"With two each group of 2 servers holds 51 \(.*\) users, 25\.\d \(.*\) per GPU\."
+    assert re.fullmatch(words, findings.sentences[0])
+    settings = [two, one, lost]
+    text, page = settings_report(settings, pairs, ["ttft_p95=500ms"], 0, deployed=findings)
+    assert "lost: no memory" in text
+    assert text.startswith("Most users per GPU for ttft_p95=500ms: one, 40")
     assert ">Cost of a million output tokens<" in page
     costs = [findings.columns[name]["Cost of a million output tokens"] for name in ("two", "one")]
     value = 2 / 3600 / one.per_gpu["output_tokens_per_s"][0] * 1e6
@@ -633,7 +634,8 @@ def test_ctrl_c(moment: str, number: int, tmp_path: Path) -> None:
         assert json_of(folder / names.RESULT)["interrupted"] is True
 
 
-@pytest.mark.realtime
+@pytest.mark.process
+@pytest.mark.long
 def test_a_diagnosis_is_proven(tmp_path: Path, figure: Callable[[str], None]) -> None:
     """Two slots are too few: their knob is turned, on a real server, and the knee moves with it."""
     out = tmp_path / "knee"
@@ -658,7 +660,7 @@ def test_a_diagnosis_is_proven(tmp_path: Path, figure: Callable[[str], None]) ->
         "64",
         "--quiet",
     )
-    assert done.returncode in {0, 6}, done.stderr
+    check_code(done.returncode, done.stdout + done.stderr, 0, 6)
     result = json_of(out / names.RESULT)
     proof = result["proof"]
     figure(proof["sentence"])
@@ -676,7 +678,10 @@ def test_a_diagnosis_is_proven(tmp_path: Path, figure: Callable[[str], None]) ->
 
 @pytest.mark.vllm
 def test_a_and_b_on_a_real_vllm(
-    tmp_path: Path, figure: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    vllm_command: str,
+    tmp_path: Path,
+    figure: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One slot against eight, for batches of 16 requests: both are measured, eight are better.
 
@@ -684,19 +689,17 @@ def test_a_and_b_on_a_real_vllm(
     wait go on when it is idle, so their loop is not closed, and `run` is refused. A batch is
     judged by its time as a whole, in which the client hardly matters, nor do tests beside it.
     """
-    for name, value in real_vllm.ENVIRONMENT.items():
-        monkeypatch.setenv(name, value)
     # One core is the server's, so that the client has one: of two, vLLM would take both.
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", str(min(os.sched_getaffinity(0))))
-    out, home = tmp_path / "vary", real_vllm.HOME
+    out = tmp_path / "vary"
     done = harness(
         "vary",
         "server.max-num-seqs=1,8",
         "--once",
         "--vllm",
-        str(home / "venv/bin/vllm"),
+        vllm_command,
         "--model-dir",
-        str(home / "tiny"),
+        str(real_vllm.MODEL),
         "--out",
         str(out),
         "--",
@@ -714,7 +717,6 @@ def test_a_and_b_on_a_real_vllm(
         "--output-tokens",
         "32",
         "--quiet",
-        timeout_s=900,  # it starts vLLM twice
     )
     assert done.returncode == 0, done.stdout + done.stderr
     told = json_of(out / "vary.json")

@@ -27,15 +27,14 @@ from harness.units import SECOND
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Put together from published examples of cgroup 2, in microseconds: none was at hand to record.
-STAT_2: Final = """usage_usec 167740045
-user_usec 134745813
-system_usec 32994231
+# Recorded on Linux 6.18: a loop for 3 s in a group of cgroup 2 with `cpu.max` of QUOTA_2.
+STAT_2: Final = """usage_usec 602544
+user_usec 602544
+system_usec 0
 nice_usec 0
-core_sched.force_idle_usec 0
-nr_periods 34778
-nr_throttled 605
-throttled_usec 2913977
+nr_periods 31
+nr_throttled 30
+throttled_usec 2393067
 nr_bursts 0
 burst_usec 0
 """
@@ -48,7 +47,7 @@ burst_time 0
 """
 CPU_QUOTA_1: Final = "/sys/fs/cgroup/cpu/cpu.cfs_quota_us"
 IN_2, IN_1 = "0::{}\n", "4:memory:/m\n3:cpu,cpuacct:{}\n0::/\n"
-QUOTA_2: Final = {"cpu.max": "50000 100000\n", "cpu.stat": STAT_2}
+QUOTA_2: Final = {"cpu.max": "20000 100000\n", "cpu.stat": STAT_2}
 NO_QUOTA_2: Final = {"cpu.max": "max 100000\n", "cpu.stat": STAT_2}
 QUOTA_1: Final = {
     "cpu.cfs_quota_us": "50000\n",
@@ -56,22 +55,23 @@ QUOTA_1: Final = {
     "cpu.stat": STAT_1,
 }
 NO_QUOTA_1: Final = QUOTA_1 | {"cpu.cfs_quota_us": "-1\n"}
-OUTER_2: Final = {"cpu.max": "25000 100000\n", "cpu.stat": "nr_periods 9\nthrottled_usec 500000\n"}
-STOPPED: Final = CpuLimit(0.5, 2.913977)
+OUTER_2: Final = {"cpu.max": "10000 100000\n", "cpu.stat": "nr_periods 9\nthrottled_usec 500000\n"}
+STOPPED_2: Final = CpuLimit(0.2, 2.393067)
+STOPPED_1: Final = CpuLimit(0.5, 2.913977)
 
 
 @pytest.mark.parametrize(
     ("own", "groups", "want"),
     [
-        (IN_2.format("/"), {"": QUOTA_2}, STOPPED),  # a container with a name space of its own
-        (IN_2.format("/docker/1f"), {"": QUOTA_2}, STOPPED),  # one that sees its name outside
-        (IN_2.format("/a/b"), {"": {}, "a": NO_QUOTA_2, "a/b": QUOTA_2}, STOPPED),
+        (IN_2.format("/"), {"": QUOTA_2}, STOPPED_2),  # a container with a name space of its own
+        (IN_2.format("/docker/1f"), {"": QUOTA_2}, STOPPED_2),  # one that sees its name outside
+        (IN_2.format("/a/b"), {"": {}, "a": NO_QUOTA_2, "a/b": QUOTA_2}, STOPPED_2),
         # a tighter limit around it, which has stopped it for half a second besides
-        (IN_2.format("/a/b"), {"a": OUTER_2, "a/b": QUOTA_2}, CpuLimit(0.25, 3.413977)),
+        (IN_2.format("/a/b"), {"a": OUTER_2, "a/b": QUOTA_2}, CpuLimit(0.1, 2.893067)),
         (IN_2.format("/a/b"), {"": {}, "a": NO_QUOTA_2, "a/b": NO_QUOTA_2}, CpuLimit(inf, nan)),
-        (IN_1.format("/"), {"cpu,cpuacct": QUOTA_1}, STOPPED),
-        (IN_1.format("/docker/1f"), {"cpu": QUOTA_1}, STOPPED),
-        (IN_1.format("/k"), {"cpu,cpuacct": NO_QUOTA_1, "cpu,cpuacct/k": QUOTA_1}, STOPPED),
+        (IN_1.format("/"), {"cpu,cpuacct": QUOTA_1}, STOPPED_1),
+        (IN_1.format("/docker/1f"), {"cpu": QUOTA_1}, STOPPED_1),
+        (IN_1.format("/k"), {"cpu,cpuacct": NO_QUOTA_1, "cpu,cpuacct/k": QUOTA_1}, STOPPED_1),
         (IN_1.format("/"), {"cpu,cpuacct": NO_QUOTA_1}, CpuLimit(inf, nan)),
         ("", {}, CpuLimit(inf, nan)),  # another system
     ],

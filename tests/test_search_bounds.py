@@ -1,7 +1,7 @@
 """How often a searcher who knew the knee would show both ends in time: what can be had at all.
 
-As `make statistics` has stored it (simulated_bounds.py); docs/how-good.md has the table, decision 30
-what follows from it.
+As `make statistics` has stored it (simulated_bounds.py); docs/how-good.md has the table, decision
+30 what follows from it.
 """
 
 from __future__ import annotations
