@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import re
 import sys
+from math import inf, isinf
 from pathlib import Path
+from statistics import median
 from textwrap import fill
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +22,7 @@ sys.path.extend(
 from command_page import commands
 from page_tables import TABLES
 from recording import RECORDED
-from simulated_knee import known_truths
+from simulated_knee import ends_by_budget, known_truths
 from stored_statistics import stored
 from watching import WATCHED
 
@@ -34,6 +36,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 HERE: Final = Path(__file__).parent
+BOUGHT_HEAD: Final = '''"""What budgets bought in 200 simulated searches; written by `make docs`."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from harness.units import SECOND
+
+
+class Bought(NamedTuple):
+    """How the searches with a budget ended (decision 21)."""
+
+    budget_ns: int
+    promised: float  # the share with a level that was shown to hold
+    width: float  # within so much of it, in half of all searches, one was shown to fail; 0: in less
+
+
+BOUGHT: Final = (
+'''
 WIDTH: Final = 130
 BLOCK: Final = re.compile(r"(<!-- block: ([^\n]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 TTFT_NS: Final = 500 * MS  # the limits of the README's examples
@@ -53,6 +74,22 @@ def _duel() -> duel.Published:
     return duel.published(
         stored("knees"), stored("duel"), stored("duel_continuous"), known_truths()
     )
+
+
+def bought() -> str:
+    """harness/cli/bought.py, from what `make statistics` has stored."""
+    every = ends_by_budget(stored("knees"), stored("budgets"))
+    rows = [_bought_row(budget_s, ends) for budget_s, ends in sorted(every.items())]
+    return BOUGHT_HEAD + "".join(rows) + ")\n"
+
+
+def _bought_row(budget_s: float, ends: list[list[int | None]]) -> str:
+    promised = sum(bool(holds) for holds, _ in ends) / len(ends)
+    # Those without both ends are the widest of all.
+    widths = [(fails - holds) / holds if holds and fails else inf for holds, fails in ends]
+    width = median(widths)
+    shown = 0.0 if isinf(width) else round(width, 2)
+    return f"    Bought({budget_s:.0f} * SECOND, {promised:.2f}, {shown}),\n"
 
 
 def routing_rules() -> str:
@@ -106,6 +143,7 @@ BLOCKS: Final[dict[str, Callable[[], str]]] = TABLES | {
 WHOLE: Final[dict[str, Callable[[], str]]] = {
     "result.schema.json": result_schema,
     "../llms.txt": llms_txt,
+    "../harness/cli/bought.py": bought,
     "../lab/results/duel.md": duel_page,
     "../prometheus/rules/harness_recorded.yml": recording_rules,
     "../prometheus/rules/harness_routing.yml": routing_rules,

@@ -40,6 +40,7 @@ SENT_NS = SECOND // 10  # on their way from a worker
 FIRST_SLOS = Slo.parse("ttft_p95=500ms"), Slo.parse("itl_p95=50ms")
 CASES = 200
 STOPS = (20, 60, 150)  # request lifetimes near the knee, after the way up
+SHORT_BUDGETS_S = (60, 150)
 LEAST, MOST = 4, 400  # knees that the default search range can see and halve
 
 
@@ -140,6 +141,32 @@ def cases() -> Iterator[tuple[int]]:
 def duel_cases() -> Iterator[tuple[int, float]]:
     """The same with our search's default budget: on these the searches of others are asked."""
     return ((seed, BUDGET_S) for (seed,) in cases())
+
+
+def with_budget(seed: int, budget_s: int) -> list[int | None]:
+    """What a search with a shorter budget has shown to hold, or 0, and to fail, or None."""
+    case = configuration(seed)
+    plan = SearchPlan(case.slos, budget_ns=budget_s * SECOND, seed=seed, seats=kv_seats(case))
+    _, plan, levels, _ = search(case, seed, plan)
+    fitted = fit_levels(valid_evidence(levels), plan.slos, plan.max_errors)
+    holds, fails_by = decided_ends(plan, fitted)
+    return [holds, None if isinf(fails_by) else int(fails_by)]
+
+
+def budget_cases() -> Iterator[tuple[int, int]]:
+    """The same seeds; that of the default budget is in the statistic *knees*."""
+    return ((seed, budget_s) for (seed,) in cases() for budget_s in SHORT_BUDGETS_S)
+
+
+def ends_by_budget(
+    knees: dict[int, list[Any]], budgets: dict[tuple[int, int], list[int | None]]
+) -> dict[int, list[list[int | None]]]:
+    """Budget in seconds -> the ends that each of its searches has shown at its end."""
+    ends = {
+        budget_s: [shown for (_, of_s), shown in budgets.items() if of_s == budget_s]
+        for budget_s in SHORT_BUDGETS_S
+    }
+    return ends | {BUDGET_S: [answer[-1][-1] for answer in knees.values()]}
 
 
 def first_command(seed: int) -> list[Any]:

@@ -95,6 +95,7 @@ STATISTICS: Final = {
     "drill_truths": Statistic(simulated_drill.counted, simulated_drill.truth_cases, 1, DRILLS),
     "drills": Statistic(simulated_drill.judged, simulated_drill.cases, 3, DRILLS),
     "knees": Statistic(simulated_knee.answer, simulated_knee.cases, 2),
+    "budgets": Statistic(simulated_knee.with_budget, simulated_knee.budget_cases, 1),
     "first_command": Statistic(simulated_knee.first_command, simulated_knee.first_cases, 2),
     "waves": Statistic(simulated_waves.answer, simulated_waves.cases, 2),
     "bounds": Statistic(simulated_bounds.answer, simulated_bounds.cases, 2),

@@ -8,13 +8,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from measure_tables import evidence
+from simulated_knee import search
 
-from harness.core.states import Decision
+from harness.core.states import Decision, Status
+from harness.engine.config import EngineConfig
 from harness.metrics.slo import Slo
 from harness.search.fit import fit_levels
 from harness.search.judge import progress
 from harness.search.narrow import Attempt, Belief, Prospect
+from harness.search.next_level import SearchPlan
 from harness.units import SECOND
+from lab.closed_loop import Traffic
+from lab.engine_configurations import Configuration
 
 if TYPE_CHECKING:
     from harness.search.fit import LevelFit
@@ -90,6 +95,14 @@ def test_the_less_is_known_the_further_away_is_the_level() -> None:
         assert got is not None
         levels.append(got.count)
     assert levels == sorted(set(levels))
+
+
+def test_a_precision_that_is_wider_than_a_promise() -> None:
+    """The search goes on until it has one: with 200% it ended without, its budget unspent."""
+    case = Configuration("slots", EngineConfig(max_num_seqs=16), Traffic(128, 32, 0.4), SLOS)
+    plan = SearchPlan(SLOS, max_users=128, budget_ns=90 * SECOND, precision=2.0, seats=16)
+    found, *_ = search(case, 1, plan)
+    assert found.status in (Status.found, Status.holds)
 
 
 @pytest.mark.parametrize("wants", [PASSED, FAILED])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING
 
+from harness.cli.bought import BOUGHT
 from harness.cli.by_name import call
 from harness.core.load import CONCURRENT, UNIT_OF_OPTION
 from harness.errors import EXIT_OK
@@ -19,7 +20,7 @@ from harness.run.preflight import (
     simulation_note,
 )
 from harness.server.address import Address
-from harness.units import SECOND, say_ns
+from harness.units import say_ns
 
 if TYPE_CHECKING:
     from harness.core.load import Load
@@ -58,21 +59,6 @@ def _load_option(wanted: Wanted) -> str:
     if wanted.load.unit.by_schedule:
         return "--max-in-flight"
     return wanted.kind.load_option
-
-
-class _Bought(NamedTuple):
-    """How 200 simulated searches with a budget ended (decision 21)."""
-
-    budget_ns: int
-    promised: float  # the share with a level that was shown to hold
-    width: float  # within so much of it, in half of all searches, one was shown to fail; 0: in less
-
-
-BOUGHT: Final = (
-    _Bought(60 * SECOND, 0.20, 0.0),
-    _Bought(150 * SECOND, 0.62, 0.21),
-    _Bought(600 * SECOND, 0.98, 0.12),
-)
 
 
 def plan_rows(wanted: Wanted) -> dict[str, str]:

@@ -207,7 +207,7 @@ class Prospect:
         life_ns = nearest.evidence.lifetime_ns
 
         was_held = nearest.count == count
-        shown = self._shown(nearest, wants) if was_held else 0.0
+        shown = self._shown(nearest, n, wants) if was_held else 0.0
         missing = max(MIXTURE_COST - log(self.alpha) - shown, 0)
         missing_n = missing / np.maximum(_log_gain(share, self.allowed), 1e-12)
         least_lifetimes = FAIL_LIFETIMES if fails else PASS_LIFETIMES
@@ -225,9 +225,11 @@ class Prospect:
             n = min(n, float(sizes.sum()) / level.evidence.floored_effect(i, self.allowed))
         return n
 
-    def _shown(self, level: LevelFit, wants: Decision) -> float:
-        """The log evidence so far that it is on this side; below 0 it leans to the other one."""
-        n = self._worth(level, wants)
+    def _shown(self, level: LevelFit, n: float, wants: Decision) -> float:
+        """The log evidence so far that it is on this side; below 0 it leans to the other one.
+
+        `n`: independent observations that it is worth.
+        """
         _, share = effective(level, self.allowed)
         evidence = log_one_sided(n, n * share, self.allowed)
         is_over = level.margin > 0

@@ -129,6 +129,11 @@ class SearchPlan:
         return max(1, int(count * self.precision))
 
     @property
+    def finest(self) -> float:
+        """A width below which a promise gains nothing; wider than FOUND_WIDTH it is none."""
+        return min(self.precision, FOUND_WIDTH)
+
+    @property
     def easy_count(self) -> int:
         """A level that the server can easily run; 0: unknown."""
         return min(int(self.seats * EASY_SHARE), EASY_MOST)
@@ -329,7 +334,7 @@ def _narrow(
     attempt = _best_attempt(plan, levels, belief, ends, left_ns)
     if attempt is not None:
         return _try(plan, attempt, levels, left_ns)
-    is_known = belief.spread < KNOWN_SPREAD * plan.precision
+    is_known = belief.spread < KNOWN_SPREAD * plan.finest
     return None if is_known else _look_at(plan, likely_knee, levels[-1], left_ns)
 
 
@@ -347,7 +352,7 @@ def _best_attempt(
         belief,
         plan.allowed,
         plan.level_alpha,
-        plan.precision,
+        plan.finest,
         least=plan.min_users,
         most=plan.max_users,
         passed=passed,

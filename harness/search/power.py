@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 PAST_PEAK: Final = 0.7  # the climb ends when power has fallen to this share of its best
 HOLD_BUDGET_SHARE: Final = 0.05  # of the budget, for a hold
+# Blocks of time that say which of two levels has the peak: each is held for six lifetimes at least,
+# with a block for each.
+PEAK_BLOCKS: Final = 12
 PLATEAU: Final = 0.9  # of the highest throughput seen
 
 
@@ -126,7 +129,7 @@ def power_knee(evidences: Sequence[Evidence], seed: int = 0) -> PowerKnee | None
     best = max(levels, key=lambda level: level.power)
     draws = np.array([_powers(level, seed + level.users) for level in levels])
     peaks = users[np.argmax(draws, axis=0)]
-    lo, hi = np.quantile(peaks, percentile_levels(12), method="nearest")
+    lo, hi = np.quantile(peaks, percentile_levels(PEAK_BLOCKS), method="nearest")
     below, above = _neighbors(levels, best)
     ci95 = (int(min(lo, below)), int(max(hi, above)))
     return PowerKnee(best.users, ci95, round(best.power, 3))
