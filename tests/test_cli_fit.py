@@ -291,6 +291,22 @@ def test_prefill_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "Choose 3 for prefill and 5 for decoding: at least 90% of the requests/s" in shown
 
 
+def test_prefill_apart_within_slos(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A tight TTFT takes more GPUs for prefill, a tight ITL more for decoding."""
+    out = tmp_path / "fit.json"
+    options = ["--gpu", "h100", "--gpus", "8", "--prefill-apart", "3072:512", "--json", str(out)]
+    chosen = {}
+    for slos in (["ttft_p95=250ms"], ["itl_p95=12ms"], ["itl_p95=1ms", "ttft_p95=90ms"]):
+        given = [word for slo in slos for word in ("--slo", slo)]
+        assert run(tmp_path, LLAMA_8B, *options, *given) == 0
+        got = json.loads(out.read_text())["prefill_apart"]
+        chosen[slos[0]] = got["chosen_prefill"]
+    assert chosen == {"ttft_p95=250ms": 4, "itl_p95=12ms": 2, "itl_p95=1ms": None}
+    shown = capsys.readouterr().out
+    assert "the most users within ttft_p95=250ms, at 60% of the peaks" in shown
+    assert "Choose none: no layout keeps itl_p95=1ms and ttft_p95=90ms." in shown
+
+
 PHI3_SHAPE: Config = {  # a window of 255, that Phi 3 has in each layer
     "model_type": "phi3",
     "hidden_size": 512,
@@ -480,6 +496,8 @@ def test_a_real_vllm(
         ({}, ["--tensor-parallel", "8", "--decode-context-parallel", "2"], "each KV head is on 1"),
         ({}, ["--prefill-apart", "3072"], "expected tokens of a prompt and of an answer"),
         ({}, ["--gpus", "4", "--prefill-apart", "3072:512"], "GPUs whose speed is known"),
+        ({}, ["--slo", "ttft_p95=1s"], "expected both, as nothing else here knows an SLO"),
+        ({}, ["--prefill-apart", "3072:512", "--slo", "e2e_p95=1s"], "expected a p95 of TTFT"),
         ({}, ["--kv-cache-dtype", "fp8_ds_mla"], "this one is for latent attention"),
         ({}, ["--draft", "mtp"], "config.json has no num_nextn_predict_layers"),
         (

@@ -10,6 +10,9 @@ import pytest
 from study_process import check_code
 from tutorial_page import PAGE, Shown, blocks, run, without_figures
 
+# On a busy machine the search may end, and blames the client with right.
+CLIENT_IS_LATE = "the load generator is the bottleneck"
+
 
 @pytest.mark.realtime
 def test_every_command_prints_what_the_page_shows(
@@ -27,7 +30,7 @@ def test_every_command_prints_what_the_page_shows(
             continue
         printed = run(block.command, tmp_path)
         check_code(printed.code, printed.stdout + printed.stderr, 0)
-        if printed.code:
+        if printed.code or CLIENT_IS_LATE in printed.stdout:
             figure(f"the client was too busy for: {block.command}")
             return
         got = without_figures(printed.stdout)

@@ -5,15 +5,24 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import real_vllm
+from study_process import alive, descendants
 
 from harness.errors import ConfigError
-from harness.lifecycle.deployments import BY_FILES, launches, read_deployments
+from harness.lifecycle.deployments import (
+    BY_FILES,
+    disaggregated,
+    launches,
+    read_deployments,
+    serving,
+)
 from harness.lifecycle.prefill_decode import (
     ASK_TO_KEEP,
     KEPT_S,
@@ -22,12 +31,15 @@ from harness.lifecycle.prefill_decode import (
     prefill_body,
     remove_old,
 )
-from harness.lifecycle.vllm_start import StartOptions
+from harness.lifecycle.vllm_start import StartOptions, launched
 from harness.records import names
 from harness.records.json_files import read_json
+from harness.server.access import TargetAccess
+from harness.server.address import Address
+from harness.server.http_exchange import fetch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 ENGINE = shlex.join([sys.executable, "-m", "harness", "engine"])
 START = StartOptions(start_command="vllm serve m", start_args=("--seed", "1"))
@@ -104,7 +116,8 @@ def test_kv_caches_by_files(tmp_path: Path) -> None:
         json.loads(launch.more_args[-1]) for launch in launches(deployment, (), tmp_path / "x")
     ]
     assert configs[0] == configs[1]
-    assert configs[0]["kv_connector_extra_config"]["shared_storage_path"].endswith("-apart")
+    folder = configs[0]["kv_connector_extra_config"]["shared_storage_path"]
+    assert folder.endswith(f"kv-{os.getpid()}")
 
 
 @pytest.mark.parametrize(
@@ -166,6 +179,63 @@ def test_old_kv_caches_are_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
+def test_the_preset_of_serve(tmp_path: Path) -> None:
+    """It starts both roles and a proxy, answers, and ends all of them."""
+    command = [
+        *(sys.executable, "-m", "harness", "serve", "--preset", "disaggregated"),
+        *("--connector", "", "--port", "0", "--log", str(tmp_path / "log.txt")),
+        *("--decode-gpus", "1/2", "--start-command", ENGINE),
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    said = next(line for line in process.stdout if " serves at " in line)
+    _, _, rest = said.partition("vLLM serves at ")
+    url, _, measure = rest.partition("; ")
+    assert (measure.count("--metrics-url"), measure.count("--prefill-url")) == (2, 1)
+    family = descendants(process.pid)
+    body: dict[str, Any] = {"prompt": "a b c", "max_tokens": 3}
+    told: Any = fetch(TargetAccess(Address.parse(url)), "/v1/completions", body).json()
+    assert told["usage"]["completion_tokens"] == 3
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert alive(family) == []
+
+
+@pytest.mark.vllm
+def test_prefill_apart_on_a_real_vllm(
+    tmp_path: Path, figure: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two servers of the CPU build: one prefills, the other finds nearly all of each prompt."""
+    for name, value in real_vllm.ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", str(min(os.sched_getaffinity(0))))
+    start = StartOptions(
+        vllm=str(real_vllm.HOME / "venv/bin/vllm"), model_dir=real_vllm.HOME / "tiny"
+    )
+    deployment = disaggregated(start, ["0"], ["1"], BY_FILES)
+    out = tmp_path / "run"
+    with (
+        launched(launches(deployment, (), tmp_path / "vllm.log")) as begun,
+        serving(deployment, [server.ready() for server in begun]) as endpoint,
+    ):
+        command = [
+            *(sys.executable, "-m", "harness", "run", endpoint.url, *endpoint.options),
+            *("--users", "2", "--requests", "16", "--workload", "fixed", "--quiet"),
+            *("--prompt-tokens", "400", "--output-tokens", "8", "--out", str(out)),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode in {0, 5}, done.stderr  # 5: a busy machine
+    (level,) = (read_json(out / names.RESULT) or {})["levels"]
+    split = level["ttft_split"]
+    parts = [f"{part} {split[f'{part}_ms']:.0f}" for part in ("prefill_server", "ttft", "residual")]
+    figure(f"mean TTFT {split['client_ms']:.0f} ms: {', '.join(parts)}")
+    assert split["exact"]
+    assert level["server"]["external_hit_share"] > 0.5
+    assert level["prefill"]["external_hit_share"] == 0
+
+
+@pytest.mark.process
 def test_kept_side_by_side(tmp_path: Path) -> None:
     """Replicas behind the balancer and both roles behind the proxy, on embedded engines."""
     text = """
@@ -185,7 +255,7 @@ def test_kept_side_by_side(tmp_path: Path) -> None:
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode in {0, 5}, done.stderr  # 5: a busy machine
-    assert "Starting 4 servers at once" in done.stdout
+    assert "Starting 2 servers at once" in done.stdout  # which both deployments use
     told = read_json(out / "vary.json")
     assert told is not None
     of_replicas, of_apart = told["settings"]

@@ -333,13 +333,14 @@ def test_deployments_are_compared_per_gpu(
     assert found[KNEE] == ("one", ())
     # at 25 users per GPU two GPUs have 51, above their slots, and one has 25, below
     assert found["ttft_p95"][0] == "one"
-    findings = deployment_findings([two, one], bests, 2.0)
-    words = "With two each group of 2 servers holds 51 (50 to 52) users, 25 (25 to 26) per GPU."
-    assert re.sub(r"\(\d+ to \d+\)", "(..)", findings.sentences[0]) == re.sub(
-        r"\(\d+ to \d+\)", "(..)", words
-    )
-    text, page = settings_report([two, one], pairs, ["ttft_p95=500ms"], 0, deployed=findings)
-    assert text.startswith("Most users per GPU for ttft_p95=500ms: one, 40 (")
+    lost = Setting("lost", deployment="lost", gpus=4, failure="no memory")
+    findings = deployment_findings([two, one, lost], bests, 2.0)
+    words = r"With two each group of 2 servers holds 51 \(.*\) users, 25\.\d \(.*\) per GPU\."
+    assert re.fullmatch(words, findings.sentences[0])
+    settings = [two, one, lost]
+    text, page = settings_report(settings, pairs, ["ttft_p95=500ms"], 0, deployed=findings)
+    assert "lost: no memory" in text
+    assert text.startswith("Most users per GPU for ttft_p95=500ms: one, 40")
     assert ">Cost of a million output tokens<" in page
     costs = [findings.columns[name]["Cost of a million output tokens"] for name in ("two", "one")]
     value = 2 / 3600 / one.per_gpu["output_tokens_per_s"][0] * 1e6

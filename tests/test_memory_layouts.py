@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +32,10 @@ from harness.memory.kv_layout import KvLayout, kv_layout
 from harness.memory.model_shape import ModelShape
 from harness.memory.parallel import Parallel
 from harness.memory.prefill_apart import (
-    Apart,
+    Limits,
     Replica,
     apart_requests_s,
+    busiest,
     choose,
     together_requests_s,
     transfer_s,
@@ -398,16 +401,45 @@ def test_prefill_apart() -> None:
 @pytest.mark.parametrize(
     ("replicas", "link_bytes_s", "want"),
     [
-        (4, 50e9, Apart(1, 3, pytest.approx(10), "prefill")),  # as fast as all together
+        (4, 50e9, (1, 3, pytest.approx(10), "prefill")),  # as fast as all together
         (3, 50e9, None),  # 1 and 2 do 6.67 of 7.5: 89%
-        (8, 50e9, Apart(2, 6, pytest.approx(20), "prefill")),
+        (8, 50e9, (2, 6, pytest.approx(20), "prefill")),
         (4, 1e9, None),  # a prompt takes a second to move
         (1, 50e9, None),  # nothing to divide
     ],
 )
-def test_which_layout(replicas: int, link_bytes_s: float, want: Apart | None) -> None:
+def test_which_layout(replicas: int, link_bytes_s: float, want: object) -> None:
     """Apart where it costs less than a tenth of the requests/s."""
-    assert choose(REPLICA, replicas, link_bytes_s) == want
+    found = choose(REPLICA, replicas, link_bytes_s)
+    got = found and (found.prefill, found.decode, found.requests_s, found.limit)
+    assert got == want
+
+
+# 20 users have gaps of 20 ms, and one alone 10.5: each adds 0.5 ms
+GROWING = replace(REPLICA, alone_tokens_s=1 / 0.0105)
+
+
+@pytest.mark.parametrize(
+    ("limits", "want"),
+    [
+        (Limits(), (20 / 3, "decode")),  # 2 x 20 answers of 300 tokens in 6 s
+        (Limits(itl_s=0.0116), (6 / 3.45, "decode")),  # three have gaps of 11.5 ms
+        (Limits(itl_s=0.01), (0.0, "decode")),  # not even one
+        (Limits(ttft_s=0.1), (0.0, "prefill")),  # a prompt, its move and a step take longer
+    ],
+)
+def test_what_limits_allow(limits: Limits, want: tuple[float, str]) -> None:
+    """Of two replicas that prefill and two that decode."""
+    got = apart_requests_s(GROWING, 2, 2, 50e9, limits)
+    assert (pytest.approx(got.requests_s), got.limit) == want
+
+
+def test_the_wait_for_a_prefill() -> None:
+    """A server is the busier the later its tokens may come; two wait for each other less."""
+    shares = [busiest(REPLICA, 1, ttft_s) for ttft_s in (0.2, 0.3, 1.0)]
+    assert shares == sorted(shares)
+    assert busiest(REPLICA, 2, 0.3) > shares[1]
+    assert busiest(REPLICA, 1, inf) == 1
 
 
 def test_what_ends_a_layout() -> None:

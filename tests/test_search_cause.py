@@ -12,7 +12,13 @@ from simulated_knee import drive
 from harness.core.load import Users
 from harness.core.states import Decision, Purpose, Status, StopRule
 from harness.engine.config import EngineConfig
-from harness.metrics.level_figures import GapFigures, LateSplit, MaxNumSeqs, ServerFigures
+from harness.metrics.level_figures import (
+    GapFigures,
+    LateSplit,
+    MaxNumSeqs,
+    ServerFigures,
+    TtftSplit,
+)
 from harness.metrics.result import KneeCurve, Latency, Level
 from harness.metrics.slo import Slo
 from harness.report.cause_words import cause_sentences
@@ -20,7 +26,7 @@ from harness.search.cause_hold import MEASURED_NS, search_with_cause, searching
 from harness.search.cause_level import cause_level, first_to_break, times_the_knee
 from harness.search.confirm import confirming, searched
 from harness.search.controller import KneeController
-from harness.search.explain_knee import bottleneck
+from harness.search.explain_knee import binding_pool, bottleneck
 from harness.search.level_state import next_level
 from harness.search.next_level import Done, Hold, SearchPlan
 from harness.search.replay import LoggedLevel, RunTokenStats, replay
@@ -32,6 +38,25 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from harness.search.level_state import HeldLevel
+
+
+@pytest.mark.parametrize(
+    ("prefill", "metric", "ttft_ms", "want"),
+    [
+        (None, "ttft", 10.0, ""),
+        (ServerFigures(), "ttft", 10.0, "prefill"),  # 30 ms were the prefill server's
+        (ServerFigures(), "ttft", 50.0, "decode"),
+        (ServerFigures(), "itl", 10.0, "decode"),  # which no prefill server sees
+        (ServerFigures(), "ttft", nan, "decode"),
+    ],
+)
+def test_the_servers_that_bind(
+    prefill: ServerFigures | None, metric: str, ttft_ms: float, want: str
+) -> None:
+    """By whose part of the TTFT is larger, where some servers only prefill."""
+    split = TtftSplit(prefill_server_ms=30.0, ttft_ms=ttft_ms)
+    assert binding_pool(Level(0, 8, prefill=prefill, ttft_split=split), metric) == want
+
 
 TTFT = Slo.parse("ttft_p95=500ms")
 ITL = Slo.parse("itl_p95=50ms")

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from math import isnan, nan
-from typing import Final
+from math import inf, isnan, nan
+from typing import TYPE_CHECKING, Final
 
 from harness.capacity.fit_answer import Facts, Speeds, answer
 from harness.capacity.fit_question import Question, question
+from harness.engine.shapes import EFFICIENCY as REACHED
 from harness.errors import ConfigError
 from harness.memory.parallel import divides_heads
 from harness.memory.prefill_apart import (
     Apart,
+    Limits,
     Replica,
     choose,
     layouts,
@@ -19,9 +21,16 @@ from harness.memory.prefill_apart import (
     transfer_s,
 )
 from harness.memory.verdict import DO_NOT_START, Why
+from harness.units import SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harness.metrics.slo import Slo
 
 MOST_SHARED: Final = 6  # powers of two, from one GPU on
 DEFAULT_LINK_BYTES_S: Final = 50e9  # 400 Gbit/s
+P95: Final = 0.95
 MS: Final = 1e3
 
 
@@ -80,15 +89,21 @@ def prefill_apart(args: Namespace, asked: Question) -> Facts | None:
     """
     if not args.prefill_apart:
         return None
-    replica = _replica(args, asked)
+    limits = _limits(args.slo)
+    replica = _replica(args, asked, REACHED if args.slo else 1.0)
     link = args.link or DEFAULT_LINK_BYTES_S
     replica_gpus = asked.parallel.gpus
     all_gpus = args.gpus or 2 * replica_gpus  # one replica for prefill, one for decode
     replicas = max(all_gpus // replica_gpus, 1)
     together_s = together_requests_s(replica, replicas)
-    rows = [_layout_row(way, together_s) for way in layouts(replica, replicas, link)]
+    ways = layouts(replica, replicas, link, limits)
+    rows = [_layout_row(way, together_s) for way in ways]
     chosen = choose(replica, replicas, link)
+    if args.slo:
+        chosen = _most(ways, limits)
     return {
+        "slos": [str(slo) for slo in args.slo],
+        "of_peaks": REACHED if args.slo else 1.0,
         "prompt_tokens": replica.prompt_tokens,
         "answer_tokens": replica.answer_tokens,
         "kv_bytes": replica.kv_bytes,
@@ -113,12 +128,35 @@ def _layout_row(way: Apart, together_s: float) -> Facts:
         "prefill": way.prefill,
         "decode": way.decode,
         "requests_per_s": way.requests_s,
+        "users": way.users,
         "share_of_together": way.requests_s / together_s,
         "limit": way.limit,
     }
 
 
-def _replica(args: Namespace, asked: Question) -> Replica:
+def _most(ways: Sequence[Apart], limits: Limits) -> Apart | None:
+    """The layout that holds the most; None: none keeps the limits."""
+    able = [way for way in ways if way.requests_s > 0]
+    if limits.ttft_s == inf:  # any number may wait
+        return max(able, key=lambda way: way.requests_s, default=None)
+    return max(able, key=lambda way: way.users, default=None)
+
+
+def _limits(slos: Sequence[Slo]) -> Limits:
+    """Raises ConfigError for an SLO that arithmetic cannot keep."""
+    limits_s = {"ttft": inf, "itl": inf}
+    for slo in slos:
+        if slo.metric not in limits_s or slo.q != P95:
+            raise ConfigError(
+                f"--slo is {slo}: expected a p95 of TTFT or of ITL, for which prefill and decode "
+                "are divided; try --slo ttft_p95=500ms --slo itl_p95=50ms."
+            )
+        limits_s[slo.metric] = min(limits_s[slo.metric], slo.limit_ns / SECOND)
+    return Limits(limits_s["ttft"], limits_s["itl"])
+
+
+def _replica(args: Namespace, asked: Question, of_peaks: float) -> Replica:
+    """What a replica does; `of_peaks`: the share of full rates that it reaches."""
     prompt_tokens, answer_tokens = args.prefill_apart
     context = prompt_tokens + answer_tokens
     _check_context(context, asked.max_model_len)
@@ -138,11 +176,12 @@ def _replica(args: Namespace, asked: Question) -> Replica:
     return Replica(
         prompt_tokens=prompt_tokens,
         answer_tokens=answer_tokens,
-        prefill_tokens_s=speeds.prefill,
+        prefill_tokens_s=speeds.prefill * of_peaks,
         users=users,
-        user_tokens_s=user_tokens_s,
+        user_tokens_s=user_tokens_s * of_peaks,
         step_tokens=asked.step_tokens,
         kv_bytes=float(asked.layout.read_bytes(prompt_tokens)),
+        alone_tokens_s=speeds.of_users(1, context) * of_peaks,
     )
 
 

@@ -12,7 +12,7 @@ from harness.errors import ConfigError
 from harness.memory.cards import GPUS, gpu_name
 from harness.memory.kv_dtypes import AUTO, KV_CACHE_DTYPES
 from harness.run.option import Option, declare, number_option
-from harness.run.option_table import CERTIFICATE, JSON
+from harness.run.option_table import CERTIFICATE, JSON, SLO
 
 MOST: Final = 10**9  # tokens or requests: more than any server holds
 MOST_GPUS: Final = 4096
@@ -83,6 +83,9 @@ WHAT_IS_ASKED = (
         "Report whether some of --gpus should only prefill, for requests of this length.",
         _prompt_and_answer,
         "PROMPT:ANSWER",
+    ),
+    SLO._replace(
+        help="Divide replicas by what keeps this p95 of TTFT or ITL, for --prefill-apart."
     ),
     _gb("--link", "Set the speed between replicas in GB/s, for --prefill-apart. Default: 50."),
 )

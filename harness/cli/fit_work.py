@@ -43,6 +43,11 @@ def _check(args: argparse.Namespace) -> None:
         "--draft": args.draft,
         "--quantization": args.quantization,
     }
+    if args.slo and not args.prefill_apart:
+        raise ConfigError(
+            f"--slo {args.slo[0]} is given without --prefill-apart: expected both, as nothing else "
+            "here knows an SLO; try --prefill-apart 3072:512."
+        )
     for flag, given in needs_shape.items():
         if given and not args.config:
             raise ConfigError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.cli.parsing import Subparsers, add_command
-from harness.lifecycle.serve_presets import PRESETS
+from harness.lifecycle.serve_presets import NIXL, PRESETS, gpu_parts
 from harness.run.option import Option, declare, level_list, number_option
 from harness.run.option_table import OUTPUT, START
 
@@ -21,6 +21,27 @@ def add_serve(commands: Subparsers) -> None:
         ),
         number_option(
             "--port", "Serve on this port; 0 takes any free port.", 8000, min_value=0, example=8000
+        ),
+        Option(
+            "--prefill-gpus",
+            "With --preset disaggregated: prefill on these GPUs, a server for each part: 0,1/2,3.",
+            gpu_parts,
+            "GPUS",
+            "0",
+        ),
+        Option(
+            "--decode-gpus",
+            "With --preset disaggregated: decode on these GPUs.",
+            gpu_parts,
+            "GPUS",
+            "1",
+        ),
+        Option(
+            "--connector",
+            "With --preset disaggregated: hand over KV caches with this connector of vLLM's.",
+            str,
+            "NAME",
+            NIXL,
         ),
         Option("--log", "Write vLLM's log to this file.", Path, "FILE", "vllm.log"),
     )

@@ -12,14 +12,16 @@ import psutil
 from harness.core.typed_json import to_json
 from harness.errors import EXIT_OK, ServerUnreachable
 from harness.lifecycle.cold_start import RUN_COLUMNS, drop_caches, measure_cold_start, run_rows
+from harness.lifecycle.deployments import disaggregated, launches, serving
 from harness.lifecycle.kv_scaling import COLUMNS, measure_lengths
-from harness.lifecycle.serve_presets import PRESETS
-from harness.lifecycle.vllm_start import started
+from harness.lifecycle.serve_presets import DISAGGREGATED, PRESETS
+from harness.lifecycle.vllm_start import launched, started
 from harness.records.json_files import dumps
 from harness.records.redact import redact
 from harness.report.templates import render
 from harness.report.write import as_csv
 from harness.run import options_from_args as plain
+from harness.server.address import LOOPBACK, check_port
 from harness.server.model_config import context_limit, model_config
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ def serve(args: argparse.Namespace) -> int:
     model_limit = context_limit(model_config(options.model_dir))
     flags = _preset_flags(args.preset, model_limit)
     options = replace(options, start_args=(*flags, *options.start_args))  # the last one counts
+    if args.preset == DISAGGREGATED:
+        return _serve_disaggregated(args, options)
     _tell(f"starting vLLM; its log is {args.log}")
     with suppress(KeyboardInterrupt), started(options, log=args.log, port=args.port) as server:
         log = server.start_log
@@ -47,6 +51,31 @@ def serve(args: argparse.Namespace) -> int:
         psutil.Process(server.pid).wait()
         raise ServerUnreachable(f"vLLM ended by itself: expected Ctrl-C; see {args.log}.")
     return EXIT_OK
+
+
+def _serve_disaggregated(args: argparse.Namespace, options: StartOptions) -> int:
+    """Servers of both roles and the proxy before them, until Ctrl-C or SIGTERM."""
+    if args.port:
+        check_port("--port", LOOPBACK, args.port)
+    deployment = disaggregated(options, args.prefill_gpus, args.decode_gpus, args.connector)
+    wanted = launches(deployment, (), args.log)
+    _tell(f"starting {len(wanted)} servers; their logs are {args.log.stem}-1{args.log.suffix}, ...")
+    with suppress(KeyboardInterrupt), launched(wanted) as begun:
+        servers = [server.ready() for server in begun]
+        with serving(deployment, servers, args.port) as endpoint:
+            for place, server in zip(deployment.places, servers, strict=True):
+                kv_tokens = server.start_log.kv_tokens or 0
+                _tell(f"{place.role} on GPU {place.gpus}: {server.url}, {kv_tokens:,.0f} KV tokens")
+            measure = " ".join(["vllm-harness knee", endpoint.url, *endpoint.options])
+            _tell(f"vLLM serves at {endpoint.url}; Ctrl-C ends it. To measure it: {measure}")
+            psutil.wait_procs([psutil.Process(server.pid) for server in servers], callback=_ended)
+    return EXIT_OK
+
+
+def _ended(process: psutil.Process) -> None:
+    raise ServerUnreachable(
+        f"a server of process {process.pid} ended by itself: expected Ctrl-C; see its log."
+    )
 
 
 def _preset_flags(preset: str | None, model_limit: int | None) -> list[str]:

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 from harness.errors import ConfigError, closest
 from harness.lifecycle.balancer import BalancerProcess
 from harness.lifecycle.prefill_decode import DECODE, PREFILL, ProxyProcess
+from harness.lifecycle.serve_presets import NIXL
 from harness.lifecycle.vllm_start import Launch, StartedServer, StartOptions
 from harness.server.address import free_port
 
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
 
 TOGETHER: Final = "gpus"  # the key of servers that prefill and decode
 KEYS: Final = (TOGETHER, PREFILL, DECODE, "command", "args", "connector")
-NIXL: Final = "NixlConnector"
 BY_FILES: Final = "ExampleConnector"  # needs no package; for tests
+VISIBLE_GPUS: Final = "CUDA_VISIBLE_DEVICES"
 KV_FLAG: Final = "--kv-transfer-config"
 SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - where files do not reach a disk
 EXAMPLE: Final = '[tp-2] with gpus = ["0,1"] and args = "--tensor-parallel-size 2"'
@@ -153,13 +154,19 @@ def launches(deployment: Deployment, more_args: Sequence[str], log: Path) -> lis
     for number, place in enumerate(deployment.places, start=1):
         environment = []
         if place.gpus:
-            environment.append(("CUDA_VISIBLE_DEVICES", place.gpus))
+            environment.append((VISIBLE_GPUS, place.gpus))
         if kv_args:
             environment.append(("VLLM_NIXL_SIDE_CHANNEL_PORT", str(free_port())))
         own_log = log if is_one else log.with_name(f"{log.stem}-{number}{log.suffix}")
         args = (*more_args, *kv_args)
         found.append(Launch(deployment.start, own_log, args, tuple(environment)))
     return found
+
+
+def same_server(launch: Launch) -> tuple[object, ...]:
+    """What two servers have in common that can be one."""
+    gpus = dict(launch.environment).get(VISIBLE_GPUS, "")
+    return launch.options, launch.more_args, gpus
 
 
 def _transfer_args(deployment: Deployment) -> tuple[str, ...]:
@@ -180,12 +187,23 @@ def _kv_folder(deployment: Deployment) -> Path | None:
     if deployment.connector != BY_FILES or not deployment.of_role(PREFILL):
         return None
     where = SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path.cwd()
-    return where / f"kv-{os.getpid()}-{deployment.name}"
+    return where / f"kv-{os.getpid()}"
+
+
+def disaggregated(
+    start: StartOptions, prefill: Sequence[str], decode: Sequence[str], connector: str
+) -> Deployment:
+    """Servers that prefill and servers that decode, on these GPUs."""
+    places = [ServerPlace(gpus, PREFILL) for gpus in prefill]
+    places += [ServerPlace(gpus, DECODE) for gpus in decode]
+    return Deployment("disaggregated", start, tuple(places), connector)
 
 
 @contextmanager
-def serving(deployment: Deployment, servers: Sequence[StartedServer]) -> Iterator[Endpoint]:
-    """What stands before its servers, as long as the context."""
+def serving(
+    deployment: Deployment, servers: Sequence[StartedServer], port: int = 0
+) -> Iterator[Endpoint]:
+    """What stands before its servers, as long as the context; `port`: of a proxy, 0: any."""
     urls = [server.url for server in servers]
     with ExitStack() as stack:
         if len(servers) == 1:
@@ -194,7 +212,7 @@ def serving(deployment: Deployment, servers: Sequence[StartedServer]) -> Iterato
         prefill = [urls[number] for number in deployment.of_role(PREFILL)]
         if prefill:
             decode = [urls[number] for number in deployment.of_role(DECODE)]
-            proxy = stack.enter_context(ProxyProcess(prefill, decode, _kv_folder(deployment)))
+            proxy = stack.enter_context(ProxyProcess(prefill, decode, _kv_folder(deployment), port))
             yield Endpoint(proxy.url, servers, _metrics_options(decode, prefill))
             return
         balancer = stack.enter_context(BalancerProcess(urls))

@@ -1,6 +1,6 @@
 """A proxy before servers that prefill and servers that decode: one request to each, in turn.
 
-    python -m harness.lifecycle.prefill_decode prefill=URL... decode=URL... [folder=DIR]
+    python -m harness.lifecycle.prefill_decode prefill=URL... decode=URL... port=N [folder=DIR]
 
 is a process of its own that says its URL and ends with its standard input. A completion goes to the
 prefilling server with the fewest requests, for one token; what it answers as `kv_transfer_params`
@@ -36,6 +36,7 @@ from harness.wire.http import Response
 PREFILL: Final = "prefill"
 DECODE: Final = "decode"
 FOLDER: Final = "folder"
+PORT: Final = "port"
 KEPT_S: Final = 30.0  # a KV cache in the folder, from when it is complete
 SWEEP_S: Final = 2.0
 READ_BYTES: Final = 65_536
@@ -248,10 +249,18 @@ class ProxyProcess:
     """A proxy in a process of its own, which ends with this one."""
 
     def __init__(
-        self, prefill: Iterable[str], decode: Iterable[str], folder: Path | None = None
+        self,
+        prefill: Iterable[str],
+        decode: Iterable[str],
+        folder: Path | None = None,
+        port: int = 0,
     ) -> None:
-        """`folder`: where servers leave KV caches for each other; it goes at the end."""
+        """`folder`: where servers leave KV caches for each other; it goes at the end.
+
+        `port` 0: any.
+        """
         words = [f"{PREFILL}={url}" for url in prefill] + [f"{DECODE}={url}" for url in decode]
+        words.append(f"{PORT}={port}")
         if folder is not None:
             words.append(f"{FOLDER}={folder}")
         self._folder = folder
@@ -300,7 +309,8 @@ async def main(words: Sequence[str]) -> None:
     """Run in the child, until the parent closes the pipe."""
     proxy = Proxy(values_of(PREFILL, words), values_of(DECODE, words))
     sweeping = [asyncio.create_task(sweep(Path(name))) for name in values_of(FOLDER, words)]
-    listening = await asyncio.start_server(proxy.serve, "127.0.0.1", 0, backlog=1024)
+    (wanted,) = values_of(PORT, words)
+    listening = await asyncio.start_server(proxy.serve, "127.0.0.1", int(wanted), backlog=1024)
     _, port = listening.sockets[0].getsockname()
     sys.stdout.write(f"http://127.0.0.1:{port}\n")
     sys.stdout.flush()

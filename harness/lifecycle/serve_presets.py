@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from harness.errors import ConfigError
+
+DISAGGREGATED: Final = "disaggregated"
+NIXL: Final = "NixlConnector"  # its package is not among those of vLLM
 # name -> flag, value, why. The figures are of one H200 and a 1.5B model: docs/h200.md.
 PRESETS: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
     "interactive": (
@@ -24,4 +28,16 @@ PRESETS: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
         ("--gpu-memory-utilization", "0.95", "more KV cache, so more requests at once"),
         ("--api-server-count", "4", "70% more tokens/s at 256 users than with one"),
     ),
+    # servers of two roles and a proxy, whose flags are those of lifecycle/deployments.py
+    DISAGGREGATED: (),
 }  # fmt: skip
+
+
+def gpu_parts(text: str) -> tuple[str, ...]:
+    """The GPUs of each server, of `0,1/2,3`. Raises ConfigError."""
+    parts = tuple(part.strip() for part in text.split("/"))
+    if not all(word.strip() for part in parts for word in part.split(",")):
+        raise ConfigError(
+            f"the GPUs are {text!r}: expected numbers, with a / between two servers; try 0,1/2,3."
+        )
+    return parts

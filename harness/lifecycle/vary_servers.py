@@ -6,14 +6,20 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Self, TextIO
 
 from harness.errors import HarnessError
-from harness.lifecycle.deployments import Deployment, Endpoint, launches, serving
+from harness.lifecycle.deployments import (
+    Deployment,
+    Endpoint,
+    launches,
+    same_server,
+    serving,
+)
 from harness.lifecycle.vllm_start import launched
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from harness.lifecycle.vllm_start import LaunchedServer, StartOptions
+    from harness.lifecycle.vllm_start import Launch, LaunchedServer, StartOptions
     from harness.search.comparison import Setting
 
     Key = tuple[str, tuple[str, ...]]  # a deployment, arguments of its servers
@@ -51,14 +57,17 @@ class VariedServers:
             log = folder / f"{number}-{setting.deployment or 'server'}.server.log"
             deployment = self._deployments[setting.deployment]
             wanted.append((setting, launches(deployment, setting.server, log)))
-        everything = [launch for _, of_one in wanted for launch in of_one]
+        # What several settings want is started once.
+        everything: dict[tuple[object, ...], Launch] = {}
+        for _, of_one in wanted:
+            for launch in of_one:
+                everything.setdefault(same_server(launch), launch)
         self._stream.write(f"Starting {len(everything)} servers at once\n")
         self._stream.flush()
-        servers = self._running.enter_context(launched(everything))
+        begun = self._running.enter_context(launched([*everything.values()]))
+        server_of = dict(zip(everything, begun, strict=True))
         for setting, of_one in wanted:
-            own = servers[: len(of_one)]
-            del servers[: len(of_one)]
-            self._serve(setting, own)
+            self._serve(setting, [server_of[same_server(launch)] for launch in of_one])
 
     def endpoint(self, setting: Setting, log: Path) -> Endpoint | None:
         """Where the setting is measured; None, and why in its `failure`, if it does not start."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Final
 
 from harness.charts.definition import (
@@ -304,7 +304,10 @@ def settings_report(
     if len(measured) < FEWEST_COMPARED:  # the headline says why
         first = " ".join([first, *failures])
         failures = []
-    setting_rows = [setting_row(one) | deployed.columns.get(one.name, {}) for one in settings]
+    more = dict.fromkeys(chain.from_iterable(deployed.columns.values()), UNKNOWN)
+    setting_rows = [
+        setting_row(one) | more | deployed.columns.get(one.name, {}) for one in settings
+    ]
     setting_rows = _without_unused_columns(setting_rows)
     cost_tables = _cost_tables(settings, costs)
     if deployed.best_rows:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import inf
+from math import inf, isinf
 from typing import TYPE_CHECKING, Final
 
 from harness.capacity.sizing import cost_per_million_tokens
 from harness.core.load import unit_named
-from harness.metrics.numbers import Quantity, as_sentence
+from harness.metrics.numbers import Quantity, as_sentence, format_number
 from harness.metrics.result import Target
 from harness.search.comparison import KNEE, knee_text
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from harness.search.comparison import Best, Setting
 
 TOKENS: Final = "output_tokens_per_s"
+ABOVE: Final = "above all levels"
 PER_GPU: Final = "What follows compares users and throughput per GPU."
 GOALS: Final = {
     KNEE: "Most {many} per GPU",
@@ -58,7 +59,7 @@ def _holds(setting: Setting) -> str:
     unit = unit_named(setting.unit)
     each = f"each {target.noun}{target.many_gpus}"
     knee = _knee(setting.figures[KNEE], setting.unit)
-    per_gpu = _knee(setting.per_gpu[KNEE], setting.unit)
+    per_gpu = _share(setting.per_gpu[KNEE])
     return as_sentence(
         f"with {setting.name} {each} holds {knee} {unit.short_many}, {per_gpu} per GPU"
     )
@@ -68,6 +69,12 @@ def _knee(figure: Sequence[float], unit_name: str) -> str:
     """`108 (101 to 115)`."""
     unit = unit_named(unit_name)
     value, low, high = (knee_text(end, unit) for end in figure)
+    return f"{value} ({low} to {high})"
+
+
+def _share(figure: Sequence[float]) -> str:
+    """`13.5 (12.1 to 15.2)`: users of one GPU, who are no whole number."""
+    value, low, high = (ABOVE if isinf(end) else format_number(end) for end in figure)
     return f"{value} ({low} to {high})"
 
 
@@ -83,7 +90,7 @@ def _columns(setting: Setting, price_per_hour: float | None) -> dict[str, str]:
     columns = {"GPUs": str(setting.gpus or "?")}
     knee = setting.per_gpu.get(KNEE)
     if knee:
-        columns[f"{unit.short_many.capitalize()} per GPU"] = _knee(knee, setting.unit)
+        columns[f"{unit.short_many.capitalize()} per GPU"] = _share(knee)
     tokens = setting.per_gpu.get(TOKENS)
     if tokens:
         columns["Output tokens/s per GPU"] = _cell(tokens)
@@ -102,9 +109,9 @@ def _best_row(best: Best, settings: Sequence[Setting]) -> dict[str, str]:
     unit = unit_named(setting.unit)
     goal = GOALS[best.metric].format(many=unit.short_many)
     if best.load:
-        goal += f" at {knee_text(best.load, unit)} {unit.short_many} per GPU"
+        goal += f" at {format_number(best.load)} {unit.short_many} per GPU"
     if best.metric == KNEE:
-        figure = _knee(best.figure, setting.unit)
+        figure = _share(best.figure)
     else:
         figure = _cell(best.figure)
         if best.load:

@@ -1,0 +1,38 @@
+"""Prefill apart in simulated time: who waits for what."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.engine.config import EngineConfig
+from harness.units import SECOND
+from lab.closed_loop import Traffic
+from lab.pools import Latencies, Pools
+
+ENGINE = EngineConfig(model="qwen2.5-7b", max_num_seqs=256, jitter=0.0)
+LONG = Traffic(3072, 64, 0.0, 8192)
+
+
+def seen(prefill: int, users: int, link_bytes_per_s: float = 50e9) -> Latencies:
+    """Of four engines, so many of which only prefill."""
+    pools = Pools(ENGINE, LONG, prefill, 4 - prefill, link_bytes_per_s=link_bytes_per_s, seed=1)
+    pools.start(users)
+    pools.advance(20 * SECOND)
+    return pools.latencies(5 * SECOND)
+
+
+def test_no_prompt_lengthens_a_gap() -> None:
+    """A gap beside a prompt has its compute in it; apart, the same gap is a step of decoding."""
+    together = seen(0, 32)
+    apart = seen(2, 32)
+    assert 2 * apart.itl_ns < together.itl_ns
+
+
+def test_the_transfer_is_in_the_first_token() -> None:
+    """176 MB of a prompt's KV cache: 3.5 ms at 50 GB/s, and 176 ms at 1 GB/s."""
+    fast = seen(2, 1)
+    slow = seen(2, 1, 1e9)
+    kv_bytes = 3072 * 57_344
+    more_ns = kv_bytes * (1 - 1 / 50)  # at 1 GB/s a byte takes 1 ns
+    # a token of decoding: the first token waits for a step of its own
+    assert slow.ttft_ns - fast.ttft_ns == pytest.approx(more_ns, rel=0.05)
