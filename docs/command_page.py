@@ -1,4 +1,4 @@
-"""docs/commands.md: every command with all of its options, from the command line's own help."""  # noqa: INP001 - a script
+"""A block of docs/commands.md: every command and option, from its own help."""  # noqa: INP001 - a script
 
 from __future__ import annotations
 
@@ -11,24 +11,18 @@ from harness.cli.app import COMMANDS, parser
 if TYPE_CHECKING:
     from argparse import Action, ArgumentParser
 
-HEAD: Final = """\
-# Commands and options
-
-`make docs` generates this page from the command line's own help. `vllm-harness COMMAND --help`
-shows the options that people need most, and `--help-all`, where there is one, all of these.
-"""
 HELP: Final = ("help", "help_all")
 
 
 def commands() -> str:
     parsers = _parsers()
-    parts = [HEAD]
+    parts = []
     for name in COMMANDS:
         parts.append(f"## {name}\n\n{_one_line(parsers[name].description)}\n")
         # argparse has no public way to its groups and their options.
         groups = parsers[name]._action_groups  # noqa: SLF001
         parts += [text for group in groups if (text := _group_text(group))]
-    return "\n".join(parts)
+    return "\n".join(parts).rstrip()
 
 
 def _parsers() -> dict[str, ArgumentParser]:

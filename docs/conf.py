@@ -30,6 +30,7 @@ exclude_patterns = ["lab/duel_words.md"]  # sentences that the duel's page is ma
 extensions = ["myst_parser"]
 myst_heading_anchors = 4
 suppress_warnings = ["myst.header"]
+smartquotes = False  # or `--` of an option becomes a dash
 html_theme = "furo"
 html_title = "vllm-harness"
 html_extra_path = ["../llms.txt"]

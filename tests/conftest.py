@@ -89,7 +89,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         raise pytest.UsageError(message)
     items.sort(key=rank)
     for item in items:
-        if "vllm" in getattr(item, "fixturenames", ()):
+        if "vllm_command" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("vllm"))
 
 
@@ -194,8 +194,15 @@ def figure(record_property: Callable[[str, object], None]) -> Callable[[str], No
 
 
 @pytest.fixture(scope="session")
-def vllm_servers() -> Generator[Callable[[str], str], None, None]:
-    with real_vllm.servers() as server:
+def vllm_command() -> Generator[str, None, None]:
+    """The path of a `vllm` that starts soon, for tests that do not ask about starting."""
+    with real_vllm.forks() as command:
+        yield command
+
+
+@pytest.fixture(scope="session")
+def vllm_servers(vllm_command: str) -> Generator[Callable[[str], str], None, None]:
+    with real_vllm.servers(vllm_command) as server:
         yield server
 
 

@@ -1,7 +1,7 @@
 """The real vLLM on the CPU, for tests marked `vllm`: no weights, a tiny model, real scheduling.
 
-A start takes half a minute of one core, so each of SERVERS is started once, when it is asked for
-first, and answers all that do not ask about starting.
+A start takes a minute of one core, nearly all of it for imports. So tests that do not ask about it
+start forks of a process that has imported it, and each of SERVERS once, when it is asked for first.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ import contextlib
 import json
 import os
 import shlex
+import socket
 import subprocess
+import tempfile
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import psutil
 import pytest
 
 from harness.lifecycle.vllm_start import StartOptions, started
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 
 # Where `.ci/run` puts vLLM (`venv`) and the model (`tiny`); the folder is ignored by git.
 HOME = Path(__file__).parents[1] / ".vllm"
+VLLM, MODEL = HOME / "venv/bin/vllm", HOME / "tiny"
 ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GB
     "HF_HUB_OFFLINE": "1",
@@ -46,21 +50,18 @@ SERVERS: Final = {
         --max-num-seqs 32 --block-size 32 --num-gpu-blocks-override 33 --max-model-len 1024
     """,
 }
+FORKS: Final = Path(__file__).with_name("vllm_forks.py")
+COMMAND: Final = """#!{python}
+import sys
+sys.path.append('{folder}')
+from vllm_forks import ask_for_a_fork
+ask_for_a_fork('{path}')
+"""
 YIELDS: Final = 10  # the `nice` of a server that is ready
 
-# `vllm bench serve` without the command around it; its input is several such commands, for it
-# imports for ten seconds
-BENCH = """
-import json, sys
-from vllm.benchmarks.serve import add_cli_args, main
-from vllm.utils.argparse_utils import FlexibleArgumentParser
-parser = FlexibleArgumentParser()
-add_cli_args(parser)
-for flags in map(json.loads, sys.stdin):
-    main(parser.parse_args(flags))
-"""
+# of `vllm bench serve`
 BENCH_FLAGS: Final = f"""
-    --model m --tokenizer {HOME / "tiny"} --dataset-name random --ignore-eos
+    --model m --tokenizer {MODEL} --dataset-name random --ignore-eos
     --percentile-metrics ttft,tpot,itl,e2el --metric-percentiles 50,99
     --disable-tqdm --save-result --save-detailed
 """
@@ -68,76 +69,83 @@ BENCH_FLAGS: Final = f"""
 
 def missing() -> str:
     """Why there is no vLLM here; "" where there is."""
-    here = (HOME / "venv/bin/vllm").exists() and (HOME / "tiny").exists()
+    here = VLLM.exists() and MODEL.exists()
     return "" if here else "vLLM is not installed: see CONTRIBUTING.md"
 
 
 @contextlib.contextmanager
-def servers() -> Iterator[Callable[[str], str]]:
+def forks() -> Iterator[str]:
+    """The path of a command `vllm` whose imports are done, or soon will be."""
+    python = HOME / "venv/bin/python"
+    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listening:
+        path, command = f"{folder}/socket", Path(folder) / "vllm"
+        command.write_text(COMMAND.format(python=python, folder=FORKS.parent, path=path))
+        command.chmod(0o755)
+        listening.bind(path)
+        listening.listen()
+        with (HOME / "forks.log").open("wb") as log:
+            server = subprocess.Popen(
+                [python, FORKS, str(listening.fileno())],
+                env=os.environ | ENVIRONMENT,
+                stdin=subprocess.PIPE,  # whose end is the server's
+                stdout=log,
+                stderr=log,
+                pass_fds=[listening.fileno()],
+            )
+        listening.close()
+        with server:
+            yield str(command)
+
+
+@contextlib.contextmanager
+def servers(vllm: str) -> Iterator[Callable[[str], str]]:
     """A function that gives the URL of one of SERVERS; all that it started end with the `with`."""
     with contextlib.ExitStack() as running:
-        yield cache(lambda name: running.enter_context(_served(name)))
+        yield cache(lambda name: running.enter_context(_served(vllm, name)))
 
 
-@contextlib.contextmanager
-def benchmark() -> Iterator[subprocess.Popen[str]]:
-    """`vllm bench serve`, which imports now, and runs what `bench_serve` tells it."""
-    command = [str(HOME / "venv/bin/python"), "-c", BENCH]
-    with subprocess.Popen(
-        command,
+def bench_serve(vllm: str, url: str, result: Path, *flags: str) -> dict[str, Any]:
+    """What `vllm bench serve` saves of random prompts; fails with it."""
+    to = ("--base-url", url, "--result-dir", str(result.parent), "--result-filename", result.name)
+    done = subprocess.run(
+        [vllm, "bench", "serve", *shlex.split(BENCH_FLAGS), *to, *flags],
         env=os.environ | ENVIRONMENT | {"OPENAI_API_KEY": KEY},
         text=True,
-        stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def bench_serve(
-    tool: subprocess.Popen[str], url: str, folder: Path, *runs: tuple[str, ...]
-) -> list[dict[str, Any]]:
-    """What it saves of random prompts sent to `url`, for each run's flags in turn.
-
-    Fails with it.
-    """
-    results = [folder / f"bench-{number}.json" for number in range(len(runs))]
-    commands = []
-    for result, flags in zip(results, runs, strict=True):
-        to = ("--base-url", url, "--result-dir", str(folder), "--result-filename", result.name)
-        commands.append(json.dumps([*shlex.split(BENCH_FLAGS), *to, *flags]))
-    _, err = tool.communicate("\n".join(commands), timeout=300)
-    assert tool.returncode == 0, err[-2000:]
-    return [json.loads(result.read_text()) for result in results]
-
-
-def start_options() -> StartOptions:
-    """How the harness starts it."""
-    return StartOptions(str(HOME / "venv/bin/vllm"), model_dir=HOME / "tiny")
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return dict(json.loads(result.read_text()))
 
 
 @contextlib.contextmanager
-def _served(name: str) -> Iterator[str]:
+def _served(vllm: str, name: str) -> Iterator[str]:
     """The URL of one of SERVERS, as the product starts it; fails with the log's end."""
     flags = shlex.split(f"--max-model-len 32768 --served-model-name m {SERVERS[name]}")
     with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:
         for variable, value in (ENVIRONMENT | {"VLLM_API_KEY": KEY}).items():
             patch.setenv(variable, value)
-        server = stack.enter_context(started(start_options(), flags, log=HOME / f"{name}.log"))
+        options = StartOptions(vllm, model_dir=MODEL)
+        server = stack.enter_context(started(options, flags, log=HOME / f"{name}.log"))
         patch.undo()
-        _give_way(server.pid)
+        _give_way(server.port)
         yield server.url
 
 
-def _give_way(session: int) -> None:
-    """Let the client that measures go first, as it does where it has cores of its own.
+def _give_way(port: int) -> None:
+    """Let a client that measures go first, as it does where it has cores of its own.
 
     On two cores vLLM's processes spin on both. Linux weighs sessions against each other where it
     groups processes by session (autogroup), and single processes by `nice` where it does not.
     """
+    sockets = psutil.net_connections("tcp4")
+    [session] = {
+        os.getsid(one.pid)
+        for one in sockets
+        if one.laddr.port == port and one.status == psutil.CONN_LISTEN
+    }
     with contextlib.suppress(OSError):
         Path(f"/proc/{session}/autogroup").write_text(str(YIELDS))
     os.setpriority(os.PRIO_PGRP, session, YIELDS)

@@ -29,7 +29,11 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+<<<<<<< HEAD
 import simulated_apart
+=======
+import simulated_bounds
+>>>>>>> main
 import simulated_comparison
 import simulated_decisions
 import simulated_drill
@@ -97,6 +101,7 @@ STATISTICS: Final = {
     "knees": Statistic(simulated_knee.answer, simulated_knee.cases, 2),
     "first_command": Statistic(simulated_knee.first_command, simulated_knee.first_cases, 2),
     "waves": Statistic(simulated_waves.answer, simulated_waves.cases, 2),
+    "bounds": Statistic(simulated_bounds.answer, simulated_bounds.cases, 2),
     "limits": Statistic(simulated_limits.found_at_limits, simulated_limits.cases, 1),
     "thinking": Statistic(simulated_users.answer_thinking, simulated_users.thinking_cases, 1),
     "talking": Statistic(simulated_users.answer_talking, simulated_users.talking_cases, 1),

@@ -471,7 +471,7 @@ def test_a_real_vllm(
     vllm: Callable[[str], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its KV cache is what its configuration and its memory give, to the block."""
-    out, config = tmp_path / "fit.json", ["--config", str(real_vllm.HOME / "tiny")]
+    out, config = tmp_path / "fit.json", ["--config", str(real_vllm.MODEL)]
     assert main(["fit", vllm("speculating"), *config, "--json", str(out)]) == 0
     served = json.loads(out.read_text())
     alone = [*config, "--kv-memory", str(GIB / 1e9), "--block-size", str(served["block_tokens"])]

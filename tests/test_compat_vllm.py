@@ -6,15 +6,13 @@ far as the machine's noise lets two runs agree. The figures go to the summary.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from real_vllm import bench_serve, benchmark
+from real_vllm import bench_serve
 from study_process import harness, load, measured
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Callable
     from pathlib import Path
 
@@ -33,35 +31,30 @@ LEFT_OUT = {"max_output_tokens_per_s", "max_concurrent_requests", "rtfx"}
 Figures = dict[tuple[str, str], float]  # by metric and statistic
 
 
-def bench(tool: subprocess.Popen[str], url: str, folder: Path) -> dict[str, Figures]:
-    """The tool's figures by API, ms."""
-    runs = (
-        (
-            "--backend",
-            backend,
-            "--endpoint",
-            path,
-            "--max-concurrency",
-            "2",
-            "--num-prompts",
-            str(REQUESTS),
-            "--seed",
-            str(seed),
-            "--random-input-len",
-            str(PROMPT),
-            "--random-output-len",
-            str(ANSWER),
-        )
-        for seed, (backend, path) in enumerate(APIS.values(), 1)
+def bench(vllm: str, url: str, folder: Path, api: str) -> Figures:
+    """The tool's, ms."""
+    backend, path = APIS[api]
+    saved = bench_serve(
+        vllm,
+        url,
+        folder / f"{api}.json",
+        "--backend",
+        backend,
+        "--endpoint",
+        path,
+        "--max-concurrency",
+        "2",
+        "--num-prompts",
+        str(REQUESTS),
+        "--seed",
+        str(list(APIS).index(api)),
+        "--random-input-len",
+        str(PROMPT),
+        "--random-output-len",
+        str(ANSWER),
     )
-    found = {}
-    for api, saved in zip(APIS, bench_serve(tool, url, folder, *runs), strict=True):
-        assert (saved["completed"], saved["total_output_tokens"]) == (REQUESTS, REQUESTS * ANSWER)
-        (folder / f"{api}.json").write_text(json.dumps(saved))
-        found[api] = {
-            (k, s): saved[f"{s}_{name}_ms"] for k, name in NAMES.items() for s in STATISTICS
-        }
-    return found
+    assert (saved["completed"], saved["total_output_tokens"]) == (REQUESTS, REQUESTS * ANSWER)
+    return {(k, s): saved[f"{s}_{name}_ms"] for k, name in NAMES.items() for s in STATISTICS}
 
 
 def ours(url: str, out: Path, api: str) -> Figures:
@@ -114,21 +107,24 @@ def same_fields(tools: dict[str, Any], out: Path) -> None:
 @pytest.mark.retry("two runs on cores that a real server shares with its client")
 @pytest.mark.vllm
 @pytest.mark.realtime
+@pytest.mark.parametrize("api", APIS)
 def test_ours_says_what_the_tool_prints(
-    vllm: Callable[[str], str], tmp_path: Path, figure: Callable[[str], None]
+    vllm: Callable[[str], str],
+    vllm_command: str,
+    api: str,
+    tmp_path: Path,
+    figure: Callable[[str], None],
 ) -> None:
     """Means of one run each agree, on both APIs; the server has served a little before."""
+    url = vllm("16 slots")
     warm = ("--users", "2", "--requests", "8", "--quiet", "--out", str(tmp_path / "warm"))
-    with benchmark() as tool:  # while it imports, the server may start
-        url = vllm("16 slots")
-        assert harness("run", url, *warm).returncode in (0, 5)  # 5: a busy machine
-        tools = bench(tool, url, tmp_path)
-    for api, tool in tools.items():
-        mine = ours(url, tmp_path / api, api)
-        if not mine:
-            figure(f"vllm bench serve and ours, {api}: ours left out all of its requests")
-        for key in NAMES if mine else ():
-            told = [f"{s} {tool[key, s]:.2f} and {mine[key, s]:.2f}" for s in STATISTICS]
-            figure(f"vllm bench serve and ours, {api}, {key} in ms: {', '.join(told)}")
-            # a median gap is 0 where a busy tool reads several tokens at once; the mean stays
-            assert tool[key, "mean"] / FACTOR < mine[key, "mean"] < tool[key, "mean"] * FACTOR
+    assert harness("run", url, *warm).returncode in (0, 5)  # 5: a busy machine
+    tool = bench(vllm_command, url, tmp_path, api)
+    mine = ours(url, tmp_path / api, api)
+    if not mine:
+        figure("vllm bench serve and ours: ours left out all of its requests")
+    for key in NAMES if mine else ():
+        told = [f"{s} {tool[key, s]:.2f} and {mine[key, s]:.2f}" for s in STATISTICS]
+        figure(f"vllm bench serve and ours, {key} in ms: {', '.join(told)}")
+        # a median gap is 0 where a busy tool reads several tokens at once; the mean stays
+        assert tool[key, "mean"] / FACTOR < mine[key, "mean"] < tool[key, "mean"] * FACTOR

@@ -603,7 +603,7 @@ def test_a_slot_bound_server_without_kv_usage() -> None:
         "max_num_seqs 16, inferred: running stays the same while requests wait",
         "48.0 requests wait on average",
         (
-            "of the wait of late requests 90% is in the queue, 8% for their prompt, "
+            "late requests spend 90% of their wait in the queue, 8% for their prompt, "
             "2% outside the engine"
         ),
         "KV cache usage is not among the server's figures",
@@ -616,7 +616,7 @@ def test_without_metrics_there_is_no_verdict() -> None:
     found = diagnose(UNKNOWN_LEVEL)
     assert (found.bound_by, found.sentence) == (
         "undecided",
-        "not decided: the server does not show its running requests",
+        "not decided: the server does not report running requests",
     )
 
 
@@ -675,7 +675,7 @@ def test_a_front_end_in_rust_gets_other_advice() -> None:
     start, change, *_ = TABLE["every thread of a Rust front end is busy"]
     found = diagnose(changed(start, change))
     assert "API server CPU: 0.90 cores of each of the Rust front end's 16" in found.evidence
-    assert found.try_next[0].startswith("more CPUs for the Rust front end")
+    assert found.try_next[0].startswith("give the Rust front end more CPUs")
     assert not any("--api-server-count" in line for line in found.try_next)
 
 
@@ -691,6 +691,6 @@ def test_two_causes_that_both_hold_are_both_said() -> None:
     first, second = found.sentence.split("; or ")
     assert first.startswith("the API server cannot keep up")
     assert second.startswith("each engine step takes too long")
-    assert found.try_next[0].startswith("--api-server-count")
-    assert any("--max-num-seqs lower" in line for line in found.try_next)
-    assert found.try_next[-1] == "another replica"
+    assert found.try_next[0].startswith("raise --api-server-count")
+    assert any("lower --max-num-seqs" in line for line in found.try_next)
+    assert found.try_next[-1] == "add a replica"

@@ -170,7 +170,8 @@ def test_interrupted(tmp_path: Path) -> None:
     assert json.loads((out / "result.json").read_text())["interrupted"] is True
 
 
-@pytest.mark.realtime
+@pytest.mark.process
+@pytest.mark.long
 def test_every_event_once(tmp_path: Path, figure: Callable[[str], None]) -> None:
     """Each event happens and is undone; true, false and lost are what they are; code 99."""
     file, out = tmp_path / "drill.toml", tmp_path / "out"

@@ -455,23 +455,17 @@ def test_bad_input(
     assert re.search(message, capsys.readouterr().err)
 
 
-@pytest.fixture
-def on_a_real_vllm(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The options that start it."""
-    for name, value in real_vllm.ENVIRONMENT.items():
-        monkeypatch.setenv(name, value)
-    options = real_vllm.start_options()
-    return ["--vllm", options.vllm, "--model-dir", str(options.model_dir)]
-
-
 @pytest.mark.vllm
 def test_coldstart_of_a_real_vllm(
-    on_a_real_vllm: list[str], tmp_path: Path, figure: Callable[[str], None]
+    tmp_path: Path, figure: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One start, seven requests; the parts add up, and no figure of a GPU is invented."""
+    """One whole start, seven requests; the parts add up, and no figure of a GPU is invented."""
+    for name, value in real_vllm.ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
     out = tmp_path / "cold"
+    server = ["--vllm", str(real_vllm.VLLM), "--model-dir", str(real_vllm.MODEL)]
     sent = ["--prompt-tokens", "64", "--output-tokens", "8", "--out", str(out)]
-    assert main(["coldstart", *on_a_real_vllm, *sent]) == 0
+    assert main(["coldstart", *server, *sent]) == 0
     got = load(out / "coldstart.json")
     # which request is the slowest, and whether tokens come one by one, a busy machine decides
     sure = {name: got["sanity"][name] for name in got["sanity"] if "first" not in name}
@@ -492,11 +486,12 @@ def test_coldstart_of_a_real_vllm(
 
 
 @pytest.mark.vllm
-def test_two_lengths_of_a_real_vllm(on_a_real_vllm: list[str], tmp_path: Path) -> None:
+def test_two_lengths_of_a_real_vllm(vllm_command: str, tmp_path: Path) -> None:
     """Two starts: a quarter of the requests fit at four times the length; GPU columns are empty."""
     out = tmp_path / "kv"
     lengths = ["--lengths", "512,2048,65536", "--out", str(out)]
-    assert main(["kv-scaling", *on_a_real_vllm, *lengths]) == 0
+    server = ["--vllm", vllm_command, "--model-dir", str(real_vllm.MODEL)]
+    assert main(["kv-scaling", *server, *lengths]) == 0
     text = (out / "kv_cache_scaling.csv").read_text()
     rows = [line.split(",") for line in text.splitlines()]
     assert tuple(rows[0]) == COLUMNS

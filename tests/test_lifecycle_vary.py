@@ -22,7 +22,7 @@ import real_vllm
 import report_example
 from report_example import Server
 from report_folder import begin, load, measured
-from study_process import alive, descendants, harness, lines, started, wait_for
+from study_process import alive, check_code, descendants, harness, lines, started, wait_for
 from study_process import load as json_of
 
 from harness.cli.app import main
@@ -634,7 +634,8 @@ def test_ctrl_c(moment: str, number: int, tmp_path: Path) -> None:
         assert json_of(folder / names.RESULT)["interrupted"] is True
 
 
-@pytest.mark.realtime
+@pytest.mark.process
+@pytest.mark.long
 def test_a_diagnosis_is_proven(tmp_path: Path, figure: Callable[[str], None]) -> None:
     """Two slots are too few: their knob is turned, on a real server, and the knee moves with it."""
     out = tmp_path / "knee"
@@ -659,7 +660,7 @@ def test_a_diagnosis_is_proven(tmp_path: Path, figure: Callable[[str], None]) ->
         "64",
         "--quiet",
     )
-    assert done.returncode in {0, 6}, done.stderr
+    check_code(done.returncode, done.stdout + done.stderr, 0, 6)
     result = json_of(out / names.RESULT)
     proof = result["proof"]
     figure(proof["sentence"])
@@ -677,7 +678,10 @@ def test_a_diagnosis_is_proven(tmp_path: Path, figure: Callable[[str], None]) ->
 
 @pytest.mark.vllm
 def test_a_and_b_on_a_real_vllm(
-    tmp_path: Path, figure: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    vllm_command: str,
+    tmp_path: Path,
+    figure: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One slot against eight, for batches of 16 requests: both are measured, eight are better.
 
@@ -685,19 +689,17 @@ def test_a_and_b_on_a_real_vllm(
     wait go on when it is idle, so their loop is not closed, and `run` is refused. A batch is
     judged by its time as a whole, in which the client hardly matters, nor do tests beside it.
     """
-    for name, value in real_vllm.ENVIRONMENT.items():
-        monkeypatch.setenv(name, value)
     # One core is the server's, so that the client has one: of two, vLLM would take both.
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", str(min(os.sched_getaffinity(0))))
-    out, home = tmp_path / "vary", real_vllm.HOME
+    out = tmp_path / "vary"
     done = harness(
         "vary",
         "server.max-num-seqs=1,8",
         "--once",
         "--vllm",
-        str(home / "venv/bin/vllm"),
+        vllm_command,
         "--model-dir",
-        str(home / "tiny"),
+        str(real_vllm.MODEL),
         "--out",
         str(out),
         "--",
@@ -715,7 +717,6 @@ def test_a_and_b_on_a_real_vllm(
         "--output-tokens",
         "32",
         "--quiet",
-        timeout_s=900,  # it starts vLLM twice
     )
     assert done.returncode == 0, done.stdout + done.stderr
     told = json_of(out / "vary.json")

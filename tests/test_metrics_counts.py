@@ -151,7 +151,6 @@ def test_bounds():
     assert widest == pytest.approx(4 / 3)
 
 
-@pytest.mark.realtime
 def test_cost(figure: Callable[[str], None]) -> None:
     """CPU per token in the process that counts, for whole records and for parts of a second."""
     at = ns_array([(200 + 20 * i) * MS for i in range(128)])

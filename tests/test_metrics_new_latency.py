@@ -48,7 +48,7 @@ run = Path(sys.argv[1])
 result = make(run, seconds=1, levels=(1, 4))
 report(run, result)
 written = json.loads((run / names.RESULT).read_text())
-pages = {name: page() for name, page in runpy.run_path("docs/generate.py")["PAGES"].items()}
+pages = runpy.run_path("docs/generate.py")["pages"]()
 print(json.dumps({
     "result": [written["levels"][1]["ttft2_ms"]["n"] > 0, "ttft2_p95_ms" in written["knee"]],
     "attribute": result.levels[1].ttft2_ms.n,

@@ -47,7 +47,7 @@ scraped = [server_sample(PAGE % n, n * 10**9) for n in (3, 5)]
 level = Level(0, 8, server=server_figures(samples))
 exported = render_metrics(TARGET, target_values(TargetState(up=True, samples=samples), 0))
 [row] = level_rows(ReportData(SimpleNamespace(info={}), Result(levels=(level,))))
-pages = {name: page() for name, page in runpy.run_path("docs/generate.py")["PAGES"].items()}
+pages = runpy.run_path("docs/generate.py")["pages"]()
 print(json.dumps({
     "scraped": [sample.swapped for sample in scraped],
     "recorded": [sample.swapped for sample in samples],

@@ -21,15 +21,23 @@ from harness.records import names
 from harness.run import options_from_args as plain
 
 ROOT = Path(__file__).parents[1]
-PAGES = runpy.run_path(str(ROOT / "docs/generate.py"))["PAGES"]
+GENERATE = runpy.run_path(str(ROOT / "docs/generate.py"))
 SCHEMA = json.loads((ROOT / "docs/result.schema.json").read_text())
 PROSE = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
 def test_generated_equals_committed() -> None:
     """`make docs` was run after the last change of a table."""
-    wanted = {name: page() for name, page in PAGES.items()}
-    assert {name: (ROOT / "docs" / name).read_text() for name in PAGES} == wanted
+    wanted = GENERATE["pages"]()
+    assert {name: (ROOT / "docs" / name).read_text() for name in wanted} == wanted
+
+
+def test_every_block_is_on_one_page() -> None:
+    """And no page has a block without an end, which would never be filled."""
+    texts = [page.read_text() for page in PROSE]
+    assert sum(text.count("<!-- block: ") for text in texts) == len(GENERATE["BLOCKS"])
+    named = [block[2] for text in texts for block in GENERATE["BLOCK"].finditer(text)]
+    assert sorted(named) == sorted(GENERATE["BLOCKS"])
 
 
 def test_every_state_of_a_result_is_documented() -> None:

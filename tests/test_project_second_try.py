@@ -49,7 +49,7 @@ def test_{number}():
 """
 
 
-def run_tests(folder: Path, code: str, test: str, *arguments: str) -> tuple[int, list[str]]:
+def run_tests(folder: Path, code: str, test: str) -> tuple[int, list[str]]:
     """Pytest's exit code and the lines of its summary, with this project's conftest."""
     file = folder / "test_cases.py"
     file.write_text(code)
@@ -64,7 +64,6 @@ def run_tests(folder: Path, code: str, test: str, *arguments: str) -> tuple[int,
         "--rootdir",
         str(folder),
         f"{file}{test}",
-        *arguments,
     ]
     done = subprocess.run(command, cwd=TOP / "tests", capture_output=True, text=True, check=False)
     said = done.stdout + done.stderr
@@ -72,7 +71,6 @@ def run_tests(folder: Path, code: str, test: str, *arguments: str) -> tuple[int,
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("workers", [[], ["-n", "2", "--dist", "loadgroup"]])
 @pytest.mark.parametrize(
     ("left", "select", "code", "summary"),
     [
@@ -85,7 +83,6 @@ def run_tests(folder: Path, code: str, test: str, *arguments: str) -> tuple[int,
     ],
 )
 def test_second_tries(
-    workers: list[str],
     left: dict[str, int],
     select: str,
     code: int,
@@ -93,7 +90,7 @@ def test_second_tries(
     tmp_path: Path,
 ) -> None:
     """A marked test's failure is named and forgiven once; more than two are too many."""
-    got, lines = run_tests(tmp_path, CASES.format(LEFT=left), f"::test_{select}", *workers)
+    got, lines = run_tests(tmp_path, CASES.format(LEFT=left), f"::test_{select}")
     assert got == code
     assert lines[-1][: len(summary)] == summary
     named = [line for line in lines if line.startswith("tried again: ")]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-import runpy
 import subprocess
 import sys
 from math import inf
@@ -24,6 +23,7 @@ from harness.records.folder_writer import RunFolder
 from harness.records.json_files import flat
 from harness.records.samples import GpuSample
 from harness.report.write import CSV_COLUMNS, level_row, levels_csv
+from harness.run.run_frames import LEVELS as LEVEL_COLUMNS
 from harness.run.run_frames import write_levels
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from harness.run.run_frames import RunFrames
 
 ROOT = Path(__file__).parents[1]
-PAGE = runpy.run_path(str(ROOT / "docs/generate.py"))
+PAGE = (ROOT / "docs/run-folder.md").read_text()
 FAIL_ABOVE = 50  # in the levels above it some requests fail: 64, 56, 52, 51
 
 
@@ -95,7 +95,7 @@ def test_levels(run: RunFrames) -> None:
     assert run.result is not None
     held = run.result.levels
     levels = run.levels
-    assert list(levels.columns[:6]) == list(PAGE["LEVELS"])
+    assert list(levels.columns[:6]) == list(LEVEL_COLUMNS)
     assert levels.level.tolist() == list(range(len(LEVELS)))
     assert tuple(levels.users) == LEVELS
     assert [at.value for at in levels.settled_at] == [level.settled_ns for level in held]
@@ -131,7 +131,7 @@ def test_without_parquet_and_result(run: RunFrames, tmp_path: Path) -> None:
     make(tmp_path / "run", seconds=1, fail_above=FAIL_ABOVE, status="")
     killed = harness.open_run(str(tmp_path / "run"))
     assert killed.result is None
-    assert list(killed.levels.columns) == list(PAGE["LEVELS"])
+    assert list(killed.levels.columns) == list(LEVEL_COLUMNS)
     check_cut_off(killed.requests, run.requests, "sent_at", killed.levels.ended_at.max())
     check_cut_off(killed.tokens, run.tokens, "at", killed.levels.ended_at.max())
 
@@ -160,14 +160,13 @@ def test_nothing_was_measured(tmp_path: Path) -> None:
 
 def test_the_page_has_every_file_and_column(run: RunFrames) -> None:
     """docs/run-folder.md (that it is what is generated, tests/test_project_docs.py sees)."""
-    page = (ROOT / "docs/run-folder.md").read_text()
     constants = [name for name in dir(names) if re.fullmatch("[A-Z][A-Z_]+", name)]
     files = {getattr(names, name) for name in constants}
     files -= {names.WORKER_FOLDER}
-    described = re.findall(r"^\| `([\w.]+)`", page, re.MULTILINE)
+    described = re.findall(r"^\| `([\w.]+)`", PAGE, re.MULTILINE)
     assert files - set(described) == set()
     for name in ("requests", "tokens", "levels", "server", "gpu"):
-        rows = page.partition(f"\n## run.{name}\n")[2].partition("\n## ")[0]
+        rows = PAGE.partition(f"\n## run.{name}\n")[2].partition("\n## ")[0]
         told = re.findall(r"^\| `(\w+)` \| ([^|]+) \| [^|]* \| [^|]+ \|$", rows, re.MULTILINE)
         frame = getattr(run, name)
         columns = [c for c in frame.columns if "." not in c]
@@ -196,7 +195,8 @@ def test_the_pages_lines_run(run: RunFrames) -> None:
         "run": run,
         "levels": run.levels.set_index("level"),
     }
-    got = {what: eval(code, known) for what, code in PAGE["ONE_LINERS"].items()}  # noqa: S307 - ours
+    lines = re.findall(r"^([A-Z].*):\n\n    (.*)$", PAGE, re.MULTILINE)
+    got = {what: eval(code, known) for what, code in lines}  # noqa: S307 - ours
     assert run.result is not None
     levels = run.result.levels
     rates = got["Output tokens per second of each level"].astype(float).round(3)

@@ -142,7 +142,7 @@ class Watched:
         self.target |= lines
 
 
-@pytest.mark.realtime
+@pytest.mark.process
 def test_a_run_as_prometheus_sees_it(tmp_path: Path, figure: Callable[[str], None]) -> None:
     """After the run its last page equals the records, bucket by bucket; before, it only grows.
 
@@ -245,7 +245,7 @@ def test_the_exporter_ends_in_order(number: int, code: int) -> None:
     assert said.count("nothing listens at") == 1
 
 
-@pytest.mark.realtime
+@pytest.mark.process
 def test_a_target_that_does_not_answer_delays_no_scrape(figure: Callable[[str], None]) -> None:
     """It takes the connection and says nothing: pages come as ever."""
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -47,7 +47,7 @@ def _heatmap(key: str, height: int = 8) -> Panel:
         "s",
         (Query("{{le}}", run_buckets(key)),),
         f"{what} per second in each bucket of {name}; darker is more.",
-        "One band: all requests are alike. Two bands: two kinds of requests or steps. A band that "
+        "One band: one kind of request. Two bands: two kinds of requests or steps. A band that "
         "rises with the users is a queue.",
         row.high,
         12,

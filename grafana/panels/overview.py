@@ -147,7 +147,7 @@ REPLICAS: Final = Panel(
         ),
     ),
     "Each server now. A click on its name chooses it for this dashboard; All undoes it.",
-    "Rows should be alike. One with a long queue gets too much; one without traffic gets none.",
+    "Rows should be similar. One with a long queue gets too much; one without traffic gets none.",
     "Uneven: look at the router's policy. Up is 0: the server does not answer scrapes.",
     24,
     8,

@@ -272,7 +272,7 @@ SPECULATION: Final = (
         (Query("tokens", f"1 + {ACCEPTED} / {DRAFTS}"),),
         "Tokens that a step with a draft gives: the accepted ones and the model's own.",
         "At 1 nothing is accepted; at the number of draft tokens and one, everything is.",
-        "Compare with ITL: so many tokens come at once.",
+        "Compare with ITL: this is how many tokens come at once.",
         6,
         7,
     ),

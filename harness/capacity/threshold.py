@@ -155,12 +155,16 @@ def _notes(
     version = result.target.versions.get("server", "unknown")
     set_flags = {flag: value for flag, value in result.target.flags.items() if value}
     flags = ", ".join(f"{flag}={value}" for flag, value in set_flags.items())
-    lengths = f"{prompt_tokens:,.0f} prompt and {output_tokens:,.0f} output tokens"
+    lengths = f"{_number(prompt_tokens)} prompt and {_number(output_tokens)} output tokens"
     return (
         f"The knee's 95% interval is {knee.ci95[0]} to {knee.ci95[1]}; its lower end counts.",
         f"Measured on {date} (server {version}; {flags or 'flags unknown'}).",
-        f"Valid for {lengths} on average (nan: unknown), within a factor of {MIX_FACTOR}.",
+        f"Valid for {lengths} on average, within a factor of {MIX_FACTOR}.",
     )
+
+
+def _number(tokens: float) -> str:
+    return "an unknown number of" if isnan(tokens) else f"{tokens:,.0f}"
 
 
 def _mean(levels: Sequence[Level], figure_of: Callable[[Level], float]) -> float:

@@ -63,7 +63,7 @@ def diagnose(f: VerdictInputs) -> Bottleneck:
     try_next = _lines_once(result.try_next for result in named_results)
     likeliest = named[0]
     if likeliest not in ELSEWHERE:
-        try_next.append("another replica")
+        try_next.append("add a replica")
     return Bottleneck(
         bound_by=likeliest,
         sentence="; or ".join(sentences),
@@ -137,10 +137,10 @@ def _not_named(
 
 def _why_undecided(f: VerdictInputs) -> str:
     if isnan(f.server.running_mean):
-        return "the server does not show its running requests"
+        return "the server does not report running requests"
     if f.breaks <= MAX_UNKNOWN:
-        return "requests are in time at this level"
-    return "no cause is sure enough by the figures"
+        return "requests are under the limit at this level"
+    return "the figures make no cause probable enough"
 
 
 def _window(f: VerdictInputs) -> str:

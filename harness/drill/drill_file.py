@@ -328,7 +328,7 @@ def _span_of_phase(table: _Table, phases: Sequence[Phase]) -> _Span:
     by_name = {phase.name: phase for phase in phases}
     name = table.name_of("phase", tuple(by_name))
     phase = by_name[name]
-    return _Span(f" in {name}", phase.begin_ns, phase.begin_ns, phase.end_ns)
+    return _Span(f" in phase {name!r}", phase.begin_ns, phase.begin_ns, phase.end_ns)
 
 
 def _span_after(

@@ -347,7 +347,7 @@ class Delay(FaultOnTheWay):
 
 @dataclass(frozen=True, kw_only=True)
 class Throttle(FaultOnTheWay):
-    """Each connection carries no more than so many bytes per second."""
+    """Each connection carries at most this many bytes per second."""
 
     kind = "throttle"
     needs = (REPLICA, FOR, Key("bytes_per_s", whole_number, "bytes_per_s"))
@@ -511,7 +511,7 @@ class RolloutRestart(ClusterEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class Scale(ClusterEvent):
-    """A workload has so many pods for a time, and then as many as before."""
+    """A workload has this many pods for a time, and then as many as before."""
 
     kind = "scale"
     needs = (

@@ -17,7 +17,7 @@ from harness.core.states import Purpose, Verdict
 from harness.drill.phases import meet
 from harness.metrics.evidence import Window
 from harness.metrics.metrics import SLO_METRICS
-from harness.metrics.numbers import percent_text
+from harness.metrics.numbers import percent_text, slo_limit
 from harness.metrics.result import Gate
 from harness.records.samples import samples_within
 from harness.search.decide import ALPHA, count_in_order, counts_of, decide, p_met, p_missed
@@ -168,10 +168,10 @@ def _slo(
     is_gross = result.n >= GROSS_N and share > GROSS_SHARE
     if verdict == Verdict.inconclusive and is_gross:
         verdict = Verdict.missed
-    allowed = percent_text(result.allowed)
-    sentence = f"{share:.1%} of {result.n:,} {slo.beyond} {slo} ({allowed} allowed)"
+    counted = f"{share:.1%} of {result.n:,} {slo.beyond} {slo_limit(slo)}"
+    sentence = f"{counted}, {percent_text(result.allowed)} allowed"
     if verdict == Verdict.inconclusive and result.needs_more:
-        sentence += f"; {result.needs_more:,} more like them would decide"
+        sentence += f"; {result.needs_more:,} more requests would decide"
     if expected.since_ns >= expected.begin_ns:
         return _Answer(verdict, sentence, window.end_ns)
     since_ns = began_ns + expected.since_ns

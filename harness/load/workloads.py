@@ -138,7 +138,7 @@ _WORKLOADS: Final = (
     ),
     Workload(
         name="fixed",
-        title="every request alike: for controlled comparisons",
+        title="every request the same: for controlled comparisons",
         api="completions",
         prompt=Lengths("fixed", 256),
         output=Lengths("fixed", 128),

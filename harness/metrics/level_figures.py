@@ -226,7 +226,7 @@ class MaxNumSeqs:
 
     value: int | None = None  # requests, of one engine; null: not known
     source: Source = Source.UNKNOWN  # who says so
-    engines: int = 1  # that have so many each
+    engines: int = 1  # each of which has this many
 
     @property
     def slots(self) -> float:

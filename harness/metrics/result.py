@@ -339,7 +339,7 @@ class Knee(Spread):
     in_flight: float = nan  # requests in flight, mean over these holds
     steepness: str = ""  # cliff: 5% more load, or one user, costs 1/4 of the limit; else slope
     rise_of: str = ""  # the quantile that rises most from holds to fails_by: ttft_p95
-    rise_ms: float = nan  # by so many ms per added user, session or request/s; about
+    rise_ms: float = nan  # per added user, session or request/s, about
     curves: tuple[KneeCurve, ...] = ()  # the knee at other limits, of TTFT and of ITL at least
 
     @property

@@ -32,7 +32,7 @@ LATE_NS: Final = 3_000_000  # since the last round: then the thread reads
 
 
 class Sockets(NamedTuple):
-    """What is read, and who hears of it."""
+    """The sockets to read, and the callbacks for them."""
 
     poll: select.epoll
     connections: dict[int, Connection]  # by descriptor: the poller's own
@@ -138,7 +138,7 @@ class PythonReader:
         del self._stamps[connection.fd]
 
     def over(self, believe: bool) -> None:
-        """Nobody else reads."""
+        """No lock: there is no second reader."""
 
     def take(self, *_read: object, exact: bool) -> bool:  # noqa: ARG002 - as the other's
         """Python looks at everything."""

@@ -209,8 +209,7 @@ class StreamingUser(User):
         self._think_ns = spec.think_ns
         sent = self._exchange(self.number, spec._replace(name=name or ""))
         if sent.outcome is Outcome.connect:
-            # Nobody is there: asking a thousand times a second helps neither side, and fills the
-            # run folder.
+            # Connection refused: back off, or a dead server fills the run folder.
             gevent.sleep(REFUSED_S)
         if sent.outcome is Outcome.cancelled:
             # The reader was closed: there is none to go on with.

@@ -43,7 +43,7 @@ def throttled(f: VerdictInputs) -> RuleResult:
         return RuleResult.no("no lower level is as busy")
     if f.clock_share > SLOW_CLOCK_SHARE:
         clock = fmt(f.clock_share, ".0%")
-        return RuleResult.no(f"the clocks ran at {clock} of those at lower, as busy levels")
+        return RuleResult.no(f"the clocks ran at {clock} of those at a lower level as busy")
     # Slower clocks make everything 1 / clock times as long: how much of what it is?
     part = 0.0
     if f.times_longer > 1:
@@ -64,8 +64,8 @@ def throttled(f: VerdictInputs) -> RuleResult:
             f"that explains {part:.0%} of why {what} take longer",
         ],
         [
-            "cooling, or the rack's power (heat and slowdowns)",
-            "a higher power limit (nvidia-smi -pl; more heat)",
+            "check the cooling and the rack's power (heat and slowdowns)",
+            "raise the power limit (nvidia-smi -pl; more heat)",
         ],
     )
 
@@ -97,7 +97,7 @@ def bursts(f: VerdictInputs) -> RuleResult:
         ],
         [
             "smooth the arrivals (a queue or a rate limit in front of the server)",
-            "--max-num-seqs higher (a burst runs at once, with longer gaps)",
+            "raise --max-num-seqs (a burst runs at once, with longer gaps)",
         ],
     )
 
@@ -124,7 +124,7 @@ def client(f: VerdictInputs) -> RuleResult:
             f"the measurement uncertainty is {fmt(f.instrument_share, '.1%')} of the limit",
             f"p99 of its own delay between two requests is {fmt_ms(f.turnaround_ms)}",
         ],
-        ["--processes higher", "the load generator on a machine of its own, or on idle CPUs"],
+        ["raise --processes", "give the load generator a machine of its own, or idle CPUs"],
     )
 
 
@@ -139,8 +139,8 @@ def network(f: VerdictInputs) -> RuleResult:
         "first tokens are late on the way, not in the server: the network, or a proxy",
         [f"the mean TTFT is {fmt_ms(f.level.ttft_ms.mean)}, the server's own {fmt_ms(f.ttft_ms)}"],
         [
-            "a shorter path: the load generator or the users nearer to the server",
-            "a proxy that does not hold back streamed events (buffering off)",
+            "shorten the path: the load generator or the users nearer to the server",
+            "switch off buffering in the proxy (it holds back streamed events)",
         ],
     )
 
@@ -151,7 +151,7 @@ def _why_not_on_the_way(f: VerdictInputs) -> str:
     outside_ms = client_ttft_ms - f.ttft_ms
     share = outside_ms / client_ttft_ms if client_ttft_ms > 0 else nan
     if isnan(share):
-        return "the server's own mean TTFT is not known"
+        return "the server's own mean TTFT is unknown"
     if not (share >= MIN_OUTSIDE_SHARE and outside_ms >= MIN_OUTSIDE_LIMITS * f.limit_ms):
         return f"{max(share, 0):.0%} of the client's mean TTFT is outside the server"
     if f.instrument_share > MAX_INSTRUMENT_SHARE or f.turnaround_ms >= outside_ms:
@@ -160,5 +160,5 @@ def _why_not_on_the_way(f: VerdictInputs) -> str:
         return "the API server is busy: it accepts requests late itself"
     # A CPU vLLM whose API server got little of two shared cores was called a slow network, 0.62.
     if not isnan(f.server.engine_cores):
-        return "the server's processes are on this machine: no network is between"
+        return "the server runs on this machine: there is no network in between"
     return ""

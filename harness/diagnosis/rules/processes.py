@@ -50,8 +50,8 @@ def slots(f: VerdictInputs) -> RuleResult:
             *kv_evidence(f),
         ],
         [
-            "--max-num-seqs higher (more requests at once, longer gaps for each)",
-            "bounded output (max_tokens): a slot is free again sooner",
+            "raise --max-num-seqs (more requests at once, longer gaps for each)",
+            "bound the output with max_tokens (a slot is free again sooner)",
         ],
     )
 
@@ -76,12 +76,12 @@ def kv_capacity(f: VerdictInputs) -> RuleResult:
         f"the KV cache is full{share} and requests wait for or lose their blocks",
         [*kv_evidence(f), waiting_evidence(waiting), *late_evidence(f)],
         [
-            "--gpu-memory-utilization higher (more blocks, less room for peaks of activations)",
-            "--kv-cache-dtype fp8 (half the bytes a token, some accuracy)",
-            "quantized weights (an FP8 or 4-bit model leaves more memory for blocks)",
-            "--tensor-parallel-size higher (each GPU holds a part of weights and blocks)",
-            "--max-model-len lower, shorter history or bounded output (fewer blocks a request)",
-            "--enable-prefix-caching where prompts share a beginning (shared blocks count once)",
+            "raise --gpu-memory-utilization (more blocks, less room for peaks of activations)",
+            "set --kv-cache-dtype fp8 (half the bytes per token, some accuracy)",
+            "quantize the weights (an FP8 or 4-bit model leaves more memory for blocks)",
+            "raise --tensor-parallel-size (each GPU holds a part of the weights and blocks)",
+            "lower --max-model-len, or shorten history or output (fewer blocks per request)",
+            "set --enable-prefix-caching if prompts share a beginning (shared blocks count once)",
         ],
     )
 
@@ -111,18 +111,18 @@ def front_end(f: VerdictInputs) -> RuleResult:
         min_share = MIN_OUTSIDE_ENGINE_NO_CPU if at_limit else MIN_OUTSIDE_ENGINE
         if not f.outside_share >= min_share:
             share = fmt(f.outside_share, ".0%")
-            outside = f"{share} of the wait of late requests is outside the engine"
+            outside = f"late requests spend {share} of their wait outside the engine"
             return RuleResult.no(or_missing(f.outside_share, outside, "waiting requests are"))
     elif not (at_limit or f.sent_late):
         return RuleResult.no(cores)
     if f.api_cores < API_BUSY and not f.sent_late:
         return RuleResult.no(f"{cores}, it has time")
-    more_cpu = "--api-server-count higher (one more process and its memory each)"
+    more_cpu = "raise --api-server-count (one more process, with its memory, for each)"
     threads = f.server.api_server_threads
     if threads > 0:
         cores += f" of each of the Rust front end's {threads:.0f}"
     if not isnan(threads):  # vLLM refuses --api-server-count beside it
-        more_cpu = "more CPUs for the Rust front end, apart from the engine's and the client's"
+        more_cpu = "give the Rust front end more CPUs, apart from the engine's and the client's"
     return RuleResult(
         _api_confidence(f),
         "the API server cannot keep up: first tokens and events wait for its process, not for "
@@ -135,8 +135,8 @@ def front_end(f: VerdictInputs) -> RuleResult:
         ],
         [
             more_cpu,
-            "token ids instead of text (no tokenizing)",
-            "--stream-interval higher (fewer events, coarser gaps)",
+            "send token ids instead of text (no tokenizing)",
+            "raise --stream-interval (fewer events, coarser gaps)",
         ],
     )
 
@@ -185,9 +185,9 @@ def engine_process(f: VerdictInputs) -> RuleResult:
             f"{its_part}; prompts add {fmt_ms(f.prompt_cost_ms)} at p95",
         ],
         [
-            "--async-scheduling, where it is off (the next step is planned during this one)",
-            "--stream-interval higher, speculative decoding (fewer outputs to handle)",
-            "a faster core, or cores of its own, for the engine's process",
+            "set --async-scheduling if it is off (it plans the next step during this one)",
+            "raise --stream-interval, or decode speculatively (fewer outputs to handle)",
+            "give the engine's process a faster core, or cores of its own",
         ],
     )
 

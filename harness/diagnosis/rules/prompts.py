@@ -28,19 +28,21 @@ CLEAR_DISTANCE: Final = 0.2
 # would be too long; within the band it is not clear.
 MAX_PROMPT_STEP: Final = 1.9
 UNCLEAR_BAND: Final = (1.75, 2.1)
-SMALLER: Final = "--max-num-batched-tokens lower"
+SMALLER: Final = "lower --max-num-batched-tokens"
 GPU_BUSY: Final = 0.85  # utilization at which nothing holds it up
 # What to try, by what it changes.
-STEP_BUDGET: Final = "--max-num-batched-tokens (higher: sooner first token; lower: shorter gaps)"
-CACHE_PREFIXES: Final = "--enable-prefix-caching where prompts share a beginning (less to compute)"
-OTHER_GPUS: Final = "prefill/decode disaggregation (prompts on GPUs of their own)"
+STEP_BUDGET: Final = (
+    "change --max-num-batched-tokens (raise it: earlier first tokens; lower it: shorter gaps)"
+)
+CACHE_PREFIXES: Final = "set --enable-prefix-caching if prompts share a beginning (less to compute)"
+OTHER_GPUS: Final = "disaggregate prefill and decode (prompts on GPUs of their own)"
 LESS_PROMPT_WORK: Final = (
-    "shorter history (fewer prompt tokens a request)",
-    "--tensor-parallel-size higher (each GPU computes a part; they talk in every layer)",
+    "shorten the history (fewer prompt tokens per request)",
+    "raise --tensor-parallel-size (each GPU computes a part; they talk in every layer)",
     OTHER_GPUS,
 )
 SEPARATE_PROMPTS: Final = (
-    "--enable-chunked-prefill, where it is off (a prompt is cut into steps)",
+    "set --enable-chunked-prefill if it is off (it cuts a prompt into steps)",
     OTHER_GPUS,
     CACHE_PREFIXES,
 )
@@ -72,7 +74,7 @@ def _prompts_lengthen_gaps(f: VerdictInputs) -> RuleResult:
     if against := gaps_not_longer_for_prompts(f):
         return RuleResult.no(against)
     if f.prompt_step_ms > MAX_PROMPT_STEP * f.limit_ms:
-        return RuleResult.no("half the compute for a prompt would not bring gaps in time")
+        return RuleResult.no("half the compute per prompt would not bring the gaps under the limit")
     by_prompts = f.engine_wait_ms < f.prompt_cost_ms and not f.maybe_late
     clear = by_prompts and _clear_of_halving(f) and not f.long_steps
     return RuleResult(
@@ -136,7 +138,7 @@ def _shared_steps_lengthen_gaps(f: VerdictInputs) -> RuleResult:
     if against := gaps_not_longer_for_prompts(f):
         return RuleResult.no(against)
     if f.prompt_step_ms <= MAX_PROMPT_STEP * f.limit_ms and not f.long_steps:
-        return RuleResult.no("half the compute for a prompt would bring gaps in time")
+        return RuleResult.no("half the compute per prompt would bring the gaps under the limit")
     by_prompts = f.prompt_cost_ms >= f.engine_wait_ms and not f.maybe_late
     clear = by_prompts and (f.long_steps or _clear_of_halving(f))
     return RuleResult(
@@ -150,10 +152,10 @@ def _shared_steps_lengthen_gaps(f: VerdictInputs) -> RuleResult:
 def decode(f: VerdictInputs) -> RuleResult:
     """Gaps are long even without prompts: the batch's step itself takes too long."""
     if f.first or not f.broken:
-        return RuleResult.no("gaps between tokens are in time")
+        return RuleResult.no("gaps between tokens are under the limit")
     running = f.server.running_mean
     if not running > 0:
-        return RuleResult.no("the server shows no running requests")
+        return RuleResult.no("the server does not report running requests")
     if not gaps_not_longer_for_prompts(f):
         return RuleResult.no(
             f"gaps without a prompt beside them are {fmt_ms(f.no_prompt_ms)} at p95"
@@ -178,12 +180,12 @@ def decode(f: VerdictInputs) -> RuleResult:
             *gpu_evidence(f),
         ],
         [
-            "--max-num-seqs lower (shorter gaps, earlier queueing)",
-            "quantized weights: --quantization fp8, or a 4-bit model (fewer bytes to read a step)",
-            "--kv-cache-dtype fp8 (half the bytes to read, some accuracy)",
-            "--tensor-parallel-size higher (each GPU reads a part; they talk in every layer)",
-            "a GPU with more memory bandwidth",
-            "shorter history (less to read for each token)",
+            "lower --max-num-seqs (shorter gaps, earlier queueing)",
+            "quantize the weights: --quantization fp8, or a 4-bit model (less to read per step)",
+            "set --kv-cache-dtype fp8 (half the bytes to read, some accuracy)",
+            "raise --tensor-parallel-size (each GPU reads a part; they talk in every layer)",
+            "use a GPU with more memory bandwidth",
+            "shorten the history (less to read for each token)",
         ],
     )
 
@@ -203,22 +205,24 @@ def _prompt_share_evidence(f: VerdictInputs) -> list[str]:
         return []
     of_longest = fmt(f.gaps.longest_prompt_share, ".0%")
     of_all = fmt(f.gaps.prompt_share, ".0%")
-    return [f"{of_longest} of the longest gaps had a prompt in their step, {of_all} of all"]
+    return [
+        f"a prompt was in the step of {of_longest} of the longest gaps, and of {of_all} of all gaps"
+    ]
 
 
 def _ttft_evidence(f: VerdictInputs) -> list[str]:
     if not f.first or isnan(f.ttft_ms):
         return []
-    parts = f"the queue is {fmt_ms(f.queue_ms)}, prefill {fmt_ms(f.prefill_ms)}"
+    parts = f"{fmt_ms(f.queue_ms)} in the queue and {fmt_ms(f.prefill_ms)} in prefill"
     then = f"then a request decodes for {fmt_ms(f.decode_ms)}"
-    return [f"of the server's mean TTFT of {fmt_ms(f.ttft_ms)} {parts}; {then}"]
+    return [f"the server's mean TTFT is {fmt_ms(f.ttft_ms)}: {parts}; {then}"]
 
 
 def _gap_evidence(f: VerdictInputs) -> list[str]:
     gaps = f.gaps
     if isnan(gaps.p95_ms):
         return []
-    without = "no gap was without a prompt"
+    without = "every gap had a prompt in it"
     if not isnan(gaps.alone_p95_ms):
         without = f"{fmt_ms(gaps.alone_p95_ms)} without prompts"
     return [f"gaps are {fmt_ms(gaps.p50_ms)} at p50, {fmt_ms(gaps.p95_ms)} at p95; {without}"]

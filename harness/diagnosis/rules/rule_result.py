@@ -88,7 +88,7 @@ def late_evidence(f: VerdictInputs) -> list[str]:
         return []
     prompt_share = max(1 - f.queue_share - f.outside_share, 0.0)
     rest = f"{prompt_share:.0%} for their prompt, {f.outside_share:.0%} outside the engine"
-    return [f"of the wait of late requests {f.queue_share:.0%} is in the queue, {rest}"]
+    return [f"late requests spend {f.queue_share:.0%} of their wait in the queue, {rest}"]
 
 
 MIN_WAITING: Final = 0.3  # mean waiting requests; below it, a request has only just arrived
@@ -123,7 +123,7 @@ def waiting_for_capacity(f: VerdictInputs) -> float:
 def slot_confidence(f: VerdictInputs) -> tuple[float, str]:
     """(confidence that requests wait for a slot, the reason against it if that is 0)."""
     if f.broken and not f.first:
-        return 0.0, "first tokens are in time; more slots would lengthen the gaps"
+        return 0.0, "first tokens are under the limit; more slots would lengthen the gaps"
     if not waiting_for_capacity(f) >= MIN_WAITING:
         waiting = f.server.waiting_mean
         return 0.0, or_missing(waiting, "no request waits for a slot", "waiting requests are")
@@ -153,7 +153,7 @@ def _why_slots_are_free(f: VerdictInputs) -> str:
         min_flat = MIN_FLAT_SHARE
     if f.server.running_flat_share >= min_flat:
         return ""
-    return "what runs changes while requests wait, so slots are free"
+    return "the number of running requests changes while others wait, so slots are free"
 
 
 def kv_is_short(f: VerdictInputs) -> bool:
@@ -164,7 +164,7 @@ def kv_is_short(f: VerdictInputs) -> bool:
 def not_waiting_for_prompts(f: VerdictInputs) -> str:
     """Why first tokens do not wait for prompts; "" if they do."""
     if not f.first:
-        return "first tokens are in time"
+        return "first tokens are under the limit"
     if kv_is_short(f):
         return "requests wait for KV blocks"
     if f.gpu_util < GPU_IDLE_UTIL:
