@@ -29,11 +29,8 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-<<<<<<< HEAD
 import simulated_apart
-=======
 import simulated_bounds
->>>>>>> main
 import simulated_comparison
 import simulated_decisions
 import simulated_drill
