@@ -35,7 +35,7 @@ from harness.lifecycle.vllm_start import StartOptions, launched
 from harness.records import names
 from harness.records.json_files import read_json
 from harness.server.access import TargetAccess
-from harness.server.address import Address
+from harness.server.address import LOOPBACK, Address, check_port
 from harness.server.http_exchange import fetch
 
 if TYPE_CHECKING:
@@ -264,7 +264,10 @@ def test_kept_side_by_side(tmp_path: Path) -> None:
     (apart,) = map(Path, of_apart["runs"])
     for run in (replicas, apart):
         server = (read_json(run / names.RUN) or {})["server"]
-        assert len(server["replicas"]) + len(server["prefill"]) == 2
+        urls = [*server["replicas"], *server["prefill"]]
+        assert len(urls) == 2
+        for url in urls:  # each has ended with the command
+            check_port("--port", LOOPBACK, Address.parse(url).port)
     (level,) = (read_json(apart / names.RESULT) or {})["levels"]
     split = level["ttft_split"]
     parts = ("prefill_server", "queue", "prefill", "rest", "residual")
