@@ -204,15 +204,14 @@ def test_the_preset_of_serve(tmp_path: Path) -> None:
 
 @pytest.mark.vllm
 def test_prefill_apart_on_a_real_vllm(
-    tmp_path: Path, figure: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    vllm_command: str,
+    tmp_path: Path,
+    figure: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two servers of the CPU build: one prefills, the other finds nearly all of each prompt."""
-    for name, value in real_vllm.ENVIRONMENT.items():
-        monkeypatch.setenv(name, value)
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", str(min(os.sched_getaffinity(0))))
-    start = StartOptions(
-        vllm=str(real_vllm.HOME / "venv/bin/vllm"), model_dir=real_vllm.HOME / "tiny"
-    )
+    start = StartOptions(vllm=vllm_command, model_dir=real_vllm.MODEL)
     deployment = disaggregated(start, ["0"], ["1"], BY_FILES)
     out = tmp_path / "run"
     with (
