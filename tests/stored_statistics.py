@@ -29,6 +29,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import simulated_apart
 import simulated_bounds
 import simulated_comparison
 import simulated_decisions
@@ -111,6 +112,7 @@ STATISTICS: Final = {
     "decisions": Statistic(simulated_decisions.wrong_verdicts, simulated_decisions.cases, 2),
     "intervals": Statistic(simulated_intervals.covered, simulated_intervals.cases, 1),
     "gaps": Statistic(simulated_gaps.p_values, simulated_gaps.cases, 0),
+    "apart": Statistic(simulated_apart.answer, simulated_apart.cases, 0),
     "fleets": Statistic(simulated_sizing.fleet_ms, simulated_sizing.fleet_cases, 1),
     "ramps": Statistic(simulated_sizing.ramp, simulated_sizing.ramp_cases, 0),
     "truths": Statistic(simulated_truths.truth, simulated_truths.cases, 2),

@@ -1,8 +1,9 @@
-"""Prefill apart in simulated time: who waits for what."""
+"""Prefill apart in simulated time: who waits for what, and the ratio that is named."""
 
 from __future__ import annotations
 
 import pytest
+from stored_statistics import stored
 
 from harness.engine.config import EngineConfig
 from harness.units import SECOND
@@ -11,6 +12,8 @@ from lab.pools import Latencies, Pools
 
 ENGINE = EngineConfig(model="qwen2.5-7b", max_num_seqs=256, jitter=0.0)
 LONG = Traffic(3072, 64, 0.0, 8192)
+WITHIN = 0.95  # of the users of the best ratio
+SHARE = 0.9  # of the configurations
 
 
 def seen(prefill: int, users: int, link_bytes_per_s: float = 50e9) -> Latencies:
@@ -36,3 +39,24 @@ def test_the_transfer_is_in_the_first_token() -> None:
     more_ns = kv_bytes * (1 - 1 / 50)  # at 1 GB/s a byte takes 1 ns
     # a token of decoding: the first token waits for a step of its own
     assert slow.ttft_ns - fast.ttft_ns == pytest.approx(more_ns, rel=0.05)
+
+
+def test_the_named_ratio() -> None:
+    """Of 50 configurations it holds at least 95% of the best ratio's users in 90%."""
+    answers = stored("apart")
+    assert len(answers) == 50
+    shares = []
+    for answer in answers.values():
+        users = answer["users"]
+        shares.append((users[answer["named"] - 1] + 1) / (max(users) + 1))
+    assert sum(share >= WITHIN for share in shares) >= SHARE * len(shares)
+
+
+def test_the_interval_of_the_gain() -> None:
+    """It has the gain of long runs in 90% of the configurations."""
+    covered = 0
+    answers = stored("apart")
+    for answer in answers.values():
+        _, low, high = answer["gain"]
+        covered += low <= answer["true_gain"] <= high
+    assert covered >= SHARE * len(answers)

@@ -35,7 +35,7 @@ from harness.lifecycle.vllm_start import StartOptions, launched
 from harness.records import names
 from harness.records.json_files import read_json
 from harness.server.access import TargetAccess
-from harness.server.address import Address
+from harness.server.address import LOOPBACK, Address, check_port
 from harness.server.http_exchange import fetch
 
 if TYPE_CHECKING:
@@ -204,15 +204,14 @@ def test_the_preset_of_serve(tmp_path: Path) -> None:
 
 @pytest.mark.vllm
 def test_prefill_apart_on_a_real_vllm(
-    tmp_path: Path, figure: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    vllm_command: str,
+    tmp_path: Path,
+    figure: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two servers of the CPU build: one prefills, the other finds nearly all of each prompt."""
-    for name, value in real_vllm.ENVIRONMENT.items():
-        monkeypatch.setenv(name, value)
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", str(min(os.sched_getaffinity(0))))
-    start = StartOptions(
-        vllm=str(real_vllm.HOME / "venv/bin/vllm"), model_dir=real_vllm.HOME / "tiny"
-    )
+    start = StartOptions(vllm=vllm_command, model_dir=real_vllm.MODEL)
     deployment = disaggregated(start, ["0"], ["1"], BY_FILES)
     out = tmp_path / "run"
     with (
@@ -264,7 +263,10 @@ def test_kept_side_by_side(tmp_path: Path) -> None:
     (apart,) = map(Path, of_apart["runs"])
     for run in (replicas, apart):
         server = (read_json(run / names.RUN) or {})["server"]
-        assert len(server["replicas"]) + len(server["prefill"]) == 2
+        urls = [*server["replicas"], *server["prefill"]]
+        assert len(urls) == 2
+        for url in urls:  # each has ended with the command
+            check_port("--port", LOOPBACK, Address.parse(url).port)
     (level,) = (read_json(apart / names.RESULT) or {})["levels"]
     split = level["ttft_split"]
     parts = ("prefill_server", "queue", "prefill", "rest", "residual")

@@ -120,7 +120,7 @@ def test_a_found_knee_has_its_sentence(folder: Path) -> None:
     """The same of the knee that all here share."""
     text = (folder / names.REPORT_MD).read_text()
     assert "Fails at 52; best estimate 51 (95% interval 50 to 51)." in text.partition("\n\n")[0]
-    assert "Try next: --processes higher." in text
+    assert "Try next: raise --processes." in text
 
 
 def test_a_simulated_server_is_named_first(tmp_path: Path) -> None:

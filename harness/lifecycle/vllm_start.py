@@ -95,7 +95,7 @@ def started(
 
 
 @contextmanager
-def launched(launches: Sequence[Launch]) -> Iterator[list[LaunchedServer]]:
+def launched(launches: Sequence[Launch]) -> Iterator[tuple[LaunchedServer, ...]]:
     """Run several servers as long as the context: all start at once, and have then begun to serve.
 
     Those that failed to say so when they are asked for. For the rest, see `started`.
@@ -114,7 +114,7 @@ def launched(launches: Sequence[Launch]) -> Iterator[list[LaunchedServer]]:
             for server in waiting:
                 server.look(memory.used_mib)
             time.sleep(POLL_S)
-        yield servers
+        yield tuple(servers)
     finally:
         try:
             with signals_held():
