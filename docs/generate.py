@@ -50,7 +50,7 @@ class Bought(NamedTuple):
 
     budget_ns: int
     promised: float  # the share with a level that was shown to hold
-    width: float  # within so much of it, in half of all searches, one was shown to fail; 0: in less
+    width: float  # within so much of it, in half of these, one was shown to fail; 0: in less
 
 
 BOUGHT: Final = (
@@ -85,8 +85,8 @@ def bought() -> str:
 
 def _bought_row(budget_s: float, ends: list[list[int | None]]) -> str:
     promised = sum(bool(holds) for holds, _ in ends) / len(ends)
-    # Those without both ends are the widest of all.
-    widths = [(fails - holds) / holds if holds and fails else inf for holds, fails in ends]
+    # A promise without an upper end is the widest of all.
+    widths = [(fails - holds) / holds if fails else inf for holds, fails in ends if holds]
     width = median(widths)
     shown = 0.0 if isinf(width) else round(width, 2)
     return f"    Bought({budget_s:.0f} * SECOND, {promised:.2f}, {shown}),\n"
