@@ -180,7 +180,9 @@ def test_a_real_vllm_that_speculates(
     url, out = vllm("speculating"), tmp_path / "run"
     lengths = ("--prompt-tokens", "32", "--output-tokens", "256", "--workload", "fixed")
     # long enough for several readings of the server beside other tests
-    done = harness("run", url, "--users", "2", "--requests", "24", "--out", str(out), *lengths)
+    done = harness(
+        "run", url, "--users", "2", "--requests", "16", "--out", str(out), *lengths, timeout_s=600
+    )
     check_code(done.returncode, done.stdout + done.stderr, 0)
     (level,) = load(out / "result.json")["levels"]
     server, per_event, per_token = level["server"], level["itl_ms"], level["itl_per_token_ms"]

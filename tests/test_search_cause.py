@@ -233,7 +233,7 @@ def test_a_level_is_held_for_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     control, loop = ended(WIDE, monkeypatch)
     *own, last = control.levels
     assert [level.window.purpose for level in own].count(Purpose.cause) == 0
-    assert (last.window.purpose, last.window.load) == (Purpose.cause, Users(57))
+    assert (last.window.purpose, last.window.load) == (Purpose.cause, Users(53))
     assert last.window.end_ns - last.window.settled_ns == pytest.approx(MEASURED_NS, abs=SECOND)
     without = drive(KneeController(WIDE, again := ClosedLoop(SLOTS, TRAFFIC, 2)), again)
     assert control.result == without.result
