@@ -157,8 +157,9 @@ def test_a_real_quota(image) -> None:  # noqa: F811 - the fixture
     name = docker("run", "--detach", *READ_ONLY[1:], IMAGE, *run.split()).stdout.strip()
     try:
         # its start alone would take half a minute with such a quota
-        journal = ("exec", name, "find", "reports", "-name", "sends*", "-size", "+0")
-        wait_for(lambda: docker(*journal).stdout)
+        # and a slow warm-up would outlast it: 40 KB of records are some 3 s of load
+        records = ("exec", name, "find", "reports", "-name", "records*", "-size", "+80")
+        wait_for(lambda: docker(*records).stdout)
         docker("update", "--cpus", "0.03", name)
         time.sleep(8)  # of 20: Docker may take some of them to set a quota
         checks = docker("exec", name, "cat", "/sys/fs/cgroup/cpu.max", CPU_QUOTA_1).stdout
