@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 VLLM: Final = Path(os.environ.get("HARNESS_VLLM", HERE.parent / ".vllm"))
 VLLM_RS: Final = Path(os.environ.get("HARNESS_VLLM_RS", VLLM / "venv/bin/vllm-rs"))
+VLLM_RESULT: Final = "bench.json"  # what both of its benchmarks write
 # `vllm bench serve` without the rest of the command line, which needs the package's metadata.
 VLLM_BENCH: Final = """
 import argparse
@@ -66,7 +67,6 @@ def locust(server: Server, load: Load, folder: Path) -> Read:
 
 def vllm_bench(server: Server, load: Load, folder: Path) -> Read:
     """`vllm bench serve`, all requests offered at once, so many at a time."""
-    rate = "inf" if load.burst else load.streams / SPREAD_S
     done, watch = watched(
         server,
         [
@@ -75,33 +75,9 @@ def vllm_bench(server: Server, load: Load, folder: Path) -> Read:
             VLLM_BENCH,
             "--backend",
             "openai-chat",
-            "--base-url",
-            server.url,
             "--endpoint",
             "/v1/chat/completions",
-            "--model",
-            "bench",
-            "--tokenizer",
-            VLLM / "tiny",
-            "--dataset-name",
-            "random",
-            "--random-input-len",
-            PROMPT_TOKENS,
-            "--random-output-len",
-            load.tokens,
-            "--num-prompts",
-            load.requests,
-            "--max-concurrency",
-            load.streams,
-            "--request-rate",
-            rate,
-            "--ignore-eos",
-            "--save-result",
-            "--save-detailed",
-            "--result-dir",
-            folder,
-            "--result-filename",
-            "bench.json",
+            *_vllm_options(server, load, folder),
             "--disable-tqdm",
             "--ready-check-timeout-sec",
             "0",
@@ -109,13 +85,12 @@ def vllm_bench(server: Server, load: Load, folder: Path) -> Read:
         {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"},
     )
     read = Read(watch, note=note_of(done))
-    _read_vllm_result(read, folder / "bench.json")
+    _read_vllm_result(read, folder / VLLM_RESULT)
     return read
 
 
 def vllm_rs_bench(server: Server, load: Load, folder: Path) -> Read:
     """`vllm-rs bench serve`, vLLM's own in Rust: the binary is in its wheel for GPUs."""
-    rate = "inf" if load.burst else load.streams / SPREAD_S
     done, watch = watched(
         server,
         [
@@ -125,36 +100,44 @@ def vllm_rs_bench(server: Server, load: Load, folder: Path) -> Read:
             "--backend",
             "openai",
             "--prompt-token-ids",
-            "--base-url",
-            server.url,
-            "--model",
-            "bench",
-            "--tokenizer",
-            VLLM / "tiny",
-            "--dataset-name",
-            "random",
-            "--random-input-len",
-            PROMPT_TOKENS,
-            "--random-output-len",
-            load.tokens,
-            "--num-prompts",
-            load.requests,
-            "--max-concurrency",
-            load.streams,
-            "--request-rate",
-            rate,
-            "--ignore-eos",
-            "--save-result",
-            "--save-detailed",
-            "--result-dir",
-            folder,
-            "--result-filename",
-            "bench.json",
+            *_vllm_options(server, load, folder),
         ],
     )
     read = Read(watch, note=note_of(done))
-    _read_vllm_result(read, folder / "bench.json")
+    _read_vllm_result(read, folder / VLLM_RESULT)
     return read
+
+
+def _vllm_options(server: Server, load: Load, folder: Path) -> list[object]:
+    """The options that both of vLLM's own benchmarks take."""
+    rate = "inf" if load.burst else load.streams / SPREAD_S
+    return [
+        "--base-url",
+        server.url,
+        "--model",
+        "bench",
+        "--tokenizer",
+        VLLM / "tiny",
+        "--dataset-name",
+        "random",
+        "--random-input-len",
+        PROMPT_TOKENS,
+        "--random-output-len",
+        load.tokens,
+        "--num-prompts",
+        load.requests,
+        "--max-concurrency",
+        load.streams,
+        "--request-rate",
+        rate,
+        "--ignore-eos",
+        "--save-result",
+        "--save-detailed",
+        "--result-dir",
+        folder,
+        "--result-filename",
+        VLLM_RESULT,
+    ]
 
 
 def _read_vllm_result(read: Read, file: Path) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from typing import Final
-from urllib.parse import urlsplit
 
 from harness.core.extras import need_extra
 from harness.errors import ConfigError
+from harness.export.web_url import web_url
 
 FROM_ENVIRONMENT: Final = "env"
 PATH: Final = "/v1/metrics"  # of OTLP over HTTP
@@ -23,13 +23,8 @@ def otlp_endpoint(text: str) -> str:
     if given == FROM_ENVIRONMENT:
         _check_environment()
         return given
-    try:
-        parts = urlsplit(given)
-        host = parts.hostname
-        _ = parts.port  # urlsplit itself does not look whether it is a number
-    except ValueError:
-        host = None
-    if not host or parts.scheme not in {"http", "https"} or parts.username or parts.query:
+    parts = web_url(given)
+    if parts is None or parts.username or parts.query:
         # Not quoted: a user or a query may be a secret.
         raise ConfigError(
             "--otlp is no URL that can be used: expected http:// or https:// with a host, without "

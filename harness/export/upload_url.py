@@ -10,12 +10,11 @@ import os
 import re
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import urlsplit
 
 from harness.errors import ConfigError
+from harness.export.web_url import web_url
 
 EXAMPLE: Final = "try --upload '$UPLOAD_URL', with the URL in that environment variable."
-SCHEMES: Final = ("http", "https")
 _VARIABLE: Final = re.compile(r"\$(\w+)|\$\{(\w+)\}")
 
 
@@ -42,13 +41,8 @@ class UploadUrl:
                 raise ConfigError(
                     f"{what} is not set: expected a URL in it; try export {name}=URL."
                 )
-        try:
-            parts = urlsplit(text)
-            host = parts.hostname
-            _ = parts.port  # urlsplit itself does not look whether it is a number
-        except ValueError:
-            host = None
-        if not host or parts.scheme not in SCHEMES or not text.isascii() or " " in text:
+        parts = web_url(text)
+        if parts is None or not text.isascii() or " " in text:
             # Not quoted: what is no URL may still have the secret in it.
             raise ConfigError(
                 f"{what} is no URL that can be used: expected http:// or https:// with a host, "

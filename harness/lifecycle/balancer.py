@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
-from typing import Final, Self
+from typing import Final
 from urllib.parse import urlsplit
+
+from harness.lifecycle.child_server import ChildServer
 
 FAULT_POLL_S: Final = 0.02  # how late the end of a cut is noticed
 
@@ -107,20 +108,11 @@ class Balancer:
             writer.write_eof()
 
 
-class BalancerProcess:
+class BalancerProcess(ChildServer):
     """A balancer in a process of its own, which ends with this one."""
 
     def __init__(self, servers: Iterable[str]) -> None:
-        self._process = subprocess.Popen(  # noqa: S603 - our own module
-            [sys.executable, "-m", "harness.lifecycle.balancer", *servers],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            # Ctrl-C in a terminal reaches its whole session: this one ends when its input does.
-            start_new_session=True,
-        )
-        assert self._process.stdout is not None  # noqa: S101 - asked for above
-        self.url = self._process.stdout.readline().strip()
+        super().__init__("harness.lifecycle.balancer", servers)
 
     def set_fault(self, server: str, fault: Fault) -> None:
         """From now on, for connections that exist too."""
@@ -128,12 +120,6 @@ class BalancerProcess:
         line = json.dumps([server, asdict(fault)])
         self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.communicate()  # closes its input
 
 
 async def main(servers: list[str]) -> None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -24,13 +23,14 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import httptools
 import orjson
 
 from harness.engine.client_socket import Request, RequestParser
+from harness.lifecycle.child_server import ChildServer
 from harness.wire.http import Response
 
 PREFILL: Final = "prefill"
@@ -245,7 +245,7 @@ async def _whole_answer(
     return answer, raw, content
 
 
-class ProxyProcess:
+class ProxyProcess(ChildServer):
     """A proxy in a process of its own, which ends with this one."""
 
     def __init__(
@@ -264,22 +264,10 @@ class ProxyProcess:
         if folder is not None:
             words.append(f"{FOLDER}={folder}")
         self._folder = folder
-        self._process = subprocess.Popen(  # noqa: S603 - our own module
-            [sys.executable, "-m", "harness.lifecycle.prefill_decode", *words],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            # Ctrl-C in a terminal reaches its whole session: this one ends when its input does.
-            start_new_session=True,
-        )
-        assert self._process.stdout is not None  # noqa: S101 - asked for above
-        self.url = self._process.stdout.readline().strip()
+        super().__init__("harness.lifecycle.prefill_decode", words)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.communicate()  # closes its input
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
