@@ -21,6 +21,7 @@ from wire_examples import chunk, delta, event
 
 from harness.reader.fast_path import (
     BEFORE_SIZE,
+    COUNTED,
     LANE_CELLS,
     OWNER,
     REST_SIZE,
@@ -44,6 +45,8 @@ TARGETS: Final = {
     "_arrays.abi3.so": ["records/_arrays.c"],
 }
 SANITIZE: Final = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+COUNT: Final = re.compile(rb'"completion_tokens": *([0-9]*)')
+MAX_DIGITS: Final = 15  # as in `_lane.h`
 SHORTEST: Final = len(DATA + EVENT_END)
 
 Lane = ctypes.c_int64 * LANE_CELLS
@@ -220,6 +223,7 @@ def lane_of(one: Generated) -> ctypes.Array[ctypes.c_int64]:
     lane = Lane()
     lane[OWNER] = one.owner
     lane[STREAM] = 7
+    lane[COUNTED] = -1
     if one.template is not None:
         before, rest = one.template
         shape = before + rest
@@ -286,14 +290,26 @@ def rows_in_python(one: Generated) -> tuple[list[tuple[int, ...]], bytes]:
     return [*rows, (7, 9, 7, TOKEN + exactness, last)], b""
 
 
+def count_in_python(one: Generated) -> int:
+    """The running count of the latest event that has one; -1: none has."""
+    latest = -1
+    for data in events_of(one.data):
+        found = COUNT.search(data or b"")
+        if found and 1 <= len(found[1]) <= MAX_DIGITS:
+            latest = int(found[1])
+    return latest
+
+
 def compare(library: LaneLibrary, n: int, seed: int) -> dict[str, int]:
     """Generate so many reads; how many became what."""
     rng = random.Random(seed)  # noqa: S311 - a test's dice
     seen = {"handed over": 0, "tokens": 0, "bytes": 0}
     for _ in range(n):
         one = generated(rng)
-        rows, blob = library.rows(lane_of(one), one.data, one.exact)
+        lane = lane_of(one)
+        rows, blob = library.rows(lane, one.data, one.exact)
         assert (rows, blob) == rows_in_python(one), one
+        assert lane[COUNTED] == (count_in_python(one) if rows else -1), one
         if not rows:
             seen["handed over"] += 1
         elif blob:

@@ -205,7 +205,7 @@ def test_who_takes_the_next_read(
     for owner in owners:
         path.after_read(7, under_way, bodies[body])
         assert path.owner == owner
-    assert path.end_response() == (0, -1)
+    assert path.end_response() == (0, -1, -1)
     assert path.owner is Owner.IDLE
 
 

@@ -461,6 +461,16 @@ def check_told_figures(exchange: Exchange, record: RequestRecord) -> None:
             ),
             "".join(f"w{n} " for n in range(1, 60)),
         ),
+        (  # the end comes alone: C has read past Python what the latest count stands in
+            [
+                *send(HEAD, chunk(event(delta(usage=1, content="w")))),
+                ["sleep", 20],
+                *send(*[chunk(event(delta(usage=n, content="w"))) for n in range(2, 20)]),
+                ["sleep", 20],
+                *send(chunk(DONE) + LAST),
+            ],
+            "w" * 19,
+        ),
         ([*send(HEAD + chunk(EVENTS[2])), ["close"]], ""),
         (send(HEAD, chunk(event(b'{"some": 1}')), chunk(DONE) + LAST), ""),
         (send(HEAD, chunk(event(b"[1")), chunk(DONE) + LAST), ""),

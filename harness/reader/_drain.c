@@ -448,16 +448,17 @@ static PyType_Spec drain_spec = {
 static PyObject *layout(void) {
 #define CELL(name) (int)(offsetof(struct lane, name) / sizeof(int64_t))
     return Py_BuildValue(
-        "{s:i,s:i,s:(iiii),s:(iiiiiiiiiiii),s:(iiii),s:(ii),s:y,s:y,s:y,s:y,s:y,s:y,s:y,s:y}",
+        "{s:i,s:i,s:(iiii),s:(iiiiiiiiiiiii),s:(iiii),s:(ii),s:y,s:y,s:y,s:y,s:y,s:y,s:y,s:y,s:y}",
         "version", LAYOUT_VERSION, "lane_cells", LANE_CELLS,
         "owners", IDLE, PYTHON, LEARNING, EVENTS,
         "cells", CELL(owner), CELL(stream), CELL(drained_ns), CELL(last_ns), CELL(round),
         CELL(body_ns), CELL(n_bytes), CELL(before_size), CELL(rest_size), CELL(waiting), CELL(sealed),
-        CELL(shape),
+        CELL(counted), CELL(shape),
         "row", BYTES, EXACT, TOKEN, (int)sizeof(struct row),
         "numbers", ANY_NUMBER, RUNNING_COUNT,
         "data", DATA, "event_end", EVENT_END, "chunk_end", CHUNK_END, "done", DONE,
-        "error_key", ERROR_KEY, "abort", ABORT, "choices_key", CHOICES_KEY, "delta_key", DELTA_KEY);
+        "error_key", ERROR_KEY, "abort", ABORT, "choices_key", CHOICES_KEY, "delta_key", DELTA_KEY,
+        "count_key", COUNT_KEY);
 #undef CELL
 }
 

@@ -118,6 +118,22 @@ static int is_token(const struct lane *lane, const char *data, size_t size, int6
     return data == end;
 }
 
+/* The running count of an event unlike the template; -1: it has none. */
+static int64_t count_in(const char *data, size_t size) {
+    const char *end = data + size;
+    const char *digits = memmem(data, size, COUNT_KEY, LENGTH_OF(COUNT_KEY));
+    if (!digits) return -1;
+    digits += LENGTH_OF(COUNT_KEY);
+    while (digits < end && *digits == ' ') digits++;
+    const char *at = digits;
+    int64_t n = 0;
+    for (; at < end && *at >= '0' && *at <= '9'; at++) {
+        if (at - digits == MAX_DIGITS) return -1; /* no count of tokens */
+        n = n * 10 + (*at - '0');
+    }
+    return at == digits ? -1 : n;
+}
+
 static int holds(const char *data, size_t size, const char *word, size_t length) {
     return memmem(data, size, word, length) != NULL;
 }
@@ -135,15 +151,24 @@ static int is_special(const char *data, size_t size) {
 size_t lane_rows(struct lane *lane, struct socket_read *read, struct row *rows) {
     char *at = read->data, *end = at + read->size, *body;
     size_t size, n = 0, known = 0;
+    int64_t counted = lane->counted;
     for (; at < end; n++) {
         if (!(at = next_chunk(at, end, &body, &size))) return 0;
         rows[n] = (struct row){lane->stream, read->at_ns, read->bound_ns, TOKEN, -1};
-        if (is_token(lane, body, size, &rows[n].value)) known++;
-        else if (lane->owner == LEARNING || is_special(body, size)) return 0;
+        int64_t count;
+        if (is_token(lane, body, size, &rows[n].value)) {
+            known++;
+            count = rows[n].value;
+        } else {
+            if (lane->owner == LEARNING || is_special(body, size)) return 0;
+            count = count_in(body, size);
+        }
+        if (count >= 0) counted = count;
     }
     if (!n) return 0;
     lane->n_bytes += read->size;
     lane->body_ns = read->at_ns;
+    lane->counted = counted;
     if (known == n) {
         rows[n - 1].kind += read->exact; /* an event that another follows may have come earlier */
         read->size = 0;

@@ -13,7 +13,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define LAYOUT_VERSION 4
+#define LAYOUT_VERSION 5
 
 /* ---- wire.sse */
 
@@ -25,6 +25,7 @@
 #define ABORT "\"abort\""
 #define CHOICES_KEY "\"choices\""
 #define DELTA_KEY "\"delta\""
+#define COUNT_KEY "\"completion_tokens\":"
 #define LENGTH_OF(literal) (sizeof(literal) - 1)
 
 #define SHORTEST_EVENT (LENGTH_OF(DATA) + LENGTH_OF(EVENT_END))
@@ -33,7 +34,7 @@
 /* ---- the lane: LANE_CELLS cells of 64 bits that Python allocates and shares */
 
 #define LANE_CELLS 128 /* 1 KiB */
-#define NAMED_CELLS 11
+#define NAMED_CELLS 12
 #define SHAPE_BYTES (8 * (LANE_CELLS - NAMED_CELLS))
 
 /* Who takes the next read. IDLE and PYTHON are the same to C: hand it over. LEARNING: hand over
@@ -48,6 +49,7 @@ struct lane {
     int64_t owner, stream, drained_ns, last_ns, round, body_ns, n_bytes, before_size, rest_size;
     int64_t waiting;         /* reads that Python has not seen yet: the next ones follow them */
     int64_t sealed;          /* TLS: what is read is for Python, which has the keys */
+    int64_t counted;         /* the latest running count of what Python did not see; -1: none */
     char shape[SHAPE_BYTES]; /* the template of a token's event: before its text, then the rest */
 };
 

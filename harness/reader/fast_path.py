@@ -87,7 +87,8 @@ BEFORE_SIZE: Final = 7  # bytes of the template before its text; 0: there is no 
 REST_SIZE: Final = 8  # bytes of the template after its text
 WAITING: Final = 9  # reads that Python has not seen yet
 SEALED: Final = 10  # 1: over TLS
-SHAPE: Final = 11  # from here to the end: the template
+COUNTED: Final = 11  # the latest running count of tokens that C read past Python; -1: none
+SHAPE: Final = 12  # from here to the end: the template
 SHAPE_BYTES: Final = 8 * (LANE_CELLS - SHAPE)
 MAX_LESSONS: Final = 8  # events of a stream that Python looks at: they may all be different
 
@@ -103,11 +104,12 @@ _CELLS: Final = (
     REST_SIZE,
     WAITING,
     SEALED,
+    COUNTED,
     SHAPE,
 )
 # As `_lane.h` has it: `backends` takes no extension that was compiled with anything else.
 LAYOUT: Final = {
-    "version": 4,
+    "version": 5,
     "lane_cells": LANE_CELLS,
     "owners": (Owner.IDLE, Owner.PYTHON, Owner.LEARNING, Owner.EVENTS),
     "cells": _CELLS,
@@ -138,7 +140,7 @@ class FastPath:
         self.owner = Owner.IDLE
         self.cells = array("q", bytes(8 * LANE_CELLS))
         self.cells[DRAINED] = self.cells[LAST] = now_ns
-        self.cells[BODY] = -1
+        self.cells[BODY] = self.cells[COUNTED] = -1
         self.cells[SEALED] = sealed
 
     def _process(self, event: Event) -> None:
@@ -159,7 +161,7 @@ class FastPath:
             cells[DRAINED] = max(cells[DRAINED], sent_ns)
             cells[BEFORE_SIZE] = 0  # another stream, another template
             cells[BYTES] = 0
-            cells[BODY] = -1
+            cells[BODY] = cells[COUNTED] = -1
             self._lessons = MAX_LESSONS
 
     def after_read(self, stream: int, response: Response, body: bytes) -> None:
@@ -197,11 +199,14 @@ class FastPath:
         with self._lock:
             return self.cells[BYTES], self.cells[BODY]
 
-    def end_response(self) -> tuple[int, int]:
-        """No more of it is read; `progress` for the last time."""
+    def end_response(self) -> tuple[int, int, int]:
+        """No more of it is read: `progress` for the last time, and the latest running count.
+
+        The count is that of the tokens which C read past Python; -1: they had none.
+        """
         with self._lock:
             self._process(Event.RESPONSE_ENDED)
-            return self.cells[BYTES], self.cells[BODY]
+            return self.cells[BYTES], self.cells[BODY], self.cells[COUNTED]
 
     def clamp_bounds(self, now_ns: int) -> None:
         """What the last stamps said is void: nothing has arrived after now."""

@@ -64,7 +64,9 @@ class Exchange:
     text: str = ""
     sent_ns: int = 0
     first_reads: tuple[tuple[int, bytes], ...] = ()  # of the body, with their times
-    last_bytes: bytes = b""  # of the body
+    last_bytes: bytes = b""  # of the body, as far as Python saw it
+    # the latest running count of tokens in what C read past Python; -1: none
+    counted_past_python: int = -1
 
     @property
     def e2e_ms(self) -> float:
@@ -84,7 +86,7 @@ class Exchange:
     @property
     def output_tokens(self) -> int | None:
         """As the server counted them last; None: it did not say."""
-        count = -1
+        count = self.counted_past_python
         for event in _events_of(SseDecoder(), self.last_bytes):
             count = max(count, event.completion_tokens)
         return count if count >= 0 else None
@@ -99,6 +101,7 @@ class Stream:
     head_ns: int = -1  # first byte
     body_ns: int = -1  # latest read with more than comments in it that Python saw
     n_bytes: int = 0
+    counted_past_python: int = -1  # as `Exchange` has it
     fast_path: FastPath | None = None  # its connection's, from sending to the end
     latest: deque[bytes] = field(default_factory=lambda: deque(maxlen=KEPT))
     response: Response = field(default_factory=Response)
@@ -151,7 +154,7 @@ class Stream:
         if self.over.is_set():
             return
         if self.fast_path is not None:
-            n_bytes, body_ns = self.fast_path.end_response()
+            n_bytes, body_ns, self.counted_past_python = self.fast_path.end_response()
             self.n_bytes += n_bytes
             self.body_ns = max(self.body_ns, body_ns)
             self.fast_path = None
@@ -234,6 +237,7 @@ class Stream:
             sent_ns=self.sent_ns,
             first_reads=tuple(self.reads[:FIRST_READS]),
             last_bytes=b"".join(self.latest),
+            counted_past_python=self.counted_past_python,
         )
 
     def _how_it_ended(self) -> tuple[Outcome, str]:

@@ -27,6 +27,7 @@ ABORT: Final = b'"abort"'  # why an answer ended early: a whole value
 # One of them is in each event of an answer, of all APIs; what has none may say how a stream ends.
 CHOICES_KEY: Final = b'"choices"'
 DELTA_KEY: Final = b'"delta"'
+COUNT_KEY: Final = b'"completion_tokens":'
 TEXT_KEYS: Final = (b'"content":"', b'"text":"')  # what a token's text follows
 
 # The most that a peer may make us buffer. vLLM's events have 200 to 400 bytes; with the token ids
@@ -45,6 +46,7 @@ FRAMING: Final = {
     "abort": ABORT,
     "choices_key": CHOICES_KEY,
     "delta_key": DELTA_KEY,
+    "count_key": COUNT_KEY,
 }
 # A heartbeat without content, with each of the line ends that servers use.
 EMPTY_EVENTS: Final = (b"data:\n", b"data: \n", b"data:\r", b"data: \r")
