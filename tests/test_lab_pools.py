@@ -65,14 +65,15 @@ def test_the_interval_of_the_gain() -> None:
 
 @pytest.mark.parametrize("seeds", [BUILT, UNSEEN])
 def test_the_gain_that_fit_says(seeds: range) -> None:
-    """Its interval has the gain of long runs in 90%; what is chosen is right as often."""
+    """Its interval has the gain of long runs in 90%; of what is chosen by it, 90% is right."""
     answers = [stored("apart_gain")[seed] for seed in seeds]
     covered = 0
-    right = 0
+    right = []
     for answer in answers:
         _, low, high = answer["gain"]
         gain = answer["true_gain"]
         covered += low <= gain <= high
-        right += {"apart": gain > 1, "together": gain < 1, "open": True}[answer["choose"]]
+        if answer["choose"] != "open":
+            right.append(gain > 1 if answer["choose"] == "apart" else gain < 1)
     assert covered >= SHARE * len(answers)
-    assert right >= SHARE * len(answers)
+    assert sum(right) >= SHARE * len(right)
