@@ -2,10 +2,14 @@
 
 Each draw is a model on a GPU, 2 to 8 of them, a load, a link and limits of TTFT and ITL. The truth
 is the most users that meet both limits with each ratio, and with all engines together.
+
+`gain_answer` is of the gain that arithmetic says, with its interval: the engines are faster or
+slower than arithmetic knows, by factors that are drawn as the interval assumes.
 """
 
 from __future__ import annotations
 
+from dataclasses import astuple, replace
 from math import ceil, log, sqrt
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -13,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from harness.engine.config import EngineConfig
-from harness.engine.shapes import MODELS, roofline
+from harness.engine.shapes import MODELS, Roofline, roofline
+from harness.memory.apart_gain import HALF_A_USER, SPEED_SPREAD, gain
 from harness.memory.cards import GPUS
 from harness.memory.prefill_apart import Limits, Replica, layouts
 from harness.metrics.statistics import t_quantile
@@ -37,6 +42,9 @@ MEASURED_NS: Final = 24 * SECOND
 PRECISION: Final = 0.03
 STEP: Final = 1.25  # until the knee lies between two numbers of users
 MOST_USERS: Final = 4096
+BUILT: Final = range(5000, 5050)  # of `gain_answer`, looked at while the arithmetic was written
+UNSEEN: Final = range(5050, 5100)  # asked once, afterwards
+DIGITS: Final = 4
 
 
 class Drawn(NamedTuple):
@@ -158,3 +166,41 @@ def _interval(gains: list[float]) -> list[float]:
 
 def cases() -> Iterator[tuple[int]]:
     return ((seed,) for seed in range(CONFIGURATIONS))
+
+
+def gain_answer(seed: int) -> dict[str, Any]:
+    """What is chosen, the gain with its interval, and the gain in long runs."""
+    given = drawn(seed)
+    replica = _replica(given.engine, given.traffic)
+    ways = layouts(replica, given.gpus, given.link_bytes_per_s, given.limits)
+    named = max(ways, key=lambda way: way.users)
+    found = gain(replica, named, given.link_bytes_per_s, given.limits)
+    real = _with_real_speeds(given, seed)
+    apart = knee(real, named.prefill, 1, TRUTH_NS, named.users)
+    together = knee(real, TOGETHER, 1, TRUTH_NS, named.users / found.likely)
+    true_gain = (apart + HALF_A_USER) / (together + HALF_A_USER)
+    return {
+        "gpus": given.gpus,
+        "choose": found.choice.value,
+        "gain": [round(value, DIGITS) for value in (found.likely, found.low, found.high)],
+        "true_gain": round(true_gain, DIGITS),
+    }
+
+
+def _with_real_speeds(given: Drawn, seed: int) -> Drawn:
+    """The same with engines that are as fast as they are drawn."""
+    rng = np.random.default_rng([20_263, seed])
+    prefill, decode = np.exp(SPEED_SPREAD * rng.standard_normal(2))
+    steps = roofline(MODELS[given.engine.model], GPUS[given.engine.gpu])
+    real = Roofline(
+        base_ns=steps.base_ns / decode,
+        weights_ns=steps.weights_ns / decode,
+        kv_token_ns=steps.kv_token_ns / decode,
+        token_ns=steps.token_ns / prefill,
+        sequence_ns=steps.sequence_ns / decode,
+    )
+    return given._replace(engine=replace(given.engine, measured_step=astuple(real)))
+
+
+def gain_cases() -> Iterator[tuple[int]]:
+    return ((seed,) for seed in (*BUILT, *UNSEEN))

@@ -113,6 +113,7 @@ STATISTICS: Final = {
     "intervals": Statistic(simulated_intervals.covered, simulated_intervals.cases, 1),
     "gaps": Statistic(simulated_gaps.p_values, simulated_gaps.cases, 0),
     "apart": Statistic(simulated_apart.answer, simulated_apart.cases, 0),
+    "apart_gain": Statistic(simulated_apart.gain_answer, simulated_apart.gain_cases, 1),
     "fleets": Statistic(simulated_sizing.fleet_ms, simulated_sizing.fleet_cases, 1),
     "ramps": Statistic(simulated_sizing.ramp, simulated_sizing.ramp_cases, 0),
     "truths": Statistic(simulated_truths.truth, simulated_truths.cases, 2),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,9 @@ import pytest
 import real_vllm
 
 from harness.cli import main
+from harness.cli.app import parser
+from harness.lifecycle.deployments import read_deployments
+from harness.lifecycle.vllm_start import StartOptions
 from harness.server import probe
 
 if TYPE_CHECKING:
@@ -291,20 +295,74 @@ def test_prefill_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "Choose 3 for prefill and 5 for decoding: at least 90% of the requests/s" in shown
 
 
-def test_prefill_apart_within_slos(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A tight TTFT takes more GPUs for prefill, a tight ITL more for decoding."""
+APART = ["--gpu", "h100", "--gpus", "8", "--prefill-apart"]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "slos", "choose", "best", "words"),
+    [
+        # a tight TTFT takes more GPUs for prefill, a tight ITL more for decoding
+        ("3072:512", ["ttft_p95=250ms"], "open", (4, 4), "Open: 4 for prefill and 4"),
+        ("3072:512", ["itl_p95=12ms"], "open", (2, 6), "the requests/s of all together within"),
+        ("256:512", ["ttft_p95=500ms"], "together", (2, 6), "Choose all together: 2 for prefill"),
+        ("3072:40", ["ttft_p95=2s", "itl_p95=40ms"], "apart", (7, 1), "Choose 7 for prefill and 1"),
+        (
+            "3072:512",
+            ["itl_p95=1ms", "ttft_p95=90ms"],
+            "none",
+            None,
+            "Choose none: no layout keeps itl_p95=1ms and ttft_p95=90ms.",
+        ),
+    ],
+)
+def test_prefill_apart_within_slos(
+    lengths: str,
+    slos: list[str],
+    choose: str,
+    best: tuple[int, int] | None,
+    words: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What is chosen, and the layout with the most users; the text has the same interval."""
     out = tmp_path / "fit.json"
-    options = ["--gpu", "h100", "--gpus", "8", "--prefill-apart", "3072:512", "--json", str(out)]
-    chosen = {}
-    for slos in (["ttft_p95=250ms"], ["itl_p95=12ms"], ["itl_p95=1ms", "ttft_p95=90ms"]):
-        given = [word for slo in slos for word in ("--slo", slo)]
-        assert run(tmp_path, LLAMA_8B, *options, *given) == 0
-        got = json.loads(out.read_text())["prefill_apart"]
-        chosen[slos[0]] = got["chosen_prefill"]
-    assert chosen == {"ttft_p95=250ms": 4, "itl_p95=12ms": 2, "itl_p95=1ms": None}
+    given = [word for slo in slos for word in ("--slo", slo)]
+    assert run(tmp_path, LLAMA_8B, *APART, lengths, *given, "--json", str(out)) == 0
+    got = json.loads(out.read_text())["prefill_apart"]
     shown = capsys.readouterr().out
-    assert "the most users within ttft_p95=250ms, at 60% of the peaks" in shown
-    assert "Choose none: no layout keeps itl_p95=1ms and ttft_p95=90ms." in shown
+    gain = got["gain"]
+    assert got["choose"] == choose
+    assert (gain and (gain["prefill"], gain["decode"])) == best
+    assert words in shown
+    assert got["sentence"] in shown
+    if gain:
+        low, high = gain["ci95"]
+        assert low <= gain["likely"] <= high
+        assert f"{gain['likely']:.2f} times (95% interval {low:.2f} to {high:.2f})" in shown
+
+
+def test_prefill_apart_or_not_is_open(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Then the file of deployments and the command are those of `vary`."""
+    out = tmp_path / "fit.json"
+    options = ["--tensor-parallel", "2", "--kv-memory", "8", "--slo", "itl_p95=12ms"]
+    run(tmp_path, LLAMA_8B, *APART, "3072:512", *options, "--json", str(out))
+    got = json.loads(out.read_text())["prefill_apart"]
+    assert got["choose"] == "open"
+    measure = got["measure"]
+    file = tmp_path / measure["deployments"]
+    file.write_text(measure["tables"])
+    found = read_deployments(file, StartOptions())
+    gpus = {name: [place.gpus for place in one.places] for name, one in found.items()}
+    pairs = ["0,1", "2,3", "4,5", "6,7"]
+    assert gpus == {"together": pairs, "apart": pairs}
+    assert len(found["apart"].of_role("prefill")) == got["gain"]["prefill"]
+    words = shlex.split(measure["command"])
+    args = parser().parse_args(words[1:])
+    assert args.start_args == ("--tensor-parallel-size=2", "--kv-cache-memory-bytes=8000000000")
+    assert words[words.index("--") :] == [
+        "--", "knee", "--prompt-tokens", "3072", "--output-tokens", "512", "--slo", "itl_p95=12ms",
+    ]  # fmt: skip
+    assert measure["command"] in capsys.readouterr().out
 
 
 PHI3_SHAPE: Config = {  # a window of 255, that Phi 3 has in each layer
