@@ -29,6 +29,7 @@ import subprocess
 import sys
 import tarfile
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -37,23 +38,24 @@ from urllib.request import urlopen
 HERE: Final = Path(__file__).parent / "deployments"
 FILES: Final = {2: "two.toml", 4: "four.toml"}
 SLOS: Final = ("--slo", "ttft_p95=500ms", "--slo", "itl_p95=50ms")
-# What stands for {name} in these files: of vLLM, and of the embedded engine.
-TENSOR: Final = (
-    '--disable-custom-all-reduce --compilation-config={"pass_config":{"fuse_allreduce_rms":false}}'
-)
-TRANSFER: Final = '--kv-transfer-config={"kv_connector":"NixlConnector","kv_role":"kv_both"}'
+# What stands for '{name}' in these files, as words: of vLLM, and of the embedded engine.
+WITHOUT_FUSION: Final = {"pass_config": {"fuse_allreduce_rms": False}}
+BOTH_ROLES: Final = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
 OF_VLLM: Final = {
-    "transfer": TRANSFER,
-    "tensor": TENSOR,
-    "tensor_flag": "--tensor-parallel-size",
-    "data_flag": "--data-parallel-size",
+    "transfer": ("--kv-transfer-config", json.dumps(BOTH_ROLES)),
+    "tensor": (
+        "--disable-custom-all-reduce",
+        "--compilation-config",
+        json.dumps(WITHOUT_FUSION),
+        "--tensor-parallel-size",
+    ),
+    "data": ("--data-parallel-size",),
 }
 # One engine for a server of several GPUs, with more slots; its number becomes its model's name.
 OF_ENGINE: Final = {
-    "transfer": "--max-num-seqs=8",
-    "tensor": "--max-num-seqs=16",
-    "tensor_flag": "--served-model-name",
-    "data_flag": "--max-num-seqs=24 --served-model-name",
+    "transfer": ("--max-num-seqs", "8"),
+    "tensor": ("--max-num-seqs", "16", "--served-model-name"),
+    "data": ("--max-num-seqs", "24", "--served-model-name"),
 }
 LIMIT_S: Final = 24 * 60.0
 END_S: Final = 60.0  # from the interrupt to the comparison, and to servers that have ended
@@ -73,14 +75,8 @@ def begin(args: argparse.Namespace) -> int:
     """Write the file of deployments, and start the study in a session of its own."""
     folder = args.folder
     folder.mkdir(parents=True)
-    named = OF_ENGINE if args.embedded else OF_VLLM
-    text = (HERE / FILES[args.gpus]).read_text()
-    for name, value in named.items():
-        text = text.replace(f"{{{name}}}", value)
-    if args.embedded:
-        text = text.replace("decode =", 'connector = ""\ndecode =')
     deployments = folder / "gpus.toml"
-    deployments.write_text(text)
+    deployments.write_text(deployments_text(args.gpus, OF_ENGINE if args.embedded else OF_VLLM))
     for name in args.loads.split(","):
         shutil.copy(HERE / f"{name}.toml", folder)
     words = [sys.executable, str(Path(__file__).resolve()), "study", ".", str(args.limit)]
@@ -100,6 +96,15 @@ def begin(args: argparse.Namespace) -> int:
     (folder / PID).write_text(f"{process.pid}\n")
     sys.stdout.write(f"begun as process {process.pid}, in {folder}\n")
     return 0
+
+
+def deployments_text(gpus: int, named: Mapping[str, Sequence[str]]) -> str:
+    """The file of deployments of so many GPUs, with the words that stand for each name."""
+    text = (HERE / FILES[gpus]).read_text()
+    for name, words in named.items():
+        # a string of JSON is one of TOML
+        text = text.replace(f"'{{{name}}}'", ", ".join(map(json.dumps, words)))
+    return text
 
 
 def study_words(args: argparse.Namespace, deployments: Path) -> list[str]:

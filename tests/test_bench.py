@@ -7,11 +7,16 @@ import random
 import shutil
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import deployments
 import pytest
 import soak
+
+from harness.lifecycle.deployments import launches, read_deployments
+from harness.lifecycle.vllm_start import StartOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,3 +117,22 @@ def test_a_soak_finds_the_slope(process: str, figure: str, per_hour: float, want
     assert found.verdict == want
     assert found.per_hour == pytest.approx(per_hour, abs=0.5)
     assert found.low < found.per_hour < found.high
+
+
+@pytest.mark.parametrize("gpus", deployments.FILES)
+def test_deployments_that_are_measured(gpus: int, tmp_path: Path) -> None:
+    """Each has all GPUs, and JSON reaches vLLM with its quotation marks."""
+    path = tmp_path / "gpus.toml"
+    path.write_text(deployments.deployments_text(gpus, deployments.OF_VLLM))
+    found = read_deployments(path, StartOptions())
+    assert {one.gpus for one in found.values()} == {gpus}
+    transfers = []
+    for one in found.values():
+        for launch in launches(one, (), tmp_path / "log"):
+            words = [*launch.options.start_args, *launch.more_args]
+            given = dict(pairwise(words))
+            json.loads(given.get("--compilation-config", "{}"))
+            transfers.append(json.loads(given.get("--kv-transfer-config", "null")))
+    servers_that_transfer = [one for one in transfers if one is not None]
+    assert len(servers_that_transfer) == {2: 4, 4: 16}[gpus]
+    assert all(one == deployments.BOTH_ROLES for one in servers_that_transfer)

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 ENGINE = shlex.join([sys.executable, "-m", "harness", "engine"])
+CONFIG = '{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'
 START = StartOptions(start_command="vllm serve m", start_args=("--seed", "1"))
 FILE = """
 [two-replicas]
@@ -93,11 +94,10 @@ def test_what_is_started(tmp_path: Path) -> None:
         "apart": ["0", "1", "2,3"],
         "own": ["0", "1"],
     }
-    transfer = '{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'
     assert args == {
         "two-replicas": {("--seed", "1")},
         "tp-2": {("--seed", "1", "--tensor-parallel-size", "2")},
-        "apart": {("--seed", "1", "--kv-transfer-config", transfer)},
+        "apart": {("--seed", "1", "--kv-transfer-config", CONFIG)},
         "own": {("--seed", "1")},
     }
     ports = {
@@ -106,6 +106,23 @@ def test_what_is_started(tmp_path: Path) -> None:
     }
     assert len(ports) == 3
     assert found["own"].start.start_command == "other serve"
+
+
+@pytest.mark.parametrize(
+    ("args", "want"),
+    [
+        ("'--seed 2 --name \"a b\"'", ("--seed", "2", "--name", "a b")),
+        (f'"""--kv-transfer-config \'{CONFIG}\'"""', ("--kv-transfer-config", CONFIG)),
+        (f"['--kv-transfer-config', '{CONFIG}']", ("--kv-transfer-config", CONFIG)),
+        ("['a b', \"it's\"]", ("a b", "it's")),
+        ("[]", ()),
+    ],
+)
+def test_args_as_a_text_or_as_words(tmp_path: Path, args: str, want: tuple[str, ...]) -> None:
+    """A text is read as by a shell; a list is taken as it is, so JSON keeps its quotation marks."""
+    path = written(tmp_path, f'[a]\ngpus = ["0"]\nargs = {args}\n')
+    (deployment,) = read_deployments(path, StartOptions()).values()
+    assert deployment.start.start_args == want
 
 
 def test_kv_caches_by_files(tmp_path: Path) -> None:
@@ -129,7 +146,13 @@ def test_kv_caches_by_files(tmp_path: Path) -> None:
         ('[a]\ngpus = ["0"]\ndecode = ["1"]\n', "deployment a has gpus and decode: expected"),
         ('[a]\ngpus = "0"\n', "deployment a has gpus = '0': expected a text for each server"),
         ('[a]\ngpus = ["0,"]\n', "deployment a has gpus = \\['0,'\\]: expected a text"),
-        ('[a]\ngpus = ["0"]\nargs = 2\n', "deployment a has args = 2: expected a text"),
+        ('[a]\ngpus = ["0"]\ncommand = 2\n', "deployment a has command = 2: expected a text"),
+        ('[a]\ngpus = ["0"]\nargs = 2\n', "deployment a has args = 2: expected a text with"),
+        (
+            '[a]\ngpus = ["0"]\nargs = ["-a", 2]\n',
+            "args = .*, 2\\]: expected a text .*list of words",
+        ),
+        ("[a]\ngpus = ['0']\nargs = \"-a '\"\n", r"args = .* \(No closing quotation\): expected"),
         ('[a]\ngpu = ["0"]\n', "deployment a has 'gpu': expected .*, perhaps gpus"),
         ("[a", "--deployments is .*: expected a TOML file"),
     ],

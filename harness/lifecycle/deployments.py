@@ -11,8 +11,9 @@
     prefill = ["0"]                servers of two roles, behind our proxy
     decode = ["1"]
 
-`command` starts its servers in place of the one that all have, and `args` are added. Servers of two
-roles get vLLM's --kv-transfer-config with `connector`, which "" leaves out.
+`command` starts its servers in place of the one that all have, and `args` are added: a text as a
+shell reads it, or a list of words as they are, such as JSON. Servers of two roles get vLLM's
+--kv-transfer-config with `connector`, which "" leaves out.
 """
 
 from __future__ import annotations
@@ -126,15 +127,29 @@ def _deployment(name: str, table: Mapping[str, Any], start: StartOptions) -> Dep
     places: list[ServerPlace] = []
     for role in roles:
         places += [ServerPlace(gpus, role) for gpus in _gpu_lists(name, role, table[role])]
-    texts = {key: table.get(key, "") for key in ("command", "args", "connector")}
+    texts = {key: table.get(key, "") for key in ("command", "connector")}
     for key, text in texts.items():
         if not isinstance(text, str):
             raise _wrong(name, f"has {key} = {text!r}", "a text")
     if texts["command"]:
         start = replace(start, start_command=texts["command"], model_dir=None)
-    start = replace(start, start_args=(*start.start_args, *shlex.split(texts["args"])))
+    words = _words(name, table.get("args", ""))
+    start = replace(start, start_args=(*start.start_args, *words))
     connector = texts["connector"] if "connector" in table else NIXL
     return Deployment(name, start, tuple(places), connector)
+
+
+def _words(name: str, args: object) -> list[str]:
+    """The flags of each server: those of a text, or the words of a list. Raises ConfigError."""
+    if isinstance(args, list) and all(isinstance(word, str) for word in args):
+        return args
+    expected = "a text with flags as in a shell, or a list of words"
+    if not isinstance(args, str):
+        raise _wrong(name, f"has args = {args!r}", expected)
+    try:
+        return shlex.split(args)
+    except ValueError as error:
+        raise _wrong(name, f"has args = {args!r} ({error})", expected) from None
 
 
 def _gpu_lists(name: str, key: str, listed: object) -> list[str]:
