@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 import real_vllm
 from study_process import alive, descendants
@@ -31,7 +32,7 @@ from harness.lifecycle.prefill_decode import (
     prefill_body,
     remove_old,
 )
-from harness.lifecycle.vllm_start import StartOptions, launched
+from harness.lifecycle.vllm_start import NIXL_PORT, NIXL_PORTS, Launch, StartOptions, launched
 from harness.records import names
 from harness.records.json_files import read_json
 from harness.server.access import TargetAccess
@@ -62,6 +63,8 @@ prefill = ["0"]
 decode = ["1"]
 connector = ""
 """
+
+TWO = '[two-replicas]\ngpus = ["0", "1"]\n'
 
 
 def written(folder: Path, text: str) -> Path:
@@ -100,11 +103,6 @@ def test_what_is_started(tmp_path: Path) -> None:
         "apart": {("--seed", "1", "--kv-transfer-config", CONFIG)},
         "own": {("--seed", "1")},
     }
-    ports = {
-        dict(launch.environment)["VLLM_NIXL_SIDE_CHANNEL_PORT"]
-        for launch in launches(found["apart"], (), log)
-    }
-    assert len(ports) == 3
     assert found["own"].start.start_command == "other serve"
 
 
@@ -202,6 +200,26 @@ def test_old_kv_caches_are_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
+def test_ports_that_servers_of_one_host_would_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each gets ports of its own for NIXL, with room for the ranks that vLLM adds to the first."""
+    monkeypatch.setenv(NIXL_PORT, "5600")
+    start = StartOptions(start_command=ENGINE)
+    (deployment,) = read_deployments(written(tmp_path, TWO), start).values()
+    alone = Launch(start, tmp_path / "alone.log")
+    with launched([*launches(deployment, (), tmp_path / "log"), alone]) as begun:
+        servers = [server.ready() for server in begun]
+        environments = [psutil.Process(server.pid).environ() for server in servers]
+    *firsts, of_user = [int(environment[NIXL_PORT]) for environment in environments]
+    assert of_user == 5600
+    ports = {server.port for server in servers}
+    for first in firsts:
+        ports |= {*range(first, first + NIXL_PORTS)}
+    assert len(ports) == 3 + 2 * NIXL_PORTS
+
+
+@pytest.mark.process
 def test_the_preset_of_serve(tmp_path: Path) -> None:
     """It starts both roles and a proxy, answers, and ends all of them."""
     command = [
@@ -216,6 +234,8 @@ def test_the_preset_of_serve(tmp_path: Path) -> None:
     url, _, measure = rest.partition("; ")
     assert (measure.count("--metrics-url"), measure.count("--prefill-url")) == (2, 1)
     family = descendants(process.pid)
+    nixl_ports = {psutil.Process(one).environ().get(NIXL_PORT) for one in family}
+    assert len(nixl_ports - {None}) == 3
     body: dict[str, Any] = {"prompt": "a b c", "max_tokens": 3}
     told: Any = fetch(TargetAccess(Address.parse(url)), "/v1/completions", body).json()
     assert told["usage"]["completion_tokens"] == 3

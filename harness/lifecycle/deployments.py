@@ -33,7 +33,6 @@ from harness.lifecycle.balancer import BalancerProcess
 from harness.lifecycle.prefill_decode import DECODE, PREFILL, ProxyProcess
 from harness.lifecycle.serve_presets import NIXL
 from harness.lifecycle.vllm_start import Launch, StartedServer, StartOptions
-from harness.server.address import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -170,11 +169,10 @@ def launches(deployment: Deployment, more_args: Sequence[str], log: Path) -> lis
         environment = []
         if place.gpus:
             environment.append((VISIBLE_GPUS, place.gpus))
-        if kv_args:
-            environment.append(("VLLM_NIXL_SIDE_CHANNEL_PORT", str(free_port())))
         own_log = log if is_one else log.with_name(f"{log.stem}-{number}{log.suffix}")
         args = (*more_args, *kv_args)
-        found.append(Launch(deployment.start, own_log, args, tuple(environment)))
+        launch = Launch(deployment.start, own_log, args, tuple(environment), has_neighbors=True)
+        found.append(launch)
     return found
 
 
