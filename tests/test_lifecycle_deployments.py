@@ -100,7 +100,10 @@ def test_what_is_started(tmp_path: Path) -> None:
     assert args == {
         "two-replicas": {("--seed", "1")},
         "tp-2": {("--seed", "1", "--tensor-parallel-size", "2")},
-        "apart": {("--seed", "1", "--kv-transfer-config", CONFIG)},
+        "apart": {
+            ("--seed", "1", "--kv-transfer-config", CONFIG.replace("both", role))
+            for role in ("producer", "consumer")
+        },
         "own": {("--seed", "1")},
     }
     assert found["own"].start.start_command == "other serve"
@@ -130,9 +133,10 @@ def test_kv_caches_by_files(tmp_path: Path) -> None:
     configs = [
         json.loads(launch.more_args[-1]) for launch in launches(deployment, (), tmp_path / "x")
     ]
-    assert configs[0] == configs[1]
-    folder = configs[0]["kv_connector_extra_config"]["shared_storage_path"]
-    assert folder.endswith(f"kv-{os.getpid()}")
+    assert [config["kv_role"] for config in configs] == ["kv_producer", "kv_consumer"]
+    folders = [config["kv_connector_extra_config"]["shared_storage_path"] for config in configs]
+    assert folders[0] == folders[1]
+    assert folders[0].endswith(f"kv-{os.getpid()}")
 
 
 @pytest.mark.parametrize(

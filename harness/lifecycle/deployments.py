@@ -42,6 +42,7 @@ KEYS: Final = (TOGETHER, PREFILL, DECODE, "command", "args", "connector")
 BY_FILES: Final = "ExampleConnector"  # needs no package; for tests
 VISIBLE_GPUS: Final = "CUDA_VISIBLE_DEVICES"
 KV_FLAG: Final = "--kv-transfer-config"
+KV_ROLES: Final = {PREFILL: "kv_producer", DECODE: "kv_consumer"}
 SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - where files do not reach a disk
 EXAMPLE: Final = '[tp-2] with gpus = ["0,1"] and args = "--tensor-parallel-size 2"'
 
@@ -164,13 +165,12 @@ def launches(deployment: Deployment, more_args: Sequence[str], log: Path) -> lis
     """How each server is started; `log` of one, or the beginning of the names of several."""
     found = []
     is_one = len(deployment.places) == 1
-    kv_args = _transfer_args(deployment)
     for number, place in enumerate(deployment.places, start=1):
         environment = []
         if place.gpus:
             environment.append((VISIBLE_GPUS, place.gpus))
         own_log = log if is_one else log.with_name(f"{log.stem}-{number}{log.suffix}")
-        args = (*more_args, *kv_args)
+        args = (*more_args, *_transfer_args(deployment, place.role))
         launch = Launch(deployment.start, own_log, args, tuple(environment), has_neighbors=True)
         found.append(launch)
     return found
@@ -182,13 +182,12 @@ def same_server(launch: Launch) -> tuple[object, ...]:
     return launch.options, launch.more_args, gpus
 
 
-def _transfer_args(deployment: Deployment) -> tuple[str, ...]:
-    """What makes servers of two roles hand over the KV cache."""
+def _transfer_args(deployment: Deployment, role: str) -> tuple[str, ...]:
+    """What makes a server of one of two roles hand over the KV cache."""
     is_given = any(arg.startswith(KV_FLAG) for arg in deployment.start.start_args)
-    is_apart = bool(deployment.of_role(PREFILL))
-    if is_given or not is_apart or not deployment.connector:
+    if is_given or role not in KV_ROLES or not deployment.connector:
         return ()
-    config: dict[str, Any] = {"kv_connector": deployment.connector, "kv_role": "kv_both"}
+    config: dict[str, Any] = {"kv_connector": deployment.connector, "kv_role": KV_ROLES[role]}
     folder = _kv_folder(deployment)
     if folder is not None:
         config["kv_connector_extra_config"] = {"shared_storage_path": str(folder)}
