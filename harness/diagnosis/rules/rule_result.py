@@ -88,7 +88,8 @@ def late_evidence(f: VerdictInputs) -> list[str]:
         return []
     prompt_share = max(1 - f.queue_share - f.outside_share, 0.0)
     rest = f"{prompt_share:.0%} for their prompt, {f.outside_share:.0%} outside the engine"
-    return [f"late requests spend {f.queue_share:.0%} of their wait in the queue, {rest}"]
+    who = "requests" if f.prefills_only else "late requests"
+    return [f"{who} spend {f.queue_share:.0%} of their wait in the queue, {rest}"]
 
 
 MIN_WAITING: Final = 0.3  # mean waiting requests; below it, a request has only just arrived
@@ -142,6 +143,8 @@ def slot_confidence(f: VerdictInputs) -> tuple[float, str]:
 
 def _why_slots_are_free(f: VerdictInputs) -> str:
     """By their number, or, where that is not known, by how `running` varies; "": all are taken."""
+    if f.prefills_only and isnan(f.slots):
+        return "prompts are taken in by the token budget, and the number of slots is not known"
     if not isnan(f.slots):
         if f.server.running_mean >= SLOTS_TAKEN * f.slots:
             return ""
