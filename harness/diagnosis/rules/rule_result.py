@@ -88,8 +88,12 @@ def late_evidence(f: VerdictInputs) -> list[str]:
         return []
     prompt_share = max(1 - f.queue_share - f.outside_share, 0.0)
     rest = f"{prompt_share:.0%} for their prompt, {f.outside_share:.0%} outside the engine"
-    who = "requests" if f.prefills_only else "late requests"
-    return [f"{who} spend {f.queue_share:.0%} of their wait in the queue, {rest}"]
+    return [f"{who_waits(f)} spend {f.queue_share:.0%} of their wait in the queue, {rest}"]
+
+
+def who_waits(f: VerdictInputs) -> str:
+    """Of whom `queue_share` and `outside_share` are."""
+    return "requests" if f.prefills_only else "late requests"
 
 
 MIN_WAITING: Final = 0.3  # mean waiting requests; below it, a request has only just arrived
