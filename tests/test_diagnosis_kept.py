@@ -61,7 +61,7 @@ def test_a_kept_case_is_judged_as_its_result(tmp_path: Path) -> None:
 
 
 def test_servers_that_prefill_by_what_a_real_one_shows() -> None:
-    """Its one request at a time looked like a slot; the queue and the GPUs of others say nothing."""
+    """Its one request at a time looked like a slot."""
     found = CASES["CPU, NIXL, prefill apart"].judge()
     assert (found.pool, found.bound_by, found.confidence) == ("prefill", "prefill compute", 0.9)
 
