@@ -136,8 +136,8 @@ def _of_pool(level: Level, pool: str) -> Level:
     """The level with the figures of the servers that bind, for the rules to look at."""
     if pool != PREFILL_POOL or level.prefill is None:
         return level
-    # Gaps, and who waits where, are seen at the servers that decode; those of both are one GPU's
-    # mean, in which a busy one hides behind an idle one.
+    # Gaps and who waits where are those of the servers that decode. Utilization is a mean over the
+    # GPUs of both, in which a busy one hides behind an idle one.
     return replace(
         level,
         server=level.prefill,
