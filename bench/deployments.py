@@ -2,13 +2,15 @@
 
     PYTHONPATH=. python bench/deployments.py begin FOLDER --gpus 2 --command "vllm serve MODEL ..."
     PYTHONPATH=. python bench/deployments.py wait FOLDER OUT --seconds 540
+    PYTHONPATH=. python bench/deployments.py table OUT --config 7B --gpu h100 --kv-memory 8
 
 `begin` starts `vllm-harness vary --keep` over bench/deployments/two.toml or four.toml in the
 background, with chat and with long prompts, and returns at once: where one call may not last long,
 it is the first of a chain. `wait` waits, prints how far it is, and puts what was found into OUT,
 which is to be repeated until it exits with 0: at most seven files, of 16 MB each. It exits with 3
 while the study lasts, and with 1 if that failed. The study ends by itself: at `--limit` what was
-measured so far is compared.
+measured so far is compared. `table` prints users and tokens/s of each load and deployment, and the
+best; with options of `fit` that say which model and GPU, also what that predicts.
 
 The command starts one server: its model, its KV cache in bytes and a low --gpu-memory-utilization,
 as all servers share the GPUs. It runs in FOLDER, so its paths are absolute. The environment is
@@ -29,31 +31,36 @@ import subprocess
 import sys
 import tarfile
 import time
+import tomllib
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 from urllib.request import urlopen
 
+from deployments_table import answer, load_of, predict, read_study
+
 HERE: Final = Path(__file__).parent / "deployments"
 FILES: Final = {2: "two.toml", 4: "four.toml"}
 SLOS: Final = ("--slo", "ttft_p95=500ms", "--slo", "itl_p95=50ms")
-# What stands for {name} in these files: of vLLM, and of the embedded engine.
-TENSOR: Final = (
-    '--disable-custom-all-reduce --compilation-config={"pass_config":{"fuse_allreduce_rms":false}}'
-)
-TRANSFER: Final = '--kv-transfer-config={"kv_connector":"NixlConnector","kv_role":"kv_both"}'
+# What stands for '{name}' in these files, as words: of vLLM, and of the embedded engine.
+WITHOUT_FUSION: Final = {"pass_config": {"fuse_allreduce_rms": False}}
+BOTH_ROLES: Final = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
 OF_VLLM: Final = {
-    "transfer": TRANSFER,
-    "tensor": TENSOR,
-    "tensor_flag": "--tensor-parallel-size",
-    "data_flag": "--data-parallel-size",
+    "transfer": ("--kv-transfer-config", json.dumps(BOTH_ROLES)),
+    "tensor": (
+        "--disable-custom-all-reduce",
+        "--compilation-config",
+        json.dumps(WITHOUT_FUSION),
+        "--tensor-parallel-size",
+    ),
+    "data": ("--data-parallel-size",),
 }
 # One engine for a server of several GPUs, with more slots; its number becomes its model's name.
 OF_ENGINE: Final = {
-    "transfer": "--max-num-seqs=8",
-    "tensor": "--max-num-seqs=16",
-    "tensor_flag": "--served-model-name",
-    "data_flag": "--max-num-seqs=24 --served-model-name",
+    "transfer": ("--max-num-seqs", "8"),
+    "tensor": ("--max-num-seqs", "16", "--served-model-name"),
+    "data": ("--max-num-seqs", "24", "--served-model-name"),
 }
 LIMIT_S: Final = 24 * 60.0
 END_S: Final = 60.0  # from the interrupt to the comparison, and to servers that have ended
@@ -73,14 +80,8 @@ def begin(args: argparse.Namespace) -> int:
     """Write the file of deployments, and start the study in a session of its own."""
     folder = args.folder
     folder.mkdir(parents=True)
-    named = OF_ENGINE if args.embedded else OF_VLLM
-    text = (HERE / FILES[args.gpus]).read_text()
-    for name, value in named.items():
-        text = text.replace(f"{{{name}}}", value)
-    if args.embedded:
-        text = text.replace("decode =", 'connector = ""\ndecode =')
     deployments = folder / "gpus.toml"
-    deployments.write_text(text)
+    deployments.write_text(deployments_text(args.gpus, OF_ENGINE if args.embedded else OF_VLLM))
     for name in args.loads.split(","):
         shutil.copy(HERE / f"{name}.toml", folder)
     words = [sys.executable, str(Path(__file__).resolve()), "study", ".", str(args.limit)]
@@ -100,6 +101,15 @@ def begin(args: argparse.Namespace) -> int:
     (folder / PID).write_text(f"{process.pid}\n")
     sys.stdout.write(f"begun as process {process.pid}, in {folder}\n")
     return 0
+
+
+def deployments_text(gpus: int, named: Mapping[str, Sequence[str]]) -> str:
+    """The file of deployments of so many GPUs, with the words that stand for each name."""
+    text = (HERE / FILES[gpus]).read_text()
+    for name, words in named.items():
+        # a string of JSON is one of TOML
+        text = text.replace(f"'{{{name}}}'", ", ".join(map(json.dumps, words)))
+    return text
 
 
 def study_words(args: argparse.Namespace, deployments: Path) -> list[str]:
@@ -198,6 +208,17 @@ def pack(archive: Path, folder: Path, files: list[Path]) -> None:
                 packed.add(path, path.relative_to(folder))
 
 
+def table(out: Path, fit_words: Sequence[str]) -> int:
+    """Print the answer; `fit_words`: options of `fit`, [] without its predictions."""
+    settings, bests = read_study(out)
+    gpus = max(setting.gpus for setting in settings)
+    loads = dict.fromkeys(map(load_of, settings)) if fit_words else ()
+    predictions = {load: predict(HERE / f"{load}.toml", gpus, SLOS, fit_words) for load in loads}
+    tables = tomllib.loads((HERE / FILES[gpus]).read_text())
+    sys.stdout.write(answer(settings, bests, tables, predictions))
+    return 0
+
+
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     commands = made.add_subparsers(required=True, dest="what")
@@ -214,6 +235,8 @@ def parser() -> argparse.ArgumentParser:
     then.add_argument("folder", type=Path)
     then.add_argument("out", type=Path)
     then.add_argument("--seconds", type=float, default=540.0)
+    last = commands.add_parser("table")
+    last.add_argument("out", type=Path, help="the folder of vary.json")
     own = commands.add_parser("study")
     own.add_argument("folder", type=Path)
     own.add_argument("limit", type=float)
@@ -221,7 +244,12 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    args: Any = parser().parse_args()
+    args: Any
+    args, fit_words = parser().parse_known_args()
+    if args.what == "table":
+        return table(args.out, fit_words)
+    if fit_words:
+        sys.exit(f"{fit_words[0]} is not known: expected it after `table` alone; see --help.")
     if args.what == "begin":
         if not args.command and not args.embedded:
             sys.exit("--command is missing: expected what starts a server; try --embedded first.")

@@ -40,6 +40,8 @@ READ = (
     "gaps",
     "arrivals",
     "late",
+    "prefill",
+    "ttft_split",
 )
 LATENCY = ("n", "mean")
 

@@ -7,11 +7,22 @@ import random
 import shutil
 import subprocess
 import sys
+import tomllib
+from itertools import pairwise
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import deployments
 import pytest
 import soak
+from deployments_table import answer, read_study
+
+from harness.core.typed_json import to_json
+from harness.lifecycle.deployments import launches, read_deployments
+from harness.lifecycle.vllm_start import StartOptions
+from harness.report.deployments_report import TOKENS
+from harness.search.comparison import KNEE, Best, Setting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,3 +123,96 @@ def test_a_soak_finds_the_slope(process: str, figure: str, per_hour: float, want
     assert found.verdict == want
     assert found.per_hour == pytest.approx(per_hour, abs=0.5)
     assert found.low < found.per_hour < found.high
+
+
+@pytest.mark.parametrize("gpus", deployments.FILES)
+def test_deployments_that_are_measured(gpus: int, tmp_path: Path) -> None:
+    """Each has all GPUs, and JSON reaches vLLM with its quotation marks."""
+    path = tmp_path / "gpus.toml"
+    path.write_text(deployments.deployments_text(gpus, deployments.OF_VLLM))
+    found = read_deployments(path, StartOptions())
+    assert {one.gpus for one in found.values()} == {gpus}
+    transfers = []
+    for one in found.values():
+        for launch in launches(one, (), tmp_path / "log"):
+            words = [*launch.options.start_args, *launch.more_args]
+            given = dict(pairwise(words))
+            json.loads(given.get("--compilation-config", "{}"))
+            transfers.append(json.loads(given.get("--kv-transfer-config", "null")))
+    servers_that_transfer = [one for one in transfers if one is not None]
+    assert len(servers_that_transfer) == {2: 4, 4: 16}[gpus]
+    assert all(one == deployments.BOTH_ROLES for one in servers_that_transfer)
+
+
+def measured_with(deployment: str, servers: int, users: float) -> Setting:
+    """With two GPUs, the load `chat`."""
+    return Setting(
+        f"{deployment} scenario=chat.toml",
+        deployment=deployment,
+        gpus=2,
+        servers=servers,
+        client=("--scenario=chat.toml",),
+        figures={KNEE: (2 * users, 2 * users - 8, inf)},
+        per_gpu={KNEE: (users, users - 4, inf), TOKENS: (1000.0, 900.0, 1100.0)},
+    )
+
+
+# Composed: what `fit --json` says of two GPUs, as far as it is read.
+FIT = {
+    "splits": [
+        {"replicas": 2, "gpus": 1, "users": 316, "tokens_per_s": 44080.7},
+        {"replicas": 1, "gpus": 2, "users": 317, "tokens_per_s": 66329.6},
+    ],
+    "prefill_apart": {
+        "answer_tokens": 128,
+        "layouts": [{"prefill": 1, "decode": 1, "requests_per_s": 103.3, "users": 159.3}],
+    },
+}
+TOKENS_TEXT = "1,000 (900 to 1,100)"
+BOUND = ("at most 158", "below 22,040")
+ANSWER = [
+    ("chat", "two-replicas", "108 (100 to ?)", "2", "54.0 (50.0 to ?)", TOKENS_TEXT, *BOUND),
+    (
+        "chat",
+        "tp-2",
+        "104 (96 to ?)",
+        "2",
+        "52.0 (48.0 to ?)",
+        TOKENS_TEXT,
+        BOUND[0],
+        "below 33,165",
+    ),
+    ("chat", "dp-2", "102 (94 to ?)", "2", "51.0 (47.0 to ?)", TOKENS_TEXT, *BOUND),
+    # of prefill apart by its SLOs
+    (
+        "chat",
+        "prefill-1-decode-1",
+        "80 (72 to ?)",
+        "2",
+        "40.0 (36.0 to ?)",
+        TOKENS_TEXT,
+        "79.7",
+        "6,611",
+    ),
+    ("this load", "Most users per GPU", "two-replicas", "54.0 (50.0 to ?)", "tp-2"),
+]
+
+
+def test_the_table_of_deployments(tmp_path: Path) -> None:
+    """Users and tokens/s of each load and deployment, what `fit` predicts, and the best."""
+    settings = [
+        measured_with("two-replicas", 2, 54),
+        measured_with("tp-2", 1, 52),
+        measured_with("dp-2", 1, 51),
+        measured_with("prefill-1-decode-1", 2, 40),
+    ]
+    best = Best(KNEE, 0, "", settings[0].name, (settings[1].name,), (54, 50, inf))
+    told = to_json({"settings": settings, "best_for": [best]})
+    (tmp_path / "vary.json").write_text(json.dumps(told))
+    study = read_study(tmp_path)
+    tables = tomllib.loads((deployments.HERE / "two.toml").read_text())
+    text = answer(*study, tables, {"chat": FIT})
+    lines = text.replace("above all levels", "?").splitlines()
+    cells = [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in lines]
+    assert [row for row in cells if row[0] in ("chat", "this load")] == ANSWER
+    assert "fit" not in answer(*study, tables, {})

@@ -60,6 +60,12 @@ def test_a_kept_case_is_judged_as_its_result(tmp_path: Path) -> None:
     assert Kept.read(whole).judge() == Kept.read(kept).judge() == case.judge()
 
 
+def test_servers_that_prefill_by_what_a_real_one_shows() -> None:
+    """Its one request at a time looked like a slot."""
+    found = CASES["CPU, NIXL, prefill apart"].judge()
+    assert (found.pool, found.bound_by, found.confidence) == ("prefill", "prefill compute", 0.9)
+
+
 @pytest.mark.parametrize(
     ("name", "advised"),
     [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from measure_tables import MS, SECOND, record, table
@@ -46,6 +48,8 @@ def scrape(at_ms: float, running: float, waiting: float) -> ServerSample:
         (table(*EARLY), [scrape(50, 0, 4)], LateSplit()),  # none is late
         (OPEN, [scrape(950, 10, 1)], LateSplit(1, 1.0, 0.0)),
         (table(), [scrape(50, 0, 4)], LateSplit()),
+        # six are at a server that prefills before this one: none is outside
+        (ROWS, [replace(scrape(300, 4, 0), prefill=scrape(300, 4, 2))], LateSplit(6, 0.0, 0.0)),
     ],
 )
 def test_where_late_requests_wait(rows, samples, want):

@@ -14,6 +14,7 @@ from harness.metrics.level_figures import (
     ClientFigures,
     GapFigures,
     GpuFigures,
+    LateSplit,
     MaxNumSeqs,
     ServerFigures,
     Source,
@@ -113,6 +114,33 @@ LONG = changed(
         "gaps.mean_ms": 38,
         "gaps.alone_p95_ms": 39,
         "gaps.base_ms": 37,
+    },
+)
+# Composed: eight prompts at a server that only prefills, of which two run; first tokens come to the
+# client from another one. Nothing is known of gaps and of the GPUs of the one.
+PREFILLING = changed(
+    FULL,
+    {
+        "prefills_only": True,
+        "memory_kept": NAN,
+        "clock_share": NAN,
+        "gaps": GapFigures(),
+        "lowest.gaps": GapFigures(),
+        "late": LateSplit(),
+        "gpu": GpuFigures(),
+        "prefill": ServerFigures(),
+        "server.running_mean": 2,
+        "server.running_max": 2,
+        "server.waiting_mean": 6,
+        "server.waiting_capacity_mean": 6,
+        "server.waiting_max": 9,
+        "server.kv_usage_max": 0.2,
+        "server.ttft_mean_s": 0.75,
+        "server.queue_mean_s": 0.55,
+        "server.prefill_mean_s": 0.18,
+        "server.decode_mean_s": 0,
+        "ttft_ms.mean": 900,
+        "ttft_split.residual_ms": 20,
     },
 )
 UNKNOWN_LEVEL = VerdictInputs(Level(0, 64, end_ns=30 * SECOND), broken="itl")
@@ -544,6 +572,54 @@ TABLE: dict[str, tuple[VerdictInputs, dict[str, Any], str, float]] = {
         0,
     ),
     "nothing is said": (UNKNOWN_LEVEL, {}, "undecided", 0),
+    "prompts wait for the servers that only prefill": (PREFILLING, {}, "prefill compute", 0.9),
+    "they take in few of 256 slots": (
+        PREFILLING,
+        {"slots": 256, "slots_source": "read"},
+        "prefill compute",
+        0.9,
+    ),
+    "both of their slots are taken": (
+        PREFILLING,
+        {"slots": 2, "slots_source": "read"},
+        "batch slots",
+        0.7,
+    ),
+    "no prompt waits, each takes long": (
+        PREFILLING,
+        {
+            "server.waiting_mean": 0,
+            "server.waiting_capacity_mean": 0,
+            "server.queue_mean_s": 0,
+            "server.prefill_mean_s": 0.73,
+        },
+        "prefill compute",
+        0.9,
+    ),
+    "their KV cache is full of what nobody has fetched": (
+        PREFILLING,
+        {"server.kv_usage_max": 0.99},
+        "KV cache capacity",
+        0.6,
+    ),
+    "their API server has no CPU left": (
+        PREFILLING,
+        {
+            "server.api_server_cores": 0.95,
+            "server.waiting_mean": 0,
+            "server.waiting_capacity_mean": 0,
+            "server.queue_mean_s": 0.01,
+            "server.prefill_mean_s": 0.09,
+        },
+        "front end",
+        0.78,
+    ),
+    "what decodes afterwards is not the network": (
+        PREFILLING,
+        {"ttft_ms.mean": 1900, "server.engine_cores": NAN},
+        "prefill compute",
+        0.9,
+    ),
 }
 # Two causes that both hold are both said.
 BESIDE = {"events wait for the API server": "decode bandwidth"}
@@ -609,6 +685,21 @@ def test_a_slot_bound_server_without_kv_usage() -> None:
         "KV cache usage is not among the server's figures",
         "preemptions are not among the server's figures",
     ]
+
+
+def test_what_a_server_that_only_prefills_is_told_by() -> None:
+    """Its own queue and prefill; nothing of gaps or of decoding, which others do."""
+    found = diagnose(PREFILLING)
+    assert found.sentence == (
+        "first tokens wait for prompts to be processed: 180 ms each, after 550 ms in the queue"
+    )
+    assert list(found.evidence) == [
+        "6.0 requests wait on average",
+        "the server's mean TTFT is 750 ms: 550 ms in the queue and 180 ms in prefill",
+    ]
+    assert found.try_next[-1] == "add a server that prefills"
+    told = " ".join([*found.evidence, *found.try_next])
+    assert not any(word in told for word in ("gap", "decod", "disaggregate"))
 
 
 def test_without_metrics_there_is_no_verdict() -> None:

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 import real_vllm
 from study_process import alive, descendants
@@ -31,7 +32,7 @@ from harness.lifecycle.prefill_decode import (
     prefill_body,
     remove_old,
 )
-from harness.lifecycle.vllm_start import StartOptions, launched
+from harness.lifecycle.vllm_start import NIXL_PORT, NIXL_PORTS, Launch, StartOptions, launched
 from harness.records import names
 from harness.records.json_files import read_json
 from harness.server.access import TargetAccess
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 ENGINE = shlex.join([sys.executable, "-m", "harness", "engine"])
+CONFIG = '{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'
 START = StartOptions(start_command="vllm serve m", start_args=("--seed", "1"))
 FILE = """
 [two-replicas]
@@ -61,6 +63,8 @@ prefill = ["0"]
 decode = ["1"]
 connector = ""
 """
+
+TWO = '[two-replicas]\ngpus = ["0", "1"]\n'
 
 
 def written(folder: Path, text: str) -> Path:
@@ -93,19 +97,33 @@ def test_what_is_started(tmp_path: Path) -> None:
         "apart": ["0", "1", "2,3"],
         "own": ["0", "1"],
     }
-    transfer = '{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'
     assert args == {
         "two-replicas": {("--seed", "1")},
         "tp-2": {("--seed", "1", "--tensor-parallel-size", "2")},
-        "apart": {("--seed", "1", "--kv-transfer-config", transfer)},
+        "apart": {
+            ("--seed", "1", "--kv-transfer-config", CONFIG.replace("both", role))
+            for role in ("producer", "consumer")
+        },
         "own": {("--seed", "1")},
     }
-    ports = {
-        dict(launch.environment)["VLLM_NIXL_SIDE_CHANNEL_PORT"]
-        for launch in launches(found["apart"], (), log)
-    }
-    assert len(ports) == 3
     assert found["own"].start.start_command == "other serve"
+
+
+@pytest.mark.parametrize(
+    ("args", "want"),
+    [
+        ("'--seed 2 --name \"a b\"'", ("--seed", "2", "--name", "a b")),
+        (f'"""--kv-transfer-config \'{CONFIG}\'"""', ("--kv-transfer-config", CONFIG)),
+        (f"['--kv-transfer-config', '{CONFIG}']", ("--kv-transfer-config", CONFIG)),
+        ("['a b', \"it's\"]", ("a b", "it's")),
+        ("[]", ()),
+    ],
+)
+def test_args_as_a_text_or_as_words(tmp_path: Path, args: str, want: tuple[str, ...]) -> None:
+    """A text is read as by a shell; a list is taken as it is, so JSON keeps its quotation marks."""
+    path = written(tmp_path, f'[a]\ngpus = ["0"]\nargs = {args}\n')
+    (deployment,) = read_deployments(path, StartOptions()).values()
+    assert deployment.start.start_args == want
 
 
 def test_kv_caches_by_files(tmp_path: Path) -> None:
@@ -115,9 +133,10 @@ def test_kv_caches_by_files(tmp_path: Path) -> None:
     configs = [
         json.loads(launch.more_args[-1]) for launch in launches(deployment, (), tmp_path / "x")
     ]
-    assert configs[0] == configs[1]
-    folder = configs[0]["kv_connector_extra_config"]["shared_storage_path"]
-    assert folder.endswith(f"kv-{os.getpid()}")
+    assert [config["kv_role"] for config in configs] == ["kv_producer", "kv_consumer"]
+    folders = [config["kv_connector_extra_config"]["shared_storage_path"] for config in configs]
+    assert folders[0] == folders[1]
+    assert folders[0].endswith(f"kv-{os.getpid()}")
 
 
 @pytest.mark.parametrize(
@@ -129,7 +148,13 @@ def test_kv_caches_by_files(tmp_path: Path) -> None:
         ('[a]\ngpus = ["0"]\ndecode = ["1"]\n', "deployment a has gpus and decode: expected"),
         ('[a]\ngpus = "0"\n', "deployment a has gpus = '0': expected a text for each server"),
         ('[a]\ngpus = ["0,"]\n', "deployment a has gpus = \\['0,'\\]: expected a text"),
-        ('[a]\ngpus = ["0"]\nargs = 2\n', "deployment a has args = 2: expected a text"),
+        ('[a]\ngpus = ["0"]\ncommand = 2\n', "deployment a has command = 2: expected a text"),
+        ('[a]\ngpus = ["0"]\nargs = 2\n', "deployment a has args = 2: expected a text with"),
+        (
+            '[a]\ngpus = ["0"]\nargs = ["-a", 2]\n',
+            "args = .*, 2\\]: expected a text .*list of words",
+        ),
+        ("[a]\ngpus = ['0']\nargs = \"-a '\"\n", r"args = .* \(No closing quotation\): expected"),
         ('[a]\ngpu = ["0"]\n', "deployment a has 'gpu': expected .*, perhaps gpus"),
         ("[a", "--deployments is .*: expected a TOML file"),
     ],
@@ -179,6 +204,26 @@ def test_old_kv_caches_are_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
+def test_ports_that_servers_of_one_host_would_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each gets ports of its own for NIXL, with room for the ranks that vLLM adds to the first."""
+    monkeypatch.setenv(NIXL_PORT, "5600")
+    start = StartOptions(start_command=ENGINE)
+    (deployment,) = read_deployments(written(tmp_path, TWO), start).values()
+    alone = Launch(start, tmp_path / "alone.log")
+    with launched([*launches(deployment, (), tmp_path / "log"), alone]) as begun:
+        servers = [server.ready() for server in begun]
+        environments = [psutil.Process(server.pid).environ() for server in servers]
+    *firsts, of_user = [int(environment[NIXL_PORT]) for environment in environments]
+    assert of_user == 5600
+    ports = {server.port for server in servers}
+    for first in firsts:
+        ports |= {*range(first, first + NIXL_PORTS)}
+    assert len(ports) == 3 + 2 * NIXL_PORTS
+
+
+@pytest.mark.process
 def test_the_preset_of_serve(tmp_path: Path) -> None:
     """It starts both roles and a proxy, answers, and ends all of them."""
     command = [
@@ -193,6 +238,8 @@ def test_the_preset_of_serve(tmp_path: Path) -> None:
     url, _, measure = rest.partition("; ")
     assert (measure.count("--metrics-url"), measure.count("--prefill-url")) == (2, 1)
     family = descendants(process.pid)
+    nixl_ports = {psutil.Process(one).environ().get(NIXL_PORT) for one in family}
+    assert len(nixl_ports - {None}) == 3
     body: dict[str, Any] = {"prompt": "a b c", "max_tokens": 3}
     told: Any = fetch(TargetAccess(Address.parse(url)), "/v1/completions", body).json()
     assert told["usage"]["completion_tokens"] == 3

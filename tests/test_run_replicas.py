@@ -232,6 +232,8 @@ def test_slots_of_all() -> None:
     two = server | {"replicas": ["a", "b"]}
     assert max_num_seqs(server, []).slots == 8
     assert max_num_seqs(two, []).slots == 16
+    apart = max_num_seqs({**two, "prefill": ["c", "d", "e"]}, [])
+    assert (apart.slots, apart.prefill_engines) == (16, 3)  # those that prefill have others
     assert max_num_seqs(two | {"engines": 4}, []).slots == 32
 
 

@@ -14,9 +14,11 @@ from harness.core.states import Decision, Purpose, Status, StopRule
 from harness.engine.config import EngineConfig
 from harness.metrics.level_figures import (
     GapFigures,
+    GpuFigures,
     LateSplit,
     MaxNumSeqs,
     ServerFigures,
+    Source,
     TtftSplit,
 )
 from harness.metrics.result import KneeCurve, Latency, Level
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
         (ServerFigures(), "ttft", 50.0, "decode"),
         (ServerFigures(), "itl", 10.0, "decode"),  # which no prefill server sees
         (ServerFigures(), "ttft", nan, "decode"),
+        (ServerFigures(), "e2e", 10.0, "decode"),  # and 25 ms of decoding
     ],
 )
 def test_the_servers_that_bind(
@@ -55,7 +58,72 @@ def test_the_servers_that_bind(
 ) -> None:
     """By whose part of the TTFT is larger, where some servers only prefill."""
     split = TtftSplit(prefill_server_ms=30.0, ttft_ms=ttft_ms)
-    assert binding_pool(Level(0, 8, prefill=prefill, ttft_split=split), metric) == want
+    server = ServerFigures(decode_mean_s=0.025)
+    level = Level(0, 8, server=server, prefill=prefill, ttft_split=split)
+    assert binding_pool(level, metric) == want
+
+
+# Composed: 32 users of one server that prefills and one that decodes. The first has two prompts in
+# its steps and six in its queue; the second has 24 of its 24 slots taken while requests wait, its
+# GPU is idle half of the time, and gaps are alike.
+PREFILLS = ServerFigures(
+    samples=20,
+    running_mean=2,
+    running_max=2,
+    running_flat_share=1.0,
+    waiting_mean=6,
+    kv_usage_max=0.2,
+    preemptions=0,
+    ttft_mean_s=0.55,
+    queue_mean_s=0.4,
+    prefill_mean_s=0.14,
+    decode_mean_s=0.0,
+)
+DECODES = ServerFigures(
+    samples=20,
+    running_mean=24,
+    running_max=24,
+    running_flat_share=1.0,
+    waiting_mean=2,
+    kv_usage_max=0.4,
+    preemptions=0,
+    ttft_mean_s=0.06,
+    queue_mean_s=0.04,
+    prefill_mean_s=0.01,
+    decode_mean_s=1.2,
+)
+APART = Level(
+    0,
+    32,
+    end_ns=20 * SECOND,
+    over_share={"ttft_p95": 0.3},
+    server=DECODES,
+    prefill=PREFILLS,
+    latencies={"ttft_ms": Latency(mean=630.0)},
+    ttft_split=TtftSplit(prefill_server_ms=550.0, ttft_ms=60.0, residual_ms=20.0),
+    gpu=GpuFigures(gpus=2, util_pct_mean=55.0),
+    late=LateSplit(100, queue=0.1, outside=0.8),
+    gaps=GapFigures(prompt_share=0.99, p50_ms=20, p95_ms=22, mean_ms=20, alone_p95_ms=21),
+)
+
+
+@pytest.mark.parametrize(
+    ("slots", "want", "confidence"),
+    [
+        (MaxNumSeqs(24, Source.INFERRED, 1, 1), "prefill compute", 0.9),  # those of the other
+        (MaxNumSeqs(256, Source.READ, 1, 1), "prefill compute", 0.9),
+        (MaxNumSeqs(1, Source.READ, 24, 2), "batch slots", 0.7),
+        (MaxNumSeqs(256, Source.READ), "prefill compute", 0.9),  # kept before they were counted
+    ],
+)
+def test_servers_that_prefill_are_judged_by_their_own_figures(
+    slots: MaxNumSeqs, want: str, confidence: float
+) -> None:
+    """Neither by gaps, slots and late requests of those that decode, nor by the GPUs of both."""
+    levels = [replace(APART, users=1, over_share={"ttft_p95": 0.0}), APART]
+    found = bottleneck((TTFT,), 30, levels, slots)
+    assert (found.pool, found.bound_by, found.confidence) == ("prefill", want, confidence)
+    assert found.sentence.startswith("the servers that prefill: ")
 
 
 TTFT = Slo.parse("ttft_p95=500ms")

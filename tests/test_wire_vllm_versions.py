@@ -27,6 +27,12 @@ PAGES = {
     path.name.removesuffix(".metrics.txt.gz"): gzip.decompress(path.read_bytes()).decode()
     for path in sorted((DATA / "metrics-pages").glob("*.metrics.txt.gz"))
 } | {"0.32 in Rust": (DATA / "rust_frontend_metrics.txt").read_text()}
+NIXL_PAGES = {
+    role: gzip.decompress(
+        (DATA / "metrics-pages" / f"vllm-0.32-nixl-{role}.txt.gz").read_bytes()
+    ).decode()
+    for role in ("prefill", "decode")
+}
 RAY = (DATA / "metrics-pages" / "vllm_ray.txt").read_text()
 TWO_ENGINES = (DATA / "metrics-pages" / "vllm_dp2.txt").read_text()
 
@@ -78,6 +84,43 @@ def test_a_page_under_load(
     assert after.histograms["itl"].count == generated - requests
     assert got.prompt_tokens_per_s == (computed or prompts)
     assert missing_figures([after]) == []
+
+
+@pytest.mark.parametrize(
+    ("role", "requests", "split_ms", "tokens", "hits", "sums_s"),
+    [
+        # mean TTFT, its queue and its prefill; prompt tokens, those computed, generated ones; the
+        # share that came from elsewhere; decoding, and the KV caches on their way here
+        ("prefill", 95, (11492.954, 2449.188, 5095.889), (18852, 18852, 95), 0, (0, 0)),
+        ("decode", 87, (3017.135, 1470.4, 453.821), (17012, 0, 544), 1, (196.611, 85.06)),
+    ],
+)
+def test_a_page_of_one_role(
+    role: str,
+    requests: int,
+    split_ms: tuple[float, float, float],
+    tokens: tuple[int, int, int],
+    hits: float,
+    sums_s: tuple[float, float],
+) -> None:
+    """Of a server that prefills and one that decodes what NIXL brings, both on a busy CPU."""
+    page = NIXL_PAGES[role]
+    before = server_sample(at_the_start(page), 0)
+    after = server_sample(page, SECOND)
+    assert before is not None
+    assert after is not None
+    got = server_figures([before, after])
+    parts_ms = (1e3 * got.ttft_mean_s, 1e3 * got.queue_mean_s, 1e3 * got.prefill_mean_s)
+    assert [round(part, 3) for part in parts_ms] == list(split_ms)
+    counted = (after.prompt_tokens_total, got.prompt_tokens_per_s, after.generation_tokens_total)
+    assert counted == tokens
+    assert after.requests_total == after.ttft_count == after.histograms["decode"].count == requests
+    assert got.external_hit_share == hits
+    assert [round(after.histograms[key].sum, 3) for key in ("decode", "transfer")] == list(sums_s)
+    # only a server that may fetch KV caches says how many it fetches
+    assert isnan(after.kv_fetching) == (role == "prefill")
+    assert missing_figures([after]) == []
+    assert cache_summary(cache_config(page, "tiny"))["kv_tokens"] == 131_072
 
 
 @pytest.mark.parametrize("version", PAGES)

@@ -63,7 +63,7 @@ def diagnose(f: VerdictInputs) -> Bottleneck:
     try_next = _lines_once(result.try_next for result in named_results)
     likeliest = named[0]
     if likeliest not in ELSEWHERE:
-        try_next.append("add a replica")
+        try_next.append("add a server that prefills" if f.prefills_only else "add a replica")
     return Bottleneck(
         bound_by=likeliest,
         sentence="; or ".join(sentences),

@@ -250,6 +250,8 @@ def late_split(
         no_token = in_flight & (first_ns > sample.at_ns)
         n_late = int((late & no_token).sum())
         in_engine = sample.running + sample.waiting
+        if sample.prefill is not None:  # first there, then here
+            in_engine += sample.prefill.running + sample.prefill.waiting
         if not n_late or isnan(in_engine):
             continue
         outside = max(int(in_flight.sum()) - in_engine, 0)

@@ -11,8 +11,9 @@
     prefill = ["0"]                servers of two roles, behind our proxy
     decode = ["1"]
 
-`command` starts its servers in place of the one that all have, and `args` are added. Servers of two
-roles get vLLM's --kv-transfer-config with `connector`, which "" leaves out.
+`command` starts its servers in place of the one that all have, and `args` are added: a text as a
+shell reads it, or a list of words as they are, such as JSON. Servers of two roles get vLLM's
+--kv-transfer-config with `connector`, which "" leaves out.
 """
 
 from __future__ import annotations
@@ -32,7 +33,6 @@ from harness.lifecycle.balancer import BalancerProcess
 from harness.lifecycle.prefill_decode import DECODE, PREFILL, ProxyProcess
 from harness.lifecycle.serve_presets import NIXL
 from harness.lifecycle.vllm_start import Launch, StartedServer, StartOptions
-from harness.server.address import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,6 +42,7 @@ KEYS: Final = (TOGETHER, PREFILL, DECODE, "command", "args", "connector")
 BY_FILES: Final = "ExampleConnector"  # needs no package; for tests
 VISIBLE_GPUS: Final = "CUDA_VISIBLE_DEVICES"
 KV_FLAG: Final = "--kv-transfer-config"
+KV_ROLES: Final = {PREFILL: "kv_producer", DECODE: "kv_consumer"}
 SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - where files do not reach a disk
 EXAMPLE: Final = '[tp-2] with gpus = ["0,1"] and args = "--tensor-parallel-size 2"'
 
@@ -126,15 +127,29 @@ def _deployment(name: str, table: Mapping[str, Any], start: StartOptions) -> Dep
     places: list[ServerPlace] = []
     for role in roles:
         places += [ServerPlace(gpus, role) for gpus in _gpu_lists(name, role, table[role])]
-    texts = {key: table.get(key, "") for key in ("command", "args", "connector")}
+    texts = {key: table.get(key, "") for key in ("command", "connector")}
     for key, text in texts.items():
         if not isinstance(text, str):
             raise _wrong(name, f"has {key} = {text!r}", "a text")
     if texts["command"]:
         start = replace(start, start_command=texts["command"], model_dir=None)
-    start = replace(start, start_args=(*start.start_args, *shlex.split(texts["args"])))
+    words = _words(name, table.get("args", ""))
+    start = replace(start, start_args=(*start.start_args, *words))
     connector = texts["connector"] if "connector" in table else NIXL
     return Deployment(name, start, tuple(places), connector)
+
+
+def _words(name: str, args: object) -> list[str]:
+    """The flags of each server: those of a text, or the words of a list. Raises ConfigError."""
+    if isinstance(args, list) and all(isinstance(word, str) for word in args):
+        return args
+    expected = "a text with flags as in a shell, or a list of words"
+    if not isinstance(args, str):
+        raise _wrong(name, f"has args = {args!r}", expected)
+    try:
+        return shlex.split(args)
+    except ValueError as error:
+        raise _wrong(name, f"has args = {args!r} ({error})", expected) from None
 
 
 def _gpu_lists(name: str, key: str, listed: object) -> list[str]:
@@ -150,16 +165,14 @@ def launches(deployment: Deployment, more_args: Sequence[str], log: Path) -> lis
     """How each server is started; `log` of one, or the beginning of the names of several."""
     found = []
     is_one = len(deployment.places) == 1
-    kv_args = _transfer_args(deployment)
     for number, place in enumerate(deployment.places, start=1):
         environment = []
         if place.gpus:
             environment.append((VISIBLE_GPUS, place.gpus))
-        if kv_args:
-            environment.append(("VLLM_NIXL_SIDE_CHANNEL_PORT", str(free_port())))
         own_log = log if is_one else log.with_name(f"{log.stem}-{number}{log.suffix}")
-        args = (*more_args, *kv_args)
-        found.append(Launch(deployment.start, own_log, args, tuple(environment)))
+        args = (*more_args, *_transfer_args(deployment, place.role))
+        launch = Launch(deployment.start, own_log, args, tuple(environment), has_neighbors=True)
+        found.append(launch)
     return found
 
 
@@ -169,13 +182,12 @@ def same_server(launch: Launch) -> tuple[object, ...]:
     return launch.options, launch.more_args, gpus
 
 
-def _transfer_args(deployment: Deployment) -> tuple[str, ...]:
-    """What makes servers of two roles hand over the KV cache."""
+def _transfer_args(deployment: Deployment, role: str) -> tuple[str, ...]:
+    """What makes a server of one of two roles hand over the KV cache."""
     is_given = any(arg.startswith(KV_FLAG) for arg in deployment.start.start_args)
-    is_apart = bool(deployment.of_role(PREFILL))
-    if is_given or not is_apart or not deployment.connector:
+    if is_given or role not in KV_ROLES or not deployment.connector:
         return ()
-    config: dict[str, Any] = {"kv_connector": deployment.connector, "kv_role": "kv_both"}
+    config: dict[str, Any] = {"kv_connector": deployment.connector, "kv_role": KV_ROLES[role]}
     folder = _kv_folder(deployment)
     if folder is not None:
         config["kv_connector_extra_config"] = {"shared_storage_path": str(folder)}

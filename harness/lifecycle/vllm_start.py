@@ -28,7 +28,7 @@ from harness.errors import ConfigError, HarnessError, ServerUnreachable, one_lin
 from harness.lifecycle.start_log import SeenLine, StartLog, read_start_log, why_it_failed
 from harness.records.redact import redact, redact_text
 from harness.server.access import TargetAccess
-from harness.server.address import LOOPBACK, Address, check_port, free_port
+from harness.server.address import LOOPBACK, Address, check_port, free_ports
 from harness.server.gpu import local_gpus
 from harness.server.http_exchange import fetch
 from harness.units import SECOND
@@ -41,6 +41,8 @@ POLL_S: Final = 0.1
 END_S: Final = 30.0  # until SIGKILL, and until nothing is left
 MEMORY_BACK_S: Final = 5.0  # then; other processes may use a GPU too
 GPU_SLACK_MIB: Final = 256.0  # what a driver may keep
+NIXL_PORT: Final = "VLLM_NIXL_SIDE_CHANNEL_PORT"
+NIXL_PORTS: Final = 16  # from there on: each data-parallel rank adds its number to that port
 LOG_LINES: Final = 15  # of a failed start that are shown
 
 
@@ -77,6 +79,15 @@ class Launch:
     more_args: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()  # besides that of this process
     port: int = 0  # 0: any that is free
+    has_neighbors: bool = False  # on this host: then it gets ports of its own for NIXL
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Where one server listens."""
+
+    http: int
+    nixl: int = 0  # the first of NIXL_PORTS; 0: as its environment says
 
 
 @contextmanager
@@ -100,7 +111,7 @@ def launched(launches: Sequence[Launch]) -> Iterator[tuple[LaunchedServer, ...]]
 
     Those that failed to say so when they are asked for. For the rest, see `started`.
     """
-    servers = [LaunchedServer(launch, port) for launch, port in _with_ports(launches).items()]
+    servers = [LaunchedServer(launch, ports) for launch, ports in _with_ports(launches).items()]
     memory = _GpuMemory()
     # By default SIGTERM ends Python on the spot: no `finally` would run, and the servers be left.
     # A handler of somebody else's is left alone.
@@ -126,25 +137,33 @@ def launched(launches: Sequence[Launch]) -> Iterator[tuple[LaunchedServer, ...]]
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _with_ports(launches: Sequence[Launch]) -> dict[Launch, int]:
-    """A port for each, none twice. Raises ConfigError for one that is taken."""
-    ports: dict[Launch, int] = {}
-    for launch in launches:
-        if launch.port:
-            check_port("--port", LOOPBACK, launch.port)
-        port = launch.port
-        while not port or port in ports.values():
-            port = free_port()
-        ports[launch] = port
-    return ports
+def _with_ports(launches: Sequence[Launch]) -> dict[Launch, Ports]:
+    """Ports for each, none twice. Raises ConfigError for one that is taken."""
+    given = [launch.port for launch in launches if launch.port]
+    for port in given:
+        check_port("--port", LOOPBACK, port)
+    taken = set(given)
+
+    def free(count: int) -> int:
+        row = free_ports(count, taken)
+        taken.update(row)
+        return row.start
+
+    return {
+        launch: Ports(
+            http=launch.port or free(1), nixl=free(NIXL_PORTS) if launch.has_neighbors else 0
+        )
+        for launch in launches
+    }
 
 
 class LaunchedServer:
     """A server from the start of its process until it serves or has failed."""
 
-    def __init__(self, launch: Launch, port: int) -> None:
+    def __init__(self, launch: Launch, ports: Ports) -> None:
         """Raises ConfigError."""
-        self.port = port
+        self.port = ports.http
+        self._nixl_port = ports.nixl
         self.process: subprocess.Popen[bytes] | None = None
         self._launch = launch
         self._command, self._notes = command_line(launch.options, launch.more_args, self.port)
@@ -171,6 +190,8 @@ class LaunchedServer:
         """Start its process; `before_mib` of the GPUs' memory were in use before."""
         self._before_mib = before_mib
         environment = {**os.environ, **dict(self._launch.environment)}
+        if self._nixl_port:
+            environment[NIXL_PORT] = str(self._nixl_port)
         # An interrupt after the process began and before it has a name would leave it running.
         with self._launch.log.open("wb") as out, signals_held():
             self._began_s = time.monotonic()

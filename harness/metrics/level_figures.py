@@ -227,6 +227,7 @@ class MaxNumSeqs:
     value: int | None = None  # requests, of one engine; null: not known
     source: Source = Source.UNKNOWN  # who says so
     engines: int = 1  # each of which has this many
+    prefill_engines: int = 0  # more of them, of servers that only prefill
 
     @property
     def slots(self) -> float:
@@ -279,7 +280,7 @@ class LateSplit:
 
     waits: int = 0  # late requests without a token, summed over the scrapes
     queue: float = nan  # in the engine's queue
-    outside: float = nan  # not in the engine: API server, network, client
+    outside: float = nan  # not in an engine: API server, network, client
 
 
 class Change(StrEnum):

@@ -32,7 +32,8 @@ from harness.diagnosis.ttft_split import late_split, ttft_split
 from harness.metrics.delivery import Delivery, delivery
 from harness.metrics.evidence import Window, backlog_growth
 from harness.metrics.latency_figures import blocked_windows, latency_json, sample_figures
-from harness.metrics.metrics import SCHEDULED, SLO_METRICS, WHOLE
+from harness.metrics.level_figures import GapFigures, GpuFigures, LateSplit, MaxNumSeqs, Source
+from harness.metrics.metrics import FIRST_TOKENS, SCHEDULED, SLO_METRICS, WHOLE
 from harness.metrics.numbers import format_number
 from harness.metrics.result import Bottleneck, Everything, Latency, Level, SloCause, Speed
 from harness.metrics.window_summary import window_summary
@@ -45,13 +46,13 @@ from harness.records.samples import (
 )
 from harness.search.cause_level import cause_level, first_to_break, times_the_knee, worst
 from harness.search.trend import dependent, drift_sentence
-from harness.units import MS
+from harness.units import MS, SECOND
 
 if TYPE_CHECKING:
     from harness.core.load import LoadUnit, Number
     from harness.metrics.evidence import Evidence
     from harness.metrics.latency_figures import LatencyFigures
-    from harness.metrics.level_figures import MaxNumSeqs, ServerFigures
+    from harness.metrics.level_figures import ServerFigures
     from harness.metrics.record_source import RecordSource
     from harness.metrics.result import KneeCurve
     from harness.metrics.slo import Slo
@@ -121,18 +122,39 @@ def binding_pool(level: Level, metric: str) -> str:
     """Which servers a missed SLO is to blame on, where some only prefill; "": none do."""
     if level.prefill is None:
         return ""
-    split = level.ttft_split
     # Tokens after the first one never see a prefill server.
-    if metric in WHOLE and split.prefill_server_ms > split.ttft_ms:
-        return PREFILL_POOL
-    return DECODE_POOL
+    if metric not in WHOLE:
+        return DECODE_POOL
+    split = level.ttft_split
+    decode_ms = split.ttft_ms
+    if metric not in FIRST_TOKENS:
+        decode_ms += level.server.decode_mean_s * SECOND / MS
+    return PREFILL_POOL if split.prefill_server_ms > decode_ms else DECODE_POOL
 
 
 def _of_pool(level: Level, pool: str) -> Level:
     """The level with the figures of the servers that bind, for the rules to look at."""
-    if pool == PREFILL_POOL and level.prefill is not None:
-        return replace(level, server=level.prefill)
-    return level
+    if pool != PREFILL_POOL or level.prefill is None:
+        return level
+    # Gaps and who waits where are those of the servers that decode. Utilization is a mean over the
+    # GPUs of both, in which a busy one hides behind an idle one.
+    return replace(
+        level,
+        server=level.prefill,
+        gaps=GapFigures(),
+        late=LateSplit(),
+        gpu=GpuFigures(),
+    )
+
+
+def _slots_of_pool(max_num_seqs: MaxNumSeqs, pool: str) -> MaxNumSeqs:
+    """The slots of the servers that bind."""
+    if pool != PREFILL_POOL:
+        return max_num_seqs
+    engines = max_num_seqs.prefill_engines
+    if max_num_seqs.source == Source.INFERRED or not engines:  # from those that decode
+        return MaxNumSeqs(engines=max(engines, 1))
+    return replace(max_num_seqs, engines=engines)
 
 
 def bottleneck(
@@ -178,8 +200,10 @@ def _bottleneck_of(
     pool = binding_pool(level, metric)
     level = _of_pool(level, pool)
     used = [_of_pool(one, pool) for one in used]
-    inputs = VerdictInputs.of(level, used, metric, limit_ms, max_num_seqs)
-    found = diagnose(replace(inputs, missed=missed, unit=unit))
+    slots = _slots_of_pool(max_num_seqs, pool)
+    inputs = VerdictInputs.of(level, used, metric, limit_ms, slots)
+    prefills_only = pool == PREFILL_POOL
+    found = diagnose(replace(inputs, missed=missed, unit=unit, prefills_only=prefills_only))
     if pool:
         sentence = f"the servers that {pool}: {found.sentence}"
         found = replace(found, pool=pool, sentence=sentence)

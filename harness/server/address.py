@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Final
@@ -164,3 +165,22 @@ def free_port() -> int:
 
     with socket.create_server((LOOPBACK, 0)) as free:
         return int(free.getsockname()[1])
+
+
+def free_ports(count: int, taken: AbstractSet[int]) -> range:
+    """Return ports of the loopback in a row that nobody uses now, none of which is `taken`."""
+    while True:
+        first = free_port()
+        row = range(first, first + count)
+        if taken.isdisjoint(row) and all(map(_is_free, row)):
+            return row
+
+
+def _is_free(port: int) -> bool:
+    import socket  # noqa: PLC0415 - as above
+
+    try:
+        with socket.create_server((LOOPBACK, port)):
+            return True
+    except (OSError, OverflowError):
+        return False

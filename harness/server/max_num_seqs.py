@@ -82,12 +82,13 @@ def max_num_seqs(server: Mapping[str, Any], samples: Sequence[ServerSample]) -> 
     ranks = flags.get("data_parallel_size")
     engines_each = ranks if isinstance(ranks, int) else 1
     engines = server.get("engines") or len(replicas) * engines_each
+    prefill_engines = len(server.get("prefill") or ()) * engines_each
     value = flags.get(MAX_NUM_SEQS)
     if isinstance(value, int):
         read = server.get("read") or ()
         source = Source.READ if MAX_NUM_SEQS in read else Source.GIVEN
-        return MaxNumSeqs(value, source, engines)
+        return MaxNumSeqs(value, source, engines, prefill_engines)
     slots = infer_max_num_seqs(samples, engines)
     if slots is None:
-        return MaxNumSeqs(engines=engines)
-    return MaxNumSeqs(round(slots / engines), Source.INFERRED, engines)
+        return MaxNumSeqs(engines=engines, prefill_engines=prefill_engines)
+    return MaxNumSeqs(round(slots / engines), Source.INFERRED, engines, prefill_engines)

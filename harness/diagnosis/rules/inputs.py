@@ -71,6 +71,9 @@ class VerdictInputs:
     clock_share: float = nan  # mean SM clock over the highest at a lower level that is as busy
     missed: float = nan  # share over the SLO's limit, over the share allowed; at most 1: it is met
     unit: str = "users"  # what the level's load is called: also sessions; of a rate, in flight
+    # Whether it is of servers that only prefill: `level.server` has their figures, its gaps, GPUs
+    # and late requests are not known, and nobody decodes there.
+    prefills_only: bool = False
 
     @classmethod
     def of(
@@ -165,12 +168,25 @@ class VerdictInputs:
     @property
     def queue_share(self) -> float:
         """Of the time that late requests wait for a first token: in the engine's queue."""
-        return _where_users_wait(self.level)[0]
+        return self._where_late_wait[0]
 
     @property
     def outside_share(self) -> float:
         """Of that time: outside the engine."""
-        return _where_users_wait(self.level)[1]
+        return self._where_late_wait[1]
+
+    @property
+    def _where_late_wait(self) -> tuple[float, float]:
+        if self.prefills_only:
+            return _where_prompts_wait(self.server)
+        return _where_users_wait(self.level)
+
+    @property
+    def outside_ms(self) -> float:
+        """The part of the client's mean TTFT that no server has seen."""
+        if self.level.prefill is not None:  # of two servers, one after the other
+            return self.level.ttft_split.residual_ms
+        return self.level.ttft_ms.mean - self.ttft_ms
 
     @property
     def first(self) -> bool:
@@ -250,6 +266,8 @@ class VerdictInputs:
     @property
     def memory_bound(self) -> bool:
         """Whether steps are as at the lowest level (reading memory): prompts hardly matter."""
+        if self.prefills_only:
+            return False
         if not isnan(self.memory_kept):
             return self.memory_kept >= MEMORY_BOUND_SHARE
         return not self.gaps.p50_ms > LONGER_STEPS * self.lowest.gaps.p50_ms
@@ -294,6 +312,8 @@ class VerdictInputs:
     @property
     def prompt_part(self) -> float:
         """Mean share of an engine step that its prompts take, estimated from the gaps."""
+        if self.prefills_only:
+            return 1.0
         if isnan(self.gaps.base_ms) or not self.gaps.mean_ms > 0:
             return nan
         without_prompts = self.gaps.base_ms / self.gaps.mean_ms
@@ -303,6 +323,17 @@ class VerdictInputs:
 def _memory_share(gpu: GpuFigures) -> float:
     """Share of the GPU's busy time in which it reads or writes memory."""
     return _over(gpu.memory_util_pct_mean, gpu.util_pct_mean)
+
+
+def _where_prompts_wait(server: ServerFigures) -> tuple[float, float]:
+    """Of the mean TTFT of a server that only prefills, the shares in its queue and its front end.
+
+    Its requests end with their first token, so all three means are of the same requests.
+    """
+    engine_s = server.queue_mean_s + server.prefill_mean_s
+    outside_s = max(server.ttft_mean_s - engine_s, 0.0)
+    ttft_s = server.ttft_mean_s
+    return _over(server.queue_mean_s, ttft_s), _over(outside_s, ttft_s)
 
 
 def _where_users_wait(level: Level) -> tuple[float, float]:

@@ -109,7 +109,7 @@ def client(f: VerdictInputs) -> RuleResult:
     slow = f.limit_ms > 0 and f.turnaround_ms >= f.limit_ms
     # A client that other processes keep from the CPU uses little of it. On a CPU vLLM beside other
     # work the network was named, 0.85: users paused for 253 ms, and tokens came 202 ms late.
-    starved = f.first and f.turnaround_ms >= f.level.ttft_ms.mean - f.ttft_ms
+    starved = f.first and f.turnaround_ms >= f.outside_ms
     if not (blurred or (slow and (at_limit or starved))):
         if isnan(f.client_cores):
             return RuleResult.no("the client did not report its CPU")
@@ -148,7 +148,7 @@ def network(f: VerdictInputs) -> RuleResult:
 def _why_not_on_the_way(f: VerdictInputs) -> str:
     """Why it is not the network or a proxy that makes first tokens late; "" if it may be."""
     client_ttft_ms = f.level.ttft_ms.mean
-    outside_ms = client_ttft_ms - f.ttft_ms
+    outside_ms = f.outside_ms
     share = outside_ms / client_ttft_ms if client_ttft_ms > 0 else nan
     if isnan(share):
         return "the server's own mean TTFT is unknown"

@@ -23,6 +23,7 @@ from harness.diagnosis.rules.rule_result import (
     slot_confidence,
     waiting_evidence,
     waiting_for_capacity,
+    who_waits,
 )
 from harness.diagnosis.slots import KV_FULL_SHARE
 
@@ -111,7 +112,7 @@ def front_end(f: VerdictInputs) -> RuleResult:
         min_share = MIN_OUTSIDE_ENGINE_NO_CPU if at_limit else MIN_OUTSIDE_ENGINE
         if not f.outside_share >= min_share:
             share = fmt(f.outside_share, ".0%")
-            outside = f"late requests spend {share} of their wait outside the engine"
+            outside = f"{who_waits(f)} spend {share} of their wait outside the engine"
             return RuleResult.no(or_missing(f.outside_share, outside, "waiting requests are"))
     elif not (at_limit or f.sent_late):
         return RuleResult.no(cores)

@@ -41,6 +41,13 @@ LESS_PROMPT_WORK: Final = (
     "raise --tensor-parallel-size (each GPU computes a part; they talk in every layer)",
     OTHER_GPUS,
 )
+# Where nobody decodes beside them.
+FASTER_PROMPTS: Final = (
+    "raise --max-num-batched-tokens (more prompts in a step, longer steps)",
+    "shorten the history (fewer prompt tokens per request)",
+    "raise --tensor-parallel-size (each GPU computes a part; they talk in every layer)",
+)
+ONLY_PREFILL: Final = "these servers only prefill"
 SEPARATE_PROMPTS: Final = (
     "set --enable-chunked-prefill if it is off (it cuts a prompt into steps)",
     OTHER_GPUS,
@@ -61,12 +68,13 @@ def _prompts_delay_first_tokens(f: VerdictInputs) -> RuleResult:
         return RuleResult.no(f"requests decode for {times} times the limit: the steps are shared")
     clear = not f.decode_limits >= MIN_DECODE_LIMITS - CLEAR_DISTANCE
     confidence = 0.9 if clear and _prompts_at_work(f) else 0.65
+    remedies = FASTER_PROMPTS if f.prefills_only else (STEP_BUDGET, *LESS_PROMPT_WORK)
     return RuleResult(
         confidence,
         f"first tokens wait for prompts to be processed: {fmt_ms(f.prefill_ms)} each, after "
         f"{fmt_ms(f.queue_ms)} in the queue",
         _evidence(f),
-        [CACHE_PREFIXES, STEP_BUDGET, *LESS_PROMPT_WORK],
+        [CACHE_PREFIXES, *remedies],
     )
 
 
@@ -111,6 +119,8 @@ def _prompts_at_work(f: VerdictInputs) -> bool:
 
 def interference(f: VerdictInputs) -> RuleResult:
     """Prompts and decoding in the same steps hold each other up."""
+    if f.prefills_only:
+        return RuleResult.no(ONLY_PREFILL)
     return _shared_steps_delay_first_tokens(f) if f.first else _shared_steps_lengthen_gaps(f)
 
 
@@ -151,6 +161,8 @@ def _shared_steps_lengthen_gaps(f: VerdictInputs) -> RuleResult:
 
 def decode(f: VerdictInputs) -> RuleResult:
     """Gaps are long even without prompts: the batch's step itself takes too long."""
+    if f.prefills_only:
+        return RuleResult.no(ONLY_PREFILL)
     if f.first or not f.broken:
         return RuleResult.no("gaps between tokens are under the limit")
     running = f.server.running_mean
@@ -214,8 +226,8 @@ def _ttft_evidence(f: VerdictInputs) -> list[str]:
     if not f.first or isnan(f.ttft_ms):
         return []
     parts = f"{fmt_ms(f.queue_ms)} in the queue and {fmt_ms(f.prefill_ms)} in prefill"
-    then = f"then a request decodes for {fmt_ms(f.decode_ms)}"
-    return [f"the server's mean TTFT is {fmt_ms(f.ttft_ms)}: {parts}; {then}"]
+    then = "" if f.prefills_only else f"; then a request decodes for {fmt_ms(f.decode_ms)}"
+    return [f"the server's mean TTFT is {fmt_ms(f.ttft_ms)}: {parts}{then}"]
 
 
 def _gap_evidence(f: VerdictInputs) -> list[str]:

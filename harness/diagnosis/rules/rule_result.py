@@ -88,7 +88,12 @@ def late_evidence(f: VerdictInputs) -> list[str]:
         return []
     prompt_share = max(1 - f.queue_share - f.outside_share, 0.0)
     rest = f"{prompt_share:.0%} for their prompt, {f.outside_share:.0%} outside the engine"
-    return [f"late requests spend {f.queue_share:.0%} of their wait in the queue, {rest}"]
+    return [f"{who_waits(f)} spend {f.queue_share:.0%} of their wait in the queue, {rest}"]
+
+
+def who_waits(f: VerdictInputs) -> str:
+    """Of whom `queue_share` and `outside_share` are."""
+    return "requests" if f.prefills_only else "late requests"
 
 
 MIN_WAITING: Final = 0.3  # mean waiting requests; below it, a request has only just arrived
@@ -142,6 +147,8 @@ def slot_confidence(f: VerdictInputs) -> tuple[float, str]:
 
 def _why_slots_are_free(f: VerdictInputs) -> str:
     """By their number, or, where that is not known, by how `running` varies; "": all are taken."""
+    if f.prefills_only and isnan(f.slots):
+        return "prompts are taken in by the token budget, and the number of slots is not known"
     if not isnan(f.slots):
         if f.server.running_mean >= SLOTS_TAKEN * f.slots:
             return ""
