@@ -689,8 +689,8 @@ def test_a_and_b_on_a_real_vllm(
     wait go on when it is idle, so their loop is not closed, and `run` is refused. A batch is
     judged by its time as a whole, in which the client hardly matters, nor do tests beside it.
     """
-    # One core is the server's, so that the client has one: of two, vLLM would take both.
-    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", str(min(os.sched_getaffinity(0))))
+    for variable, value in real_vllm.one_core().items():
+        monkeypatch.setenv(variable, value)
     out = tmp_path / "vary"
     done = harness(
         "vary",

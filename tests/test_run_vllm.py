@@ -25,8 +25,6 @@ KV_USERS = 12  # far more than its KV blocks hold,
 KV_FULL = 0.8  # which shows: of the blocks, or requests that lost theirs
 SURE = 0.8  # of a cause: then it has to be the right one, also where the search was inconclusive
 BUDGET = "18s"  # a level takes 8 lifetimes of 1.3 s each
-# The server takes both cores, and this machine is at times given to others for many seconds.
-SHARED_CORES = pytest.mark.retry("a real server and its client share two cores")
 
 
 def warmed(url: str, users: int, out: Path, traffic: tuple[str, ...]) -> str:
@@ -41,7 +39,6 @@ def warmed(url: str, users: int, out: Path, traffic: tuple[str, ...]) -> str:
     return f"ttft_p95={SLO_STEPS * step_ms:.0f}ms"
 
 
-@SHARED_CORES
 @pytest.mark.vllm
 @pytest.mark.realtime
 def test_the_planted_knee_of_a_real_vllm(
@@ -123,7 +120,6 @@ def check_knee(result: dict[str, Any]) -> None:
         assert high >= SLOTS // 2
 
 
-@SHARED_CORES
 @pytest.mark.vllm
 @pytest.mark.realtime
 def test_a_real_vllm_with_too_few_kv_blocks(
