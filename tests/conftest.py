@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import browser_run
@@ -21,6 +22,7 @@ import pytest
 import real_vllm
 from hypothesis import settings
 from npm_packages import npm_missing
+from study_process import wait_for
 
 from harness.reader.backends import IN_C, IN_PYTHON, VARIABLE, why_not_c
 
@@ -60,9 +62,15 @@ NEEDS: Final[dict[str, Callable[[], str]]] = {
     "browser": cache(browser_run.missing),
     "npm": cache(npm_missing),
 }
-# Tests that take longest come first, and the shortest are last, so that all workers end at about
-# the same time. One worker runs all that share a stack, a server or a browser.
-FIRST: Final = ("docker", "vllm", "browser", "long", "realtime", "process")
+# `.ci/run` installs these while tests run already: .ci-logs/NAME.installing is there meanwhile.
+INSTALLED: Final = ("docker", "vllm")
+LOGS: Final = Path(__file__).parents[1] / ".ci-logs"
+INSTALLS_S: Final = 1_200  # at most
+# Tests that take long come first, and the shortest are last, so that all workers end at about the
+# same time. What waits for an installation comes when that has had time, and a browser, which
+# starves beside installations, comes last of all that is slow. One worker runs all that share a
+# stack, a server or a browser; so no more than one waits for each installation.
+FIRST: Final = ("long", "docker", "vllm", "realtime", "process", "browser")
 
 
 def has(item: pytest.Item, mark: str) -> bool:
@@ -80,12 +88,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     items.sort(key=rank)
     for item in items:
-        if "vllm_command" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("vllm"))
+        for mark in INSTALLED:
+            if has(item, mark):
+                item.add_marker(pytest.mark.xdist_group(mark))
 
 
+def wait_until_installed(name: str, logs: Path = LOGS) -> None:
+    """Until `.ci/run` has it, or has failed to get it; elsewhere nothing is installed meanwhile."""
+    installing = logs / f"{name}.installing"
+    wait_for(lambda: not installing.exists(), patience_s=INSTALLS_S, every_s=0.2)
+
+
+@pytest.hookimpl(tryfirst=True)  # before fixtures, which start what is needed
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what needs something that is not here, and say what."""
+    """Wait for what is being installed; skip what needs what is not here, and say what."""
+    for mark in INSTALLED:
+        if IN_CI and has(item, mark):
+            wait_until_installed(mark)
     for mark, why in NEEDS.items():
         if has(item, mark) and (missing := why()):
             pytest.skip(missing)
