@@ -113,11 +113,13 @@ def check_cause(result: dict[str, Any]) -> None:
 
 
 def check_knee(result: dict[str, Any]) -> None:
-    """However sure the search is, it does not rule out that the knee is where the slots end."""
+    """However sure the search is, its interval reaches to where the slots end, and not far above.
+
+    Half as many users again would wait 24 steps and more.
+    """
     low, high = result["knee"]["ci95"]
     assert low <= SLOTS + SLOTS // 2
     assert high >= SLOTS
-    assert (result["knee"]["fails_by"] or low + 1) > low
 
 
 @pytest.mark.vllm
