@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
 import sys
 from functools import cache
 from pathlib import Path
@@ -24,10 +25,13 @@ from hypothesis import settings
 from npm_packages import npm_missing
 from study_process import wait_for
 
+from harness.cli import main
 from harness.reader.backends import IN_C, IN_PYTHON, VARIABLE, why_not_c
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
+
+    from study_process import Command
 
 # A machine may forbid bytecode: then each of our processes would compile all that it imports again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -156,6 +160,18 @@ def each_reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     """Which code reads the sockets; in C only where there was a compiler."""
     monkeypatch.setenv(VARIABLE, request.param)
     return str(request.param)
+
+
+@pytest.fixture
+def command_here(capsys: pytest.CaptureFixture[str]) -> Command:
+    """`command_here("report", ...)` in this process: what no process of its own has to show."""
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        code = main(words)
+        printed = capsys.readouterr()
+        return subprocess.CompletedProcess(words, code, printed.out, printed.err)
+
+    return run
 
 
 @pytest.fixture

@@ -8,8 +8,6 @@ from __future__ import annotations
 import resource
 import socket
 import ssl
-import subprocess
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,28 +15,16 @@ import trustme
 from little_servers import Reply, http, little_server, models, vllm_like
 from study_process import harness
 
-from harness.cli import main
-
 if TYPE_CHECKING:
+    import subprocess
     from pathlib import Path
+
+    from study_process import Command
 
 LOAD = ("/v1/chat/completions", "/v1/completions")
 
 
 KNEE = ("knee", "--slo", "ttft_p95=500ms")
-Command = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Command:
-    """`command("knee", ...)` in this process: its exit code and what it printed."""
-
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        code = main(words)
-        printed = capsys.readouterr()
-        return subprocess.CompletedProcess(words, code, printed.out, printed.err)
-
-    return run
 
 
 def refused(done: subprocess.CompletedProcess[str], code: int, *parts: str) -> None:
@@ -73,11 +59,11 @@ SERVERS: dict[str, tuple[Reply, tuple[str, ...], int, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("name", SERVERS)
-def test_bad_target(name: str, tmp_path: Path, command: Command) -> None:
+def test_bad_target(name: str, tmp_path: Path, command_here: Command) -> None:
     """Sentence and exit code; at most the probe's one request; no run folder is left."""
     reply, options, code, parts = SERVERS[name]
     with little_server(reply) as server:
-        done = command(
+        done = command_here(
             *KNEE, f"http://127.0.0.1:{server.port}", "--out", str(tmp_path / "out"), *options
         )
     refused(done, code, *parts)
@@ -93,7 +79,7 @@ def test_no_server(tmp_path: Path) -> None:
     refused(done, 3, "nothing listens", "vllm serve")
 
 
-def test_tls_name_mismatch(tmp_path: Path, command: Command) -> None:
+def test_tls_name_mismatch(tmp_path: Path, command_here: Command) -> None:
     """A certificate for another name."""
     authority = trustme.CA()
     ca_file = tmp_path / "ca.pem"
@@ -102,16 +88,16 @@ def test_tls_name_mismatch(tmp_path: Path, command: Command) -> None:
     authority.issue_cert("other.example").configure_cert(context)
     with little_server(vllm_like(), context) as server:
         url = f"https://127.0.0.1:{server.port}"
-        done = command(*KNEE, url, "--ca-file", str(ca_file), "--out", str(tmp_path / "out"))
+        done = command_here(*KNEE, url, "--ca-file", str(ca_file), "--out", str(tmp_path / "out"))
     refused(done, 3, "certificate for another name")
 
 
-def test_gpu_metrics_that_nobody_serves(tmp_path: Path, command: Command) -> None:
+def test_gpu_metrics_that_nobody_serves(tmp_path: Path, command_here: Command) -> None:
     """Said before any load, and no folder is left."""
     with little_server(vllm_like()) as server:
         url = f"http://127.0.0.1:{server.port}"
         more = ("--gpu-metrics", "http://127.0.0.1:1", "--out", str(tmp_path / "out"))
-        done = command(*KNEE, url, *more)
+        done = command_here(*KNEE, url, *more)
     refused(done, 3, "--gpu-metrics is http://127.0.0.1:1", "--gpu-metrics none")
     assert sum(path in LOAD for path in server.paths) <= 1
     assert not (tmp_path / "out").exists()
@@ -145,22 +131,22 @@ def test_too_few_files(tmp_path: Path) -> None:
         ("knee --slo itl_p95=50ms --slo itl_p95=9ms --dry-run", ("itl_p95 is given 2 times",)),
     ],
 )
-def test_what_makes_no_sense(line: str, parts: tuple[str, ...], command: Command) -> None:
+def test_what_makes_no_sense(line: str, parts: tuple[str, ...], command_here: Command) -> None:
     """The server is not even asked."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     with little_server(vllm_like()) as server:
         name, *words = line.format(hard=hard).split()
-        done = command(name, f"http://127.0.0.1:{server.port}", *words)
+        done = command_here(name, f"http://127.0.0.1:{server.port}", *words)
     refused(done, 2, *(part.format(hard=hard) for part in parts))
     assert server.asked == []
 
 
-def test_busy_ui_port(tmp_path: Path, command: Command) -> None:
+def test_busy_ui_port(tmp_path: Path, command_here: Command) -> None:
     """A port for the web UI that is taken; the server is not even asked."""
     with little_server(vllm_like()) as server, socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
         url = f"http://127.0.0.1:{server.port}"
-        done = command(*KNEE, url, "--ui", "--ui-port", port, "--out", str(tmp_path / "out"))
+        done = command_here(*KNEE, url, "--ui", "--ui-port", port, "--out", str(tmp_path / "out"))
     refused(done, 2, f"--ui-port is {port} (Address already in use)", "try --ui-port")
     assert server.asked == []
     assert not (tmp_path / "out").exists()
