@@ -134,6 +134,7 @@ class Own(ChatUser):
             print(json.dumps(row), file=out)
         self.send(name="summarize")  # read by C, and yet its TTFT is known
 """
+PATIENCE_S = 120  # a start alone may take half a minute beside other tests
 MANY = 100  # requests of a first test: they would show in the counts of the second
 HELLO = {"role": "user", "content": "one two three"}
 
@@ -590,7 +591,7 @@ def page_at(
     `after`: what it was told of the run before, whose results may still be computed.
     """
     before = after["cursor"].split("-")[0] if after else ""
-    until = time.monotonic() + 45
+    until = time.monotonic() + PATIENCE_S
     while time.monotonic() < until:
         told: dict[str, Any] = json.loads(get(web, "/harness/live.json"))
         is_another = told["cursor"].split("-")[0] != before
@@ -603,7 +604,7 @@ def page_at(
 
 def reached(web: int) -> None:
     """The web UI answers."""
-    until = time.monotonic() + 45
+    until = time.monotonic() + PATIENCE_S
     while time.monotonic() < until:
         with contextlib.suppress(OSError):
             get(web, "/")
@@ -618,7 +619,7 @@ def stopped_report(web: int, folder: Path) -> dict[str, Any]:
     Locust keeps an answer for 2 s, and workers report every 3 s: until it says what the records do,
     twice, as the last of these may be on their way.
     """
-    until = time.monotonic() + 45
+    until = time.monotonic() + PATIENCE_S
     before = -1
     while time.monotonic() < until:
         time.sleep(0.5)
