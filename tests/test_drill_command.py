@@ -210,7 +210,8 @@ def watch_its_page(port: int) -> None:
     # on a busy machine the phase may be invalid, and then nothing is decided by it
     decided = 'harness_drill_expectation{expectation="impossible"} 0.0'
     killed = 'harness_drill_events_total{event="kill 2"} 1.0'
-    wait_for(lambda: 'harness_drill_events_total{event="kill 2"} 0.0' in page())  # not yet
+    not_yet = 'harness_drill_events_total{event="kill 2"} 0.0'
+    wait_for(lambda: not_yet in page(), patience_s=180)  # two engines and a balancer start first
     wait_for(lambda: decided in page() or killed in page())
     wait_for(lambda: not page())  # it waits for the scrape that sees its answer
 
