@@ -135,7 +135,7 @@ def wait_until_served(process: subprocess.Popen[str], port: int) -> None:
 
 def until(page: Page, truth: str, argument: Any = None) -> None:
     """Wait for it in the page; Playwright's own wait evaluates text there: our CSP forbids it."""
-    end = time.monotonic() + 2 * PATIENCE_S
+    end = time.monotonic() + 3 * PATIENCE_S
     while not page.evaluate(truth, argument):
         assert time.monotonic() < end, f"{truth} did not come: {page.locator('main').inner_text()}"
         page.wait_for_timeout(100)

@@ -2,8 +2,7 @@
 
 Tests run side by side, four workers on two cores, as most of them wait more than they compute.
 Those marked `realtime` measure, and have a run of pytest to themselves (`make test-all`). What a
-test measured it hands to the fixture `figure`; all figures are printed together at the end. A test
-marked `retry` gets a second try, which the summary shows.
+test measured it hands to the fixture `figure`; all figures are printed together at the end.
 """
 
 from __future__ import annotations
@@ -11,8 +10,10 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
 import sys
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import browser_run
@@ -20,14 +21,17 @@ import compose
 import gevent
 import pytest
 import real_vllm
-from _pytest.runner import runtestprotocol
 from hypothesis import settings
 from npm_packages import npm_missing
+from study_process import wait_for
 
+from harness.cli import main
 from harness.reader.backends import IN_C, IN_PYTHON, VARIABLE, why_not_c
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
+
+    from study_process import Command
 
 # A machine may forbid bytecode: then each of our processes would compile all that it imports again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -55,9 +59,6 @@ settings.register_profile("ours", deadline=None)  # a busy machine is no error
 settings.load_profile("ours")
 IN_CI = os.environ.get("HARNESS_CI") == "1"
 
-AGAIN: Final = "tried again"  # the outcome of a first try that failed
-MOST_MARKED: Final = 5  # tests with the mark `retry`
-MOST_RETRIES: Final = 2  # in a run
 # Why what the tests so marked need is not here; "" where it is.
 NEEDS: Final[dict[str, Callable[[], str]]] = {
     "docker": cache(compose.missing),
@@ -65,9 +66,15 @@ NEEDS: Final[dict[str, Callable[[], str]]] = {
     "browser": cache(browser_run.missing),
     "npm": cache(npm_missing),
 }
-# Tests that take longest come first, and the shortest are last, so that all workers end at about
-# the same time. One worker runs all that share a stack, a server or a browser.
-FIRST: Final = ("docker", "vllm", "browser", "long", "realtime", "process")
+# `.ci/run` installs these while tests run already: .ci-logs/NAME.installing is there meanwhile.
+INSTALLED: Final = ("docker", "vllm")
+LOGS: Final = Path(__file__).parents[1] / ".ci-logs"
+INSTALLS_S: Final = 1_200  # at most
+# Tests that take long come first, and the shortest are last, so that all workers end at about the
+# same time. What waits for an installation comes when that has had time, and a browser, which
+# starves beside installations, comes last of all that is slow. One worker runs all that share a
+# stack, a server or a browser; so no more than one waits for each installation.
+FIRST: Final = ("long", "docker", "vllm", "realtime", "process", "browser")
 
 
 def has(item: pytest.Item, mark: str) -> bool:
@@ -83,18 +90,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         ranks = [number for number, mark in enumerate(FIRST) if has(item, mark)]
         return min(ranks, default=len(FIRST))
 
-    marked = {item.nodeid.partition("[")[0] for item in items if has(item, "retry")}
-    if len(marked) > MOST_MARKED:
-        message = f"{len(marked)} tests are marked `retry`: expected at most {MOST_MARKED}."
-        raise pytest.UsageError(message)
     items.sort(key=rank)
     for item in items:
-        if "vllm_command" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("vllm"))
+        for mark in INSTALLED:
+            if has(item, mark):
+                item.add_marker(pytest.mark.xdist_group(mark))
 
 
+def wait_until_installed(name: str, logs: Path = LOGS) -> None:
+    """Until `.ci/run` has it, or has failed to get it; elsewhere nothing is installed meanwhile."""
+    installing = logs / f"{name}.installing"
+    wait_for(lambda: not installing.exists(), patience_s=INSTALLS_S, every_s=0.2)
+
+
+@pytest.hookimpl(tryfirst=True)  # before fixtures, which start what is needed
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what needs something that is not here, and say what."""
+    """Wait for what is being installed; skip what needs what is not here, and say what."""
+    for mark in INSTALLED:
+        if IN_CI and has(item, mark):
+            wait_until_installed(mark)
     for mark, why in NEEDS.items():
         if has(item, mark) and (missing := why()):
             pytest.skip(missing)
@@ -117,45 +131,6 @@ def pytest_unconfigure() -> None:
     """The interpreter's end needs all of it."""
     gc.unfreeze = UNFREEZE
     gc.unfreeze()
-
-
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Run a test marked `retry` a second time if it failed: docs/decisions/0003.
-
-    None: pytest runs all others, once.
-    """
-    if not has(item, "retry"):
-        return None
-    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    reports = runtestprotocol(item, nextitem=nextitem, log=False)
-    # A fixture that failed is not set up a second time, so it is a failure at once.
-    first_try = [report for report in reports if report.failed and report.when == "call"]
-    if first_try:
-        first_try[0].outcome = AGAIN
-        item.ihook.pytest_runtest_logreport(report=first_try[0])
-        item.user_properties.clear()
-        reports = runtestprotocol(item, nextitem=nextitem, log=False)
-    for report in reports:
-        item.ihook.pytest_runtest_logreport(report=report)
-    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-    return True
-
-
-def tried_again(config: pytest.Config) -> list[pytest.TestReport]:
-    """The first tries that failed, where they are all known: not in one of several workers."""
-    reporter = config.pluginmanager.get_plugin("terminalreporter")
-    return reporter.stats.get(AGAIN, []) if reporter else []
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail a run in which too many tests needed their second try."""
-    if len(tried_again(session.config)) > MOST_RETRIES:
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-
-def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
-    """A first try that failed is no failure yet."""
-    return (AGAIN, "A", "AGAIN") if report.outcome == AGAIN else None
 
 
 def forbid_a_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
@@ -188,6 +163,18 @@ def each_reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.fixture
+def command_here(capsys: pytest.CaptureFixture[str]) -> Command:
+    """`command_here("report", ...)` in this process: what no process of its own has to show."""
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        code = main(words)
+        printed = capsys.readouterr()
+        return subprocess.CompletedProcess(words, code, printed.out, printed.err)
+
+    return run
+
+
+@pytest.fixture
 def figure(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
     """`figure("knee 8, planted 8")`: a line for the section `figures` of pytest's summary."""
     return lambda line: record_property("figure", line)
@@ -216,13 +203,7 @@ def vllm(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print first tries that failed, and the figures of all tests, whichever process ran them."""
-    retried = tried_again(terminalreporter.config)
-    for report in retried:
-        terminalreporter.section(f"{AGAIN}: {report.nodeid}")
-        terminalreporter.write(f"{report.longreprtext}\n")
-    if len(retried) > MOST_RETRIES:
-        terminalreporter.section(f"{len(retried)} were {AGAIN}, at most {MOST_RETRIES} may be")
+    """Print the figures of all tests, whichever process ran them."""
     reports = [
         report
         for outcome in ("passed", "failed")

@@ -17,6 +17,8 @@ from harness.errors import MeasurementInvalid, NoKnee
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    Command = Callable[..., subprocess.CompletedProcess[str]]  # as `harness`
+
 PATIENCE_S = 60.0
 TOO_BUSY = (  # what the product says of a client that could not keep up
     "this client can only place",

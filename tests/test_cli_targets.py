@@ -1,33 +1,30 @@
-"""The whole command against targets and places that cannot work: refused before any load."""
+"""The whole command against targets and places that cannot work: refused before any load.
+
+A process of its own shows each exit code once; the rest is asked of the command's function.
+"""
 
 from __future__ import annotations
 
 import resource
 import socket
 import ssl
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 import trustme
 from little_servers import Reply, http, little_server, models, vllm_like
+from study_process import harness
 
 if TYPE_CHECKING:
+    import subprocess
     from pathlib import Path
+
+    from study_process import Command
 
 LOAD = ("/v1/chat/completions", "/v1/completions")
 
 
-def knee(*words: str) -> subprocess.CompletedProcess[str]:
-    """`vllm-harness knee ...` in a process of its own, as a person starts it."""
-    return harness("knee", "--slo", "ttft_p95=500ms", *words)
-
-
-def harness(*words: str) -> subprocess.CompletedProcess[str]:
-    """Any command in a process of its own."""
-    command = [sys.executable, "-m", "harness", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+KNEE = ("knee", "--slo", "ttft_p95=500ms")
 
 
 def refused(done: subprocess.CompletedProcess[str], code: int, *parts: str) -> None:
@@ -62,25 +59,27 @@ SERVERS: dict[str, tuple[Reply, tuple[str, ...], int, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("name", SERVERS)
-def test_bad_target(name: str, tmp_path: Path) -> None:
+def test_bad_target(name: str, tmp_path: Path, command_here: Command) -> None:
     """Sentence and exit code; at most the probe's one request; no run folder is left."""
     reply, options, code, parts = SERVERS[name]
     with little_server(reply) as server:
-        done = knee(f"http://127.0.0.1:{server.port}", "--out", str(tmp_path / "out"), *options)
+        done = command_here(
+            *KNEE, f"http://127.0.0.1:{server.port}", "--out", str(tmp_path / "out"), *options
+        )
     refused(done, code, *parts)
     assert sum(path in LOAD for path in server.paths) <= 1
     assert not (tmp_path / "out").exists()
 
 
 def test_no_server(tmp_path: Path) -> None:
-    """A closed port."""
+    """A closed port. In a process of its own."""
     with socket.create_server(("127.0.0.1", 0)) as reserved:
         port = reserved.getsockname()[1]
-    done = knee(f"http://127.0.0.1:{port}", "--out", str(tmp_path / "out"))
+    done = harness(*KNEE, f"http://127.0.0.1:{port}", "--out", str(tmp_path / "out"))
     refused(done, 3, "nothing listens", "vllm serve")
 
 
-def test_tls_name_mismatch(tmp_path: Path) -> None:
+def test_tls_name_mismatch(tmp_path: Path, command_here: Command) -> None:
     """A certificate for another name."""
     authority = trustme.CA()
     ca_file = tmp_path / "ca.pem"
@@ -89,42 +88,42 @@ def test_tls_name_mismatch(tmp_path: Path) -> None:
     authority.issue_cert("other.example").configure_cert(context)
     with little_server(vllm_like(), context) as server:
         url = f"https://127.0.0.1:{server.port}"
-        done = knee(url, "--ca-file", str(ca_file), "--out", str(tmp_path / "out"))
+        done = command_here(*KNEE, url, "--ca-file", str(ca_file), "--out", str(tmp_path / "out"))
     refused(done, 3, "certificate for another name")
 
 
-def test_gpu_metrics_that_nobody_serves(tmp_path: Path) -> None:
+def test_gpu_metrics_that_nobody_serves(tmp_path: Path, command_here: Command) -> None:
     """Said before any load, and no folder is left."""
     with little_server(vllm_like()) as server:
         url = f"http://127.0.0.1:{server.port}"
         more = ("--gpu-metrics", "http://127.0.0.1:1", "--out", str(tmp_path / "out"))
-        done = knee(url, *more)
+        done = command_here(*KNEE, url, *more)
     refused(done, 3, "--gpu-metrics is http://127.0.0.1:1", "--gpu-metrics none")
     assert sum(path in LOAD for path in server.paths) <= 1
     assert not (tmp_path / "out").exists()
 
 
 def test_taken_folder(tmp_path: Path) -> None:
-    """An output folder with something in it; the server is not even asked."""
+    """An output folder with something in it; the server is not even asked. A process of its own."""
     (tmp_path / "earlier").touch()
     with little_server(vllm_like()) as server:
-        done = knee(f"http://127.0.0.1:{server.port}", "--out", str(tmp_path))
+        done = harness(*KNEE, f"http://127.0.0.1:{server.port}", "--out", str(tmp_path))
     refused(done, 4, "exists", "try another --out")
     assert server.asked == []
 
 
 def test_too_few_files(tmp_path: Path) -> None:
-    """More users than files may be open; the server is not even asked."""
+    """More users than files may be open; the server is not even asked. A process of its own."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     with little_server(vllm_like()) as server:
         url = f"http://127.0.0.1:{server.port}"
-        done = knee(url, "--max-users", str(hard), "--out", str(tmp_path / "out"))
+        done = harness(*KNEE, url, "--max-users", str(hard), "--out", str(tmp_path / "out"))
     refused(done, 2, f"can open {hard} files", "--max-users")
     assert server.asked == []
 
 
 @pytest.mark.parametrize(
-    ("command", "parts"),
+    ("line", "parts"),
     [
         ("run --users {hard}", ("can open {hard} files", "try --users")),
         ("sweep --users 1,{hard}", ("can open {hard} files", "try --users")),
@@ -132,22 +131,22 @@ def test_too_few_files(tmp_path: Path) -> None:
         ("knee --slo itl_p95=50ms --slo itl_p95=9ms --dry-run", ("itl_p95 is given 2 times",)),
     ],
 )
-def test_what_makes_no_sense(command: str, parts: tuple[str, ...]) -> None:
+def test_what_makes_no_sense(line: str, parts: tuple[str, ...], command_here: Command) -> None:
     """The server is not even asked."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     with little_server(vllm_like()) as server:
-        name, *words = command.format(hard=hard).split()
-        done = harness(name, f"http://127.0.0.1:{server.port}", *words)
+        name, *words = line.format(hard=hard).split()
+        done = command_here(name, f"http://127.0.0.1:{server.port}", *words)
     refused(done, 2, *(part.format(hard=hard) for part in parts))
     assert server.asked == []
 
 
-def test_busy_ui_port(tmp_path: Path) -> None:
+def test_busy_ui_port(tmp_path: Path, command_here: Command) -> None:
     """A port for the web UI that is taken; the server is not even asked."""
     with little_server(vllm_like()) as server, socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
         url = f"http://127.0.0.1:{server.port}"
-        done = knee(url, "--ui", "--ui-port", port, "--out", str(tmp_path / "out"))
+        done = command_here(*KNEE, url, "--ui", "--ui-port", port, "--out", str(tmp_path / "out"))
     refused(done, 2, f"--ui-port is {port} (Address already in use)", "try --ui-port")
     assert server.asked == []
     assert not (tmp_path / "out").exists()

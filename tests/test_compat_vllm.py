@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-REQUESTS, PROMPT, ANSWER = 16, 64, 32
+REQUESTS, PROMPT, ANSWER = 48, 64, 32  # so many that a few late ones move no mean by much
 APIS = {  # ours -> the tool's backend and path
     "completions": ("openai", "/v1/completions"),
     "chat": ("openai-chat", "/v1/chat/completions"),
@@ -104,7 +104,6 @@ def same_fields(tools: dict[str, Any], out: Path) -> None:
             assert type(mine[name]) is type(tools[name]), name
 
 
-@pytest.mark.retry("two runs on cores that a real server shares with its client")
 @pytest.mark.vllm
 @pytest.mark.realtime
 @pytest.mark.parametrize("api", APIS)

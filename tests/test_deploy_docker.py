@@ -29,7 +29,7 @@ from test_image import IMAGE, docker, image  # noqa: F401 - `image` is a fixture
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("docker")]
+pytestmark = pytest.mark.docker
 SUBNET: Final = "10.213.77.0/24"
 CUT_ADDRESS: Final = "10.213.77.200"
 CUT_S: Final = 3.0  # less than the 20 s after which a worker gives up its master

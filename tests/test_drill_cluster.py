@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from api_server import NODE, POD, WORKLOAD, ApiServer, api_server
 from manifests import kubectl
-from study_process import harness, wait_for
+from study_process import wait_for
 
 from harness.drill.cluster import Cluster
 from harness.errors import ServerUnreachable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from study_process import Command
 
 DRILL: Final = """
 title = "Pods"
@@ -103,11 +105,13 @@ def test_what_each_does_and_undoes(api: ApiServer) -> None:
 
 
 @pytest.mark.process
-def test_nothing_happens_unless_it_is_allowed(api: ApiServer, tmp_path: Path) -> None:
+def test_nothing_happens_unless_it_is_allowed(
+    api: ApiServer, tmp_path: Path, command_here: Command
+) -> None:
     """A dry run prints each command and asks nobody; without --allow-context it is refused."""
     (tmp_path / "pods.toml").write_text(DRILL)
-    dry = harness("drill", str(tmp_path / "pods.toml"), "--dry-run")
-    refused = harness("drill", str(tmp_path / "pods.toml"), "--allow-context", "production")
+    dry = command_here("drill", str(tmp_path / "pods.toml"), "--dry-run")
+    refused = command_here("drill", str(tmp_path / "pods.toml"), "--allow-context", "production")
     assert (dry.returncode, refused.returncode) == (0, 2), dry.stderr
     prefix = "kubectl --context=staging --namespace=vllm"
     assert [line.partition(": ")[2] for line in dry.stdout.splitlines() if prefix in line] == [

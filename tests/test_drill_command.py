@@ -1,4 +1,4 @@
-"""`vllm-harness drill` as a process: what it refuses, and one drill with every kind of event."""
+"""`vllm-harness drill`: what it refuses, and, as a process, one drill with every kind of event."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from urllib.request import urlopen
 
 import psutil
 import pytest
-from study_process import check_code, harness, started, wait_for
+from study_process import check_code, started, wait_for
 
 from harness.cli.app import parser
 from harness.cli.drill_work import planned, wanted_drill
@@ -22,6 +22,8 @@ from harness.server.address import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from study_process import Command
 
 REPLICA_DEATH = Path(__file__).parents[1] / "drills/replica-death.toml"
 OURS = "engines = 2\nengine = { max-num-seqs = 8 }"
@@ -123,14 +125,18 @@ phase = "calm"
         ((OURS, 'urls = ["http://127.0.0.1:80"]\npids = [1]'), (), 2, "pid 1"),
     ],
 )  # fmt: skip
-@pytest.mark.process
 def test_before_any_server(
-    change: tuple[str, str], flags: tuple[str, ...], code: int, said: str, tmp_path: Path
+    change: tuple[str, str],
+    flags: tuple[str, ...],
+    code: int,
+    said: str,
+    tmp_path: Path,
+    command_here: Command,
 ) -> None:
     """What cannot work is refused before anything is started."""
     file = tmp_path / "drill.toml"
     file.write_text(REPLICA_DEATH.read_text().replace(*change))
-    done = harness("drill", str(file), "--out", str(tmp_path / "out"), *flags)
+    done = command_here("drill", str(file), "--out", str(tmp_path / "out"), *flags)
     assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done.stderr
     assert not (tmp_path / "out").exists()
 
@@ -172,7 +178,9 @@ def test_interrupted(tmp_path: Path) -> None:
 
 @pytest.mark.process
 @pytest.mark.long
-def test_every_event_once(tmp_path: Path, figure: Callable[[str], None]) -> None:
+def test_every_event_once(
+    tmp_path: Path, figure: Callable[[str], None], command_here: Command
+) -> None:
     """Each event happens and is undone; true, false and lost are what they are; code 99."""
     file, out = tmp_path / "drill.toml", tmp_path / "out"
     file.write_text(EVERYTHING)
@@ -188,7 +196,7 @@ def test_every_event_once(tmp_path: Path, figure: Callable[[str], None]) -> None
     if process.returncode == 99:
         check_expectations(result)
     check_events(out)
-    check_it_again(out)
+    check_it_again(out, command_here)
 
 
 def watch_its_page(port: int) -> None:
@@ -202,7 +210,8 @@ def watch_its_page(port: int) -> None:
     # on a busy machine the phase may be invalid, and then nothing is decided by it
     decided = 'harness_drill_expectation{expectation="impossible"} 0.0'
     killed = 'harness_drill_events_total{event="kill 2"} 1.0'
-    wait_for(lambda: 'harness_drill_events_total{event="kill 2"} 0.0' in page())  # not yet
+    not_yet = 'harness_drill_events_total{event="kill 2"} 0.0'
+    wait_for(lambda: not_yet in page(), patience_s=180)  # two engines and a balancer start first
     wait_for(lambda: decided in page() or killed in page())
     wait_for(lambda: not page())  # it waits for the scrape that sees its answer
 
@@ -229,11 +238,12 @@ def check_events(out: Path) -> None:
     assert over == set(begun) - {"kill 2"}
 
 
-def check_it_again(out: Path) -> None:
+def check_it_again(out: Path, command_here: Command) -> None:
     """`report` gives the same from the folder alone, refuses other SLOs, and misses the file."""
     before = json.loads((out / "result.json").read_text())
-    again = harness("report", str(out))
+    again = command_here("report", str(out))
     assert json.loads((out / "result.json").read_text()) == before, again.stderr
-    assert harness("report", str(out), "--slo", "ttft_p95=1s").returncode == ConfigError.exit_code
+    with_slo = command_here("report", str(out), "--slo", "ttft_p95=1s")
+    assert with_slo.returncode == ConfigError.exit_code
     (out / "drill.toml").unlink()
-    assert harness("report", str(out)).returncode == RunFolderError.exit_code
+    assert command_here("report", str(out)).returncode == RunFolderError.exit_code

@@ -82,7 +82,6 @@ OURS, LOCUSTS = f"vllm-harness {__version__}", "locust 2."
 
 
 @pytest.mark.docker
-@pytest.mark.xdist_group("docker")
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
@@ -133,7 +132,6 @@ def health(name: str) -> str:
 
 
 @pytest.mark.docker
-@pytest.mark.xdist_group("docker")
 def test_containers_become_healthy(containers) -> None:
     """By the image's own check; a worker only once it has a master."""
     *others, alone = containers.values()
@@ -144,7 +142,6 @@ def test_containers_become_healthy(containers) -> None:
 
 
 @pytest.mark.docker
-@pytest.mark.xdist_group("docker")
 def test_the_image_is_small(image) -> None:
     """All that the Dockerfile adds to the base image."""
     [base] = json.loads(docker("inspect", PYTHON).stdout)
@@ -152,7 +149,6 @@ def test_the_image_is_small(image) -> None:
 
 
 @pytest.mark.docker
-@pytest.mark.xdist_group("docker")
 def test_the_wheel_alone(tmp_path: Path) -> None:
     """One for all Pythons from 3.11 on; in a bare container it is all that the commands need."""
     uv = TOP.resolve() / ".venv/bin/uv"

@@ -257,7 +257,8 @@ def test_prefill_apart_on_a_real_vllm(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two servers of the CPU build: one prefills, the other finds nearly all of each prompt."""
-    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", str(min(os.sched_getaffinity(0))))
+    for variable, value in real_vllm.one_core().items():
+        monkeypatch.setenv(variable, value)
     start = StartOptions(vllm=vllm_command, model_dir=real_vllm.MODEL)
     deployment = disaggregated(start, ["0"], ["1"], BY_FILES)
     out = tmp_path / "run"

@@ -149,7 +149,6 @@ def test_the_words() -> None:
 
 
 @pytest.mark.docker
-@pytest.mark.xdist_group("docker")
 def test_a_real_quota(image) -> None:  # noqa: F811 - the fixture
     """A thirtieth of a core while it measures: invalid with that reason; the share is a figure."""
     assert image

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from measure_tables import record
 from report_folder import LEVELS, begin, found_run, make, report
-from study_process import harness, load
+from study_process import load
 
 from harness.core.states import Decision, Status, Verdict
 from harness.errors import one_line
@@ -37,6 +37,8 @@ from harness.run.results import write_results
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from study_process import Command
 
 pytestmark = pytest.mark.xdist_group("report")  # one worker makes the folder, 3 s, for all
 
@@ -257,10 +259,10 @@ def test_what_is_left_is_reported(case: str, tmp_path: Path) -> None:
     assert (path / names.LEVELS_CSV).read_text().startswith(COLUMNS[:-1])
 
 
-def test_other_tools_stand_beside_ours(folder: Path, tmp_path: Path) -> None:
+def test_other_tools_stand_beside_ours(folder: Path, tmp_path: Path, command_here: Command) -> None:
     """`report --compat` shows the knee's level on the terminal and in both reports."""
     path = copytree(folder, tmp_path / "run")
-    out = harness("report", str(path), "--compat", "vllm-bench,aiperf").stdout
+    out = command_here("report", str(path), "--compat", "vllm-bench,aiperf").stdout
     told = load(path / names.RESULT)["compat"]
     assert list(told) == ["vllm-bench", "aiperf"]
     assert [level["users"] for level in told["aiperf"]["levels"]] == sorted(set(LEVELS))
@@ -274,7 +276,7 @@ def test_other_tools_stand_beside_ours(folder: Path, tmp_path: Path) -> None:
         assert row in out
         assert row in text
         assert row in page
-    harness("report", str(path))  # the run had not asked for it
+    command_here("report", str(path))  # the run had not asked for it
     assert load(path / names.RESULT)["compat"] is None
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from counted import expected, exposed, records, with_parts
 from prometheus_tools import Series, lines_of, promtool
-from study_process import harness, load, started, wait_for
+from study_process import load, started, wait_for
 
 from harness.core.load import Users
 from harness.engine.config import EngineConfig
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from study_process import Command
 
 Lines = dict[Series, float]  # of a page
 SLOS = (Slo.parse("ttft_p95=500ms"), Slo.parse("itl_p95=11ms"))
@@ -267,11 +269,11 @@ def test_a_target_that_does_not_answer_delays_no_scrape(figure: Callable[[str], 
          "--metrics-port is {taken} (Address already"),
     ],
 )  # fmt: skip
-def test_refused(line: str, code: int, says: str) -> None:
+def test_refused(line: str, code: int, says: str, command_here: Command) -> None:
     """One sentence, and nothing is started."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
-        done = harness(*line.format(taken=taken).split())
+        done = command_here(*line.format(taken=taken).split())
     assert done.returncode == code
     assert re.fullmatch(r"vllm-harness: .*\n", done.stderr)
     assert says.format(taken=taken) in done.stderr

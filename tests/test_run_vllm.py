@@ -20,13 +20,11 @@ if TYPE_CHECKING:
 
 SLO_STEPS = 15
 NO_LIMIT: dict[str, Any] = {"bound_by": "nothing", "confidence": 0, "window": "", "evidence": []}
-SLOTS, ANSWER = 16, 96  # one user too many waits 3 T / S = 18 steps at the 95th percentile
+SLOTS, ANSWER = 16, 48  # two users too many wait 5 T / S = 15 steps at the 95th percentile
 KV_USERS = 12  # far more than its KV blocks hold,
 KV_FULL = 0.8  # which shows: of the blocks, or requests that lost theirs
 SURE = 0.8  # of a cause: then it has to be the right one, also where the search was inconclusive
-BUDGET = "18s"  # a level takes 8 lifetimes of 1.3 s each
-# The server takes both cores, and this machine is at times given to others for many seconds.
-SHARED_CORES = pytest.mark.retry("a real server and its client share two cores")
+BUDGET = "30s"  # a level takes 8 lifetimes of 0.7 s each
 
 
 def warmed(url: str, users: int, out: Path, traffic: tuple[str, ...]) -> str:
@@ -41,7 +39,6 @@ def warmed(url: str, users: int, out: Path, traffic: tuple[str, ...]) -> str:
     return f"ttft_p95={SLO_STEPS * step_ms:.0f}ms"
 
 
-@SHARED_CORES
 @pytest.mark.vllm
 @pytest.mark.realtime
 def test_the_planted_knee_of_a_real_vllm(
@@ -71,9 +68,9 @@ def test_the_planted_knee_of_a_real_vllm(
     figure(f"real vLLM, {SLOTS} slots, {slo}: {told(result)}, exit {done.returncode}")
     assert done.returncode in (0, 5, 6, 99), done.stderr  # a noisy machine may leave it undecided
     check_records(result, out)
+    check_knee(result)
     if done.returncode != 5:  # of the figures nothing is claimed then
         check_cause(result)
-        check_knee(result)
 
 
 def told(result: dict[str, Any]) -> str:
@@ -116,14 +113,15 @@ def check_cause(result: dict[str, Any]) -> None:
 
 
 def check_knee(result: dict[str, Any]) -> None:
-    """Sanity only, wide: this machine's noise decides the rest, and the figure says it."""
-    if result["status"] == "found":
-        low, high = result["knee"]["ci95"]
-        assert low <= 2 * SLOTS
-        assert high >= SLOTS // 2
+    """However sure the search is, its interval reaches to where the slots end, and not far above.
+
+    Half as many users again would wait 24 steps and more.
+    """
+    low, high = result["knee"]["ci95"]
+    assert low <= SLOTS + SLOTS // 2
+    assert high >= SLOTS
 
 
-@SHARED_CORES
 @pytest.mark.vllm
 @pytest.mark.realtime
 def test_a_real_vllm_with_too_few_kv_blocks(

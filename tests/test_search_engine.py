@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from study_process import Command
+
 pytestmark = pytest.mark.process
 LENGTHS = ("--prompt-tokens", "64", "--output-tokens", "32", "--quiet")
 ENGINE = ("--embedded", "--max-num-seqs", "8", *LENGTHS)
@@ -117,7 +119,11 @@ def test_knee_of_the_embedded_engine(
     ],
 )
 def test_held_levels(
-    command: tuple[str, ...], want_code: int, want_steps: list[int], tmp_path: Path
+    command: tuple[str, ...],
+    want_code: int,
+    want_steps: list[int],
+    tmp_path: Path,
+    command_here: Command,
 ) -> None:
     """`run` and `sweep` hold what they are told, once; a missed SLO is exit 99.
 
@@ -128,7 +134,7 @@ def test_held_levels(
     result = load(tmp_path / "run" / "result.json")
     assert [level["users"] for level in result["levels"]] == want_steps
     assert [level["outcomes"].keys() for level in result["levels"]] == [{"ok"}] * len(want_steps)
-    again = harness("report", str(tmp_path / "run"))
+    again = command_here("report", str(tmp_path / "run"))
     assert again.returncode == done.returncode
     assert load(tmp_path / "run" / "result.json") == result
     assert result["replay_differences"] == []

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("docker")]
+pytestmark = pytest.mark.docker
 ALWAYS = {"locust-master", "locust-worker", "prometheus"}
 SERVICES = {  # by profile
     "gpu": {"vllm", "exporter-gpu"},

@@ -1,7 +1,9 @@
 """The commands of docs/tutorial.md with their output; as a script, it writes the page again.
 
 Each ```console block is a command and what it printed on stdout; a ```toml block whose first line
-is a name is that file. They run in order, in one folder (two minutes and a half).
+is a name is that file. They run in one folder, each once those have ended whose folders it names,
+so loads that do not depend on each other may run side by side. The page is written from commands
+that ran in turn (two minutes and a half).
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -20,6 +23,8 @@ COMMAND: Final = re.compile(r"\$ ((?:.*\\\n)*.*\n)")
 HARNESS: Final = f"{sys.executable} -m harness"
 # An interval is left out with its brackets; a figure is any other, with its separators.
 INTERVAL: Final = re.compile(r" \((?:[\d.,]+ to [\d.,]+|at (?:least|most) [\d.,]+)\)")
+WORD: Final = re.compile(r"[\w.-]+")
+OUT: Final = re.compile(r"--out (\S+)")
 FIGURE: Final = re.compile(r"[\d.,]*\d")
 HOW_IT_WENT: Final = (
     "replica ",
@@ -39,6 +44,16 @@ class Shown(NamedTuple):
 
     command: str
     output: str
+
+    @property
+    def out(self) -> str:
+        """What it leaves for later commands; "" where it leaves nothing."""
+        found = OUT.search(self.command)
+        return found[1] if found else ""
+
+    def needs(self, earlier: Shown) -> bool:
+        """Whether it names what the earlier command leaves."""
+        return earlier.out in WORD.findall(self.command)
 
 
 class Printed(NamedTuple):
@@ -72,6 +87,29 @@ def run(command: str, folder: Path) -> Printed:
     return Printed(done.returncode, done.stdout, done.stderr)
 
 
+def run_all(
+    page: list[Shown | tuple[str, str]], folder: Path, at_once: int
+) -> list[tuple[Shown, Printed]]:
+    """Every command with what it printed, in the page's order; so many run at once."""
+    begun: list[tuple[Shown, Future[Printed]]] = []
+    with ThreadPoolExecutor(max_workers=at_once) as threads:
+        for block in page:
+            if not isinstance(block, Shown):
+                name, text = block
+                (folder / name).write_text(text)
+                continue
+            needed = [printed for earlier, printed in begun if block.needs(earlier)]
+            begun.append((block, threads.submit(_run_after, needed, block.command, folder)))
+    return [(shown, printed.result()) for shown, printed in begun]
+
+
+def _run_after(needed: list[Future[Printed]], command: str, folder: Path) -> Printed:
+    """Once these have ended."""
+    for printed in needed:
+        printed.result()
+    return run(command, folder)
+
+
 def without_figures(output: str) -> list[str]:
     """Its lines, but for those of how one run went: the same in every run that comes to its end."""
     lines = INTERVAL.sub("", output).splitlines()
@@ -81,16 +119,11 @@ def without_figures(output: str) -> list[str]:
 def main() -> None:
     page = PAGE.read_text()
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        for block in blocks(page):
-            if not isinstance(block, Shown):
-                (folder / block[0]).write_text(block[1])
-                continue
-            printed = run(block.command, folder)
-            print(f"{printed.code}: {block.command}", printed.stderr[-500:], sep="\n")  # noqa: T201
-            old = f"```console\n$ {block.command}{block.output}```"
+        for shown, printed in run_all(blocks(page), Path(name), 1):
+            print(f"{printed.code}: {shown.command}", printed.stderr[-500:], sep="\n")  # noqa: T201
+            old = f"```console\n$ {shown.command}{shown.output}```"
             assert old in page
-            page = page.replace(old, f"```console\n$ {block.command}{printed.stdout}```")
+            page = page.replace(old, f"```console\n$ {shown.command}{printed.stdout}```")
     PAGE.write_text(page)
 
 
