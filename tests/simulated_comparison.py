@@ -36,4 +36,5 @@ def pair(place: int, users: float) -> dict[str, bool]:
 def cases() -> Iterator[tuple[int, float]]:
     """Knees between 20 and 200 users."""
     knees = np.exp(np.random.default_rng(5).uniform(log(20), log(200), PAIRS))
-    return enumerate(knees.tolist())
+    # Processors differ in the last digit of an exponential, and a case is its answer's key.
+    return enumerate(knees.round(3).tolist())
