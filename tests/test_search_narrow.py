@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -10,13 +11,13 @@ import pytest
 from measure_tables import evidence
 from simulated_knee import search
 
-from harness.core.states import Decision, Status
+from harness.core.states import Decision, Purpose, Status
 from harness.engine.config import EngineConfig
 from harness.metrics.slo import Slo
 from harness.search.fit import fit_levels
 from harness.search.judge import progress
 from harness.search.narrow import Attempt, Belief, Prospect
-from harness.search.next_level import SearchPlan
+from harness.search.next_level import Hold, SearchPlan, next_action
 from harness.units import SECOND
 from lab.closed_loop import Traffic
 from lab.engine_configurations import Configuration
@@ -85,6 +86,42 @@ def test_the_end_that_is_not_shown_or_far_away_comes_first(
 def test_nothing_is_tried_that_brings_nothing(passed: int, failed: float, left_s: float) -> None:
     """Or that the time does not suffice for."""
     assert best(passed, failed, left_s=left_s) is None
+
+
+@pytest.mark.parametrize(
+    ("passed", "failed", "left_s", "want"),
+    [
+        # (what is shown, the time left) -> what a level is to show; a request takes a second
+        (0, inf, 41, FAILED),
+        (0, inf, 39, PASSED),
+        (0, 110, 39, PASSED),
+        (64, inf, 41, FAILED),
+        (64, inf, 39, FAILED),  # there is a promise
+    ],
+)
+def test_late_and_without_a_promise_a_level_is_held_to_pass(
+    passed: int, failed: float, left_s: float, want: Decision
+) -> None:
+    """What fails would leave no time for one that passes."""
+    held = [replace(level.evidence, seconds=5.0) for level in levels_on_the_way_up()]
+    quick = replace(prospect(passed, failed), levels=fit_levels(held, SLOS, 0.01))
+    got = quick.best(left_s * SECOND)
+    assert got is not None
+    assert got.wants == want
+
+
+@pytest.mark.parametrize(
+    ("spent_s", "want"),
+    [(0, Purpose.bisect), (19, Purpose.bisect), (21, Purpose.repeat)],
+)
+def test_late_and_without_a_promise_nothing_is_held_for_a_look(spent_s: int, want: Purpose) -> None:
+    """Between a level that leans to pass and one far above, of 60 s."""
+    plan = SearchPlan(SLOS, budget_ns=60 * SECOND)
+    counts = {16: (100, 1), 64: (400, 200)}
+    held = [replace(evidence(users, of, seconds=5), plain=True) for users, of in counts.items()]
+    got = next_action(plan, held, spent_s * SECOND)
+    assert isinstance(got, Hold)
+    assert got.purpose == want
 
 
 def test_the_less_is_known_the_further_away_is_the_level() -> None:

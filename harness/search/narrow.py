@@ -54,6 +54,9 @@ OVERHEAD_NS: Final = 2 * SECOND  # of a hold, besides its warm-up
 WARM_LIFETIMES: Final = 1.5
 FAIL_LIFETIMES: Final = 2
 MAY_TAKE: Final = 0.9  # of the time left, by a single hold
+# In request lifetimes: with less time left and nothing that has passed, a level that is to fail, or
+# only to show where the knee is, would take the time in which another one could pass (decision 36).
+LATE_LIFETIMES: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +157,20 @@ class Prospect:
             attempts += self._attempts(round(self.belief.knee / share), Decision.failed, left_ns)
         return max(attempts, key=lambda attempt: attempt.rate, default=None)
 
+    def must_pass(self, count: int, left_ns: float) -> bool:
+        """Whether nothing has passed, and it is late: a level near `count` is held to pass only."""
+        life_ns = self._nearest(count).evidence.lifetime_ns
+        return not self.passed and left_ns < LATE_LIFETIMES * life_ns
+
+    def _nearest(self, count: int) -> LevelFit:
+        """The level that shows how fast observations come, and how long a request takes."""
+        return min(self.levels, key=lambda level: abs(log(level.count / count)))
+
     def _attempts(self, count: int, wants: Decision, left_ns: float) -> list[Attempt]:
         """To have a level pass, or fail, each held as long as the knee's place may demand."""
         may_be_held = self.least <= count <= self.most
+        if may_be_held and wants == Decision.failed:
+            may_be_held = not self.must_pass(count, left_ns)
         narrowing = self._narrowing(count, wants)
         if not may_be_held or narrowing <= 0:
             return []
@@ -200,8 +214,7 @@ class Prospect:
         away = log(count / self.belief.knee) - spread * DEVIATIONS
         share = share_at(self.belief.slope * away, self.allowed)
 
-        # The nearest level shows how fast observations come, and how long a request takes.
-        nearest = min(self.levels, key=lambda level: abs(log(level.count / count)))
+        nearest = self._nearest(count)
         n = self._worth(nearest, wants)
         observations_per_ns = max(n / nearest.evidence.seconds / SECOND, 1e-18)
         life_ns = nearest.evidence.lifetime_ns

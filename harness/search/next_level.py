@@ -328,26 +328,25 @@ def _narrow(
 ) -> Hold | None:
     """What narrows the promise most for its time; None: more load is not worth its time."""
     likely_knee = int(np.clip(round(belief.knee), plan.min_users, plan.max_users))
+    look = _look_at(plan, likely_knee, levels[-1], left_ns)
+    prospect = _prospect(plan, levels, belief, ends)
     nearest = min(abs(log(level.count / belief.knee)) for level in levels)
-    if min(nearest, belief.spread) > VAGUE:
-        return _look_at(plan, likely_knee, levels[-1], left_ns)
-    attempt = _best_attempt(plan, levels, belief, ends, left_ns)
+    is_vague = min(nearest, belief.spread) > VAGUE
+    attempt = None
+    if not is_vague or prospect.must_pass(likely_knee, left_ns):
+        attempt = prospect.best(left_ns)
     if attempt is not None:
         return _try(plan, attempt, levels, left_ns)
-    is_known = belief.spread < KNOWN_SPREAD * plan.finest
-    return None if is_known else _look_at(plan, likely_knee, levels[-1], left_ns)
+    is_known = not is_vague and belief.spread < KNOWN_SPREAD * plan.finest
+    return None if is_known else look
 
 
-def _best_attempt(
-    plan: SearchPlan,
-    levels: Sequence[LevelFit],
-    belief: Belief,
-    ends: tuple[int, float],
-    left_ns: int,
-) -> Attempt | None:
-    """What narrows the promise most for its time; None: nothing can. `ends`: `decided_ends`."""
+def _prospect(
+    plan: SearchPlan, levels: Sequence[LevelFit], belief: Belief, ends: tuple[int, float]
+) -> Prospect:
+    """What can be decided; `ends`: `decided_ends`."""
     passed, failed = ends
-    prospect = Prospect(
+    return Prospect(
         levels,
         belief,
         plan.allowed,
@@ -358,7 +357,6 @@ def _best_attempt(
         passed=passed,
         failed=failed,
     )
-    return prospect.best(left_ns)
 
 
 def _look_at(plan: SearchPlan, count: int, top: LevelFit, left_ns: int) -> Hold:
