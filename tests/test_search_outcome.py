@@ -6,12 +6,14 @@ from math import inf
 import pytest
 from measure_tables import SECOND, evidence, record, run_with, table, window
 
+from harness.core.states import Decision, Status
 from harness.metrics.level_figures import MaxNumSeqs, ServerFigures
 from harness.metrics.result import Level
 from harness.metrics.slo import Slo
 from harness.records.request_record import Outcome
 from harness.records.samples import ServerSample
 from harness.search.explain_knee import bottleneck, result_levels
+from harness.search.knee_estimate import KneeEstimate, slo_results
 from harness.search.level_state import HeldLevel
 from harness.search.next_level import SearchPlan
 from harness.search.replay import RunTokenStats
@@ -100,6 +102,32 @@ def test_the_level_that_is_judged(levels: list[tuple[int, float, int]], want: in
     ]
     found = bottleneck(PLAN.slos, 8, held, MaxNumSeqs())
     assert found.window.startswith(f"{want} users held for 10 s")
+
+
+@pytest.mark.parametrize(
+    ("holds", "count", "lo", "users", "want"),
+    [
+        (8, 11, 8, [1, 8, 12], 8),  # the promise, although 12 is nearer
+        (0, 11, 1, [1, 16], 16),
+        (0, 11, 1, [1, 8, 16], 8),  # 3/8 below, 5/11 above
+        (0, 11, 1, [16, 8, 1], 8),
+        (0, 11, 1, [1, -12, 32], 32),  # 12 is invalid
+        (0, 11, 1, [], None),
+        (0, None, 8, [4, 8, 9], 8),
+        (0, None, 0, [4, 2], 2),
+    ],
+)
+def test_the_level_that_stands_for_the_knee(
+    holds: int, count: int | None, lo: int, users: list[int], want: int | None
+) -> None:
+    """Below 0: an invalid one."""
+    estimate = KneeEstimate(Status.inconclusive, count, lo, 32, holds)
+    levels = []
+    for i, n in enumerate(users):
+        decision = Decision.inconclusive if n > 0 else Decision.invalid
+        levels.append(Level(i, abs(n), decision=decision))
+    (slo,) = slo_results(PLAN, estimate, levels)
+    assert slo.users == want
 
 
 def test_without_levels_nothing_is_named() -> None:

@@ -326,7 +326,7 @@ class Knee(Spread):
     precision: float = nan  # that was asked for, of `width`
     width: float = nan  # (fails_by - holds) / holds, the precision reached; null: an end not shown
     criterion: str = ""  # the SLOs; power: it was searched without one
-    measured_at_users: int | None = None  # level of the figures below: `holds`, if any
+    measured_at_users: int | None = None  # of the figures below: `holds`, or nearest to `estimate`
     # ttft_p95_ms, ttft_p95_ms_ci95 and so on, of each of HEADLINES
     p95s_ms: dict[str, float | Interval] = field(
         default_factory=dict, metadata=spread(KNEE_HEADLINES)

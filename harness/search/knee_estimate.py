@@ -237,12 +237,16 @@ def _mean_rates(holds: Sequence[Level]) -> dict[str, Any]:
 def _measured_at(
     plan: SearchPlan, estimate: KneeEstimate, levels: Sequence[Level]
 ) -> int | float | None:
-    """The level that passed, else the highest one up to the estimate, else the lowest."""
-    highest = estimate.holds
-    if not highest:
-        highest = estimate.lo if estimate.count is None else estimate.count
+    """The level that passed, else the one nearest to the estimate, by their ratio.
+
+    Without an estimate, the highest one up to the interval's lower end, else the lowest.
+    """
     loads = [level.load for level in levels if level.usable]
-    up_to = [load for load in loads if load <= plan.unit.number(highest)]
+    if not estimate.holds and estimate.count:
+        knee = plan.unit.number(estimate.count)
+        return min(loads, key=lambda load: abs(math.log(load / knee)), default=None)
+    highest = plan.unit.number(estimate.holds or estimate.lo)
+    up_to = [load for load in loads if load <= highest]
     return max(up_to, default=min(loads, default=None))
 
 
