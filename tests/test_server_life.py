@@ -42,9 +42,17 @@ def model(tmp_path: Path) -> Path:
     return folder
 
 
+def cpu_info(folder: Path, features: str) -> Path:
+    """What Linux says of a processor with these features."""
+    file = folder / "cpuinfo"
+    file.write_text(f"processor\t: 0\nflags\t\t: fpu {features}\n")
+    return file
+
+
 @pytest.fixture
-def cpu_vllm(tmp_path: Path) -> str:
-    """A `vllm` whose own Python says that its version is a CPU build's."""
+def cpu_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A `vllm` whose own Python says that its version is a CPU build's, on a recent processor."""
+    monkeypatch.setattr(vllm_start, "CPU_INFO", cpu_info(tmp_path, "sse2 avx2 avx512f"))
     python = tmp_path / "python"
     command = tmp_path / "vllm"
     python.write_text("#!/bin/sh\necho 0.32.0+cpu\n")
@@ -57,8 +65,8 @@ def cpu_vllm(tmp_path: Path) -> str:
 @pytest.mark.parametrize(
     ("given", "weights", "flags", "notes"),
     [
-        ((), False, "--load-format dummy --enforce-eager --dtype bfloat16 --max-model-len 2048", 4),
-        ((), True, "--enforce-eager --dtype bfloat16 --max-model-len 2048", 3),
+        ((), False, "--load-format dummy --enforce-eager --max-model-len 2048 --dtype bfloat16", 4),
+        ((), True, "--enforce-eager --max-model-len 2048 --dtype bfloat16", 3),
         (("--no-enforce-eager", "--dtype=float16", "--max_model_len", "512", "--load-format", "x"),
          False, "--no-enforce-eager --dtype=float16 --max_model_len 512 --load-format x", 0),
     ],
@@ -73,6 +81,33 @@ def test_what_is_added(
     host = "--host 127.0.0.1 --served-model-name tiny"
     assert " ".join(command) == f"{cpu_vllm} serve {model} {host} {flags} --port 8"
     assert len(said) == notes
+
+
+@pytest.mark.parametrize(
+    ("features", "dtype"),
+    [
+        ("sse2 avx2", "float32"),
+        ("sse2 avx2 avx512f", "bfloat16"),
+        ("sse2 avx512f avx512_bf16", "bfloat16"),
+        ("asimd bf16", "bfloat16"),  # Arm
+        (None, "bfloat16"),  # another system
+    ],
+)
+def test_what_the_processor_computes_with(
+    features: str | None,
+    dtype: str,
+    model: Path,
+    cpu_vllm: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Float32 where an x86 processor has no AVX-512."""
+    file = tmp_path / "none"
+    if features is not None:
+        file = cpu_info(tmp_path, features)
+    monkeypatch.setattr(vllm_start, "CPU_INFO", file)
+    command, _ = command_line(StartOptions(cpu_vllm, model_dir=model), (), 8)
+    assert command[command.index("--dtype") + 1] == dtype
 
 
 def test_a_folder_with_a_blank_in_its_name(model: Path, cpu_vllm: str) -> None:

@@ -34,7 +34,10 @@ from harness.server.http_exchange import fetch
 from harness.units import SECOND
 
 WEIGHTS: Final = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
-CPU_FLAGS: Final = {"--enforce-eager": "", "--dtype": "bfloat16", "--max-model-len": "2048"}
+CPU_FLAGS: Final = {"--enforce-eager": "", "--max-model-len": "2048"}
+CPU_INFO: Final = Path("/proc/cpuinfo")
+# x86 without AVX-512 has nothing that computes in bfloat16: a prompt takes several times as long.
+X86, AVX_512 = "sse2", "avx512f"
 ASK_VERSION: Final = "import importlib.metadata as m; print(m.version('vllm'))"
 READY_S: Final = 1800  # a large model is downloaded, compiled and captured
 POLL_S: Final = 0.1
@@ -356,6 +359,18 @@ def _flags_of_ours(model: Path | None, command: Sequence[str]) -> Iterator[_Flag
     if is_for_cpu or os.environ.get("VLLM_TARGET_DEVICE") == "cpu":
         for flag, value in CPU_FLAGS.items():
             yield _Flag(flag, value, "a CPU build of vLLM")
+        yield _cpu_dtype()
+
+
+def _cpu_dtype() -> _Flag:
+    """The type of the weights that this processor computes with."""
+    try:
+        features = set(CPU_INFO.read_text().split())
+    except OSError:  # another system
+        features = set()
+    if X86 in features and AVX_512 not in features:
+        return _Flag("--dtype", "float32", "a CPU build of vLLM, and no AVX-512")
+    return _Flag("--dtype", "bfloat16", "a CPU build of vLLM")
 
 
 def _command(options: StartOptions) -> list[str]:
