@@ -82,7 +82,7 @@ def run(command: str, folder: Path) -> Printed:
     """As a shell runs it, with this harness."""
     ours = command.replace("vllm-harness", HARNESS)
     done = subprocess.run(  # noqa: S602 - the page's own commands, which have pipes
-        ours, shell=True, cwd=folder, capture_output=True, text=True, check=False, timeout=120
+        ours, shell=True, cwd=folder, capture_output=True, text=True, check=False, timeout=240
     )
     return Printed(done.returncode, done.stdout, done.stderr)
 

@@ -16,7 +16,7 @@ class Bought(NamedTuple):
 
 
 BOUGHT: Final = (
-    Bought(60 * SECOND, 0.20, 0.32),
-    Bought(150 * SECOND, 0.62, 0.21),
-    Bought(600 * SECOND, 0.98, 0.12),
+    Bought(60 * SECOND, 0.33, 0.58),
+    Bought(150 * SECOND, 0.74, 0.26),
+    Bought(600 * SECOND, 0.99, 0.12),
 )
