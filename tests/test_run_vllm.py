@@ -68,9 +68,9 @@ def test_the_planted_knee_of_a_real_vllm(
     figure(f"real vLLM, {SLOTS} slots, {slo}: {told(result)}, exit {done.returncode}")
     assert done.returncode in (0, 5, 6, 99), done.stderr  # a noisy machine may leave it undecided
     check_records(result, out)
-    check_knee(result)
     if done.returncode != 5:  # of the figures nothing is claimed then
         check_cause(result)
+        check_knee(result)
 
 
 def told(result: dict[str, Any]) -> str:
@@ -119,7 +119,7 @@ def check_knee(result: dict[str, Any]) -> None:
     """
     low, high = result["knee"]["ci95"]
     assert low <= SLOTS + SLOTS // 2
-    assert high >= SLOTS
+    assert high is None or high >= SLOTS  # None: no level that was held shows an end
 
 
 @pytest.mark.vllm
