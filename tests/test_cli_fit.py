@@ -14,7 +14,7 @@ import real_vllm
 from harness.cli import main
 from harness.cli.app import parser
 from harness.lifecycle.deployments import read_deployments
-from harness.lifecycle.vllm_start import StartOptions
+from harness.lifecycle.vllm_start import StartOptions, cpu_dtype
 from harness.server import probe
 
 if TYPE_CHECKING:
@@ -529,7 +529,11 @@ def test_a_real_vllm(
     vllm: Callable[[str], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its KV cache is what its configuration and its memory give, to the block."""
-    out, config = tmp_path / "fit.json", ["--config", str(real_vllm.MODEL)]
+    out = tmp_path / "fit.json"
+    model = json.loads((real_vllm.MODEL / "config.json").read_text())
+    model["torch_dtype"] = cpu_dtype().value  # the server was told so by its command line
+    (tmp_path / "config.json").write_text(json.dumps(model))
+    config = ["--config", str(tmp_path)]
     assert main(["fit", vllm("speculating"), *config, "--json", str(out)]) == 0
     served = json.loads(out.read_text())
     alone = [*config, "--kv-memory", str(GIB / 1e9), "--block-size", str(served["block_tokens"])]

@@ -57,7 +57,7 @@ def test_both_sides_of_a_run(tmp_path: Path) -> None:
     assert server["flags"]["max_num_seqs"] == SEATS
     assert "max_num_seqs" in server["read"]
     assert server["kv_blocks"] == ENGINE.blocks
-    slots = {"value": SEATS, "source": "read", "engines": 1}
+    slots = {"value": SEATS, "source": "read", "engines": 1, "prefill_engines": 0}
     assert result["target"]["max_num_seqs"] == slots
     assert result["lacking"] == []
     gpu = {

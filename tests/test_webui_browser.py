@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser, Page
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.browser, pytest.mark.realtime, pytest.mark.xdist_group("browser")]
 # Two batch slots, answers of 0.4 s: the third user waits half of one for another's end. First
 # tokens come after 20 ms, or after 200 and more: a client that is late beside other tests can tell
 # that from 100. The search ends as soon as both are shown, so its budget is for a busy machine.

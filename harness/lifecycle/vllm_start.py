@@ -359,10 +359,10 @@ def _flags_of_ours(model: Path | None, command: Sequence[str]) -> Iterator[_Flag
     if is_for_cpu or os.environ.get("VLLM_TARGET_DEVICE") == "cpu":
         for flag, value in CPU_FLAGS.items():
             yield _Flag(flag, value, "a CPU build of vLLM")
-        yield _cpu_dtype()
+        yield cpu_dtype()
 
 
-def _cpu_dtype() -> _Flag:
+def cpu_dtype() -> _Flag:
     """The type of the weights that this processor computes with."""
     try:
         features = set(CPU_INFO.read_text().split())
