@@ -85,6 +85,17 @@ static int has_template(const struct lane *lane) {
     return before > 0 && before <= SHAPE_BYTES && rest >= 0 && rest <= SHAPE_BYTES - before;
 }
 
+/* The number that [data, end) begins with, of MAX_DIGITS at most, and what follows it: `data` itself
+   where there is none. */
+static const char *read_number(const char *data, const char *end, int64_t *number) {
+    const char *digits = data;
+    int64_t n = 0;
+    for (; data < end && *data >= '0' && *data <= '9' && data - digits < MAX_DIGITS; data++)
+        n = n * 10 + (*data - '0');
+    *number = n;
+    return data;
+}
+
 /* Whether the event is a token like the lane's template (wire.token_template.TokenTemplate.match); if so `running`
    is its running count, or -1. */
 static int is_token(const struct lane *lane, const char *data, size_t size, int64_t *running) {
@@ -108,10 +119,9 @@ static int is_token(const struct lane *lane, const char *data, size_t size, int6
             data += rest - from;
             continue;
         }
-        int64_t n = 0;
+        int64_t n;
         const char *digits = data;
-        for (; data < end && *data >= '0' && *data <= '9' && data - digits < MAX_DIGITS; data++)
-            n = n * 10 + (*data - '0');
+        data = read_number(data, end, &n);
         if (data == digits) return 0;
         if (*rest++ == RUNNING_COUNT) *running = n;
     }
@@ -125,13 +135,10 @@ static int64_t count_in(const char *data, size_t size) {
     if (!digits) return -1;
     digits += LENGTH_OF(COUNT_KEY);
     while (digits < end && *digits == ' ') digits++;
-    const char *at = digits;
-    int64_t n = 0;
-    for (; at < end && *at >= '0' && *at <= '9'; at++) {
-        if (at - digits == MAX_DIGITS) return -1; /* no count of tokens */
-        n = n * 10 + (*at - '0');
-    }
-    return at == digits ? -1 : n;
+    int64_t n;
+    const char *after = read_number(digits, end, &n);
+    int is_longer = after < end && *after >= '0' && *after <= '9'; /* no count of tokens */
+    return after == digits || is_longer ? -1 : n;
 }
 
 static int holds(const char *data, size_t size, const char *word, size_t length) {
