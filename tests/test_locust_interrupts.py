@@ -8,16 +8,20 @@ import sys
 import pytest
 
 # An inner greenlet runs, or all of them wait, when the signal comes. Three are waited for in turn.
+# The inner one ends after that, and not before a second interrupt could have come.
 PROGRAM = """
 import os, signal, sys, time
 import gevent
+from gevent.event import Event
 from harness.locust.interrupts import interrupt_main_greenlet
 
 interrupt_main_greenlet()
+interrupted = Event()
 
 def inner():
     if sys.argv[1] == "running":
         os.kill(os.getpid(), signal.SIGINT)
+    interrupted.wait(10)
     gevent.sleep(0.2)
     return "inner"
 
@@ -33,12 +37,14 @@ if sys.argv[1] == "main":
         os.kill(os.getpid(), signal.SIGINT)
     except KeyboardInterrupt:
         came += 1
-until = time.monotonic() + 10
+        interrupted.set()
+until = time.monotonic() + 20
 while not waited.ready() and time.monotonic() < until:
     try:
         waited.join()
     except KeyboardInterrupt:
         came += 1
+        interrupted.set()
 print(came, waited.value)
 """
 

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 # one worker has `doors`, half a minute, for all
 pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.xdist_group("doors")]
+USERS = 4
+REQUESTS = 60  # of all users together: enough to decide about a p95, however slow the machine
 SAME = (
     "--slo",
     "e2e_p95=1ms",
@@ -45,11 +48,9 @@ LOCUST = (
     "locustfiles/chat.py",
     "--autostart",
     "--users",
-    "4",
+    str(USERS),
     "--spawn-rate",
-    "4",
-    "--run-time",
-    "5s",
+    str(USERS),
     "--web-host",
     "127.0.0.1",
 )
@@ -60,6 +61,24 @@ def url() -> Iterator[str]:
     """A simulated server."""
     with start_engine(EngineConfig()) as engine:
         yield engine.url
+
+
+class Requests:
+    """Stops Locust's test once all users together have sent REQUESTS; `run` stops by itself."""
+
+    def __init__(self, page: str) -> None:
+        self.page = page
+        self.before: int | None = None  # all users ran
+
+    def look(self) -> None:
+        stats = json.loads(get(f"{self.page}/stats/requests")[1])
+        if stats["state"] != "running" or stats["user_count"] < USERS:
+            return
+        sent = max(row["num_requests"] for row in stats["stats"])
+        if self.before is None:
+            self.before = sent
+        elif sent >= self.before + REQUESTS:
+            urllib.request.urlopen(f"{self.page}/stop", data=b"", timeout=20).close()  # noqa: S310
 
 
 def ran(command: list[str], page: str) -> tuple[int, dict[str, Any]]:
@@ -75,10 +94,15 @@ def ran(command: list[str], page: str) -> tuple[int, dict[str, Any]]:
         env=os.environ,
     ) as process:
         until = time.monotonic() + 2 * PATIENCE_S
+        requests = Requests(page)
         while process.poll() is None and facts.get("state") not in FINAL_STATES:
-            assert time.monotonic() < until, facts
+            if time.monotonic() > until:
+                process.kill()
+                pytest.fail(f"no answer after {2 * PATIENCE_S} s: {facts}")
             with contextlib.suppress(OSError, ValueError):
                 facts = json.loads(get(f"{page}/harness/live.json")[1])["facts"]
+                if "locust" in command:
+                    requests.look()
             time.sleep(0.1)
         if "locust" in command:
             process.send_signal(signal.SIGTERM)
@@ -96,8 +120,8 @@ def doors(url: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         web = free_port()
         bind = free_port()
         if door == "run":
-            own = [*RUN, url, "--users", "4", "--duration", "5s", "--quiet", "--ui"]
-            own += ["--ui-port", str(web), "--out", str(folder)]
+            own = [*RUN, url, "--users", str(USERS), "--requests", str(REQUESTS), "--quiet"]
+            own += ["--ui", "--ui-port", str(web), "--out", str(folder)]
         else:
             own = [*LOCUST, "--host", url, "--web-port", str(web), "--run-folder", str(folder)]
             own += [*more, "--master-bind-port", str(bind), "--master-port", str(bind)]
