@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import io
+import os
 import re
 import tokenize
 import tomllib
@@ -26,6 +27,10 @@ from harness.export.metric_definitions import METRIC_DEFINITIONS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    Definition = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+# one worker reads all of our code, for all
+pytestmark = pytest.mark.xdist_group("words")
 TOP = Path(__file__).parents[1]
 FOLDERS = (
     "harness",
@@ -42,6 +47,7 @@ FOLDERS = (
 )
 OTHER_CODE = ("*.c", "*.h", "*.js", "*.ts", "*.css", "*.html", "*.toml", "*.yml", "*.json", "*.sh")
 PAGES = sorted([*TOP.glob("*.md"), *TOP.glob("docs/**/*.md")])
+NOT_OURS = {".venv", ".vllm", ".docker", ".git", "reports", "__pycache__"}
 # The past has its own names.
 HISTORY = ("CHANGELOG.md", "docs/decisions")
 WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -68,19 +74,57 @@ def sources() -> list[Path]:
     return sorted(path for folder in FOLDERS for path in (TOP / folder).rglob("*.py"))
 
 
+class Source(NamedTuple):
+    """What is looked at of a Python file; lines are numbered from 1."""
+
+    names: set[str]
+    comments: list[tuple[int, str]]
+    strings: list[str]  # as they are written, without docstrings
+    docstrings: list[tuple[int, str]]
+    members: dict[str, set[str]]  # of the module under its own name, and of its classes
+
+
 @cache
-def tokens_of(path: Path) -> list[tokenize.TokenInfo]:
-    """Of a Python file."""
-    return list(tokenize.generate_tokens(io.StringIO(path.read_text()).readline))
+def read(path: Path) -> Source:
+    """A Python file, parsed once."""
+    text = path.read_text()
+    source = Source(set(), [], [], [], defaultdict(set))
+    tree = ast.parse(text)
+    module = path.parent.name if path.stem == "__init__" else path.stem
+    source.members[module].update(bound_in(tree.body))
+    prose: set[int] = set()
+    for node in definitions_in(tree):
+        match node.body[:1]:
+            case [ast.Expr(ast.Constant(str(said)) as constant)]:
+                source.docstrings.append((constant.lineno, said))
+                prose.update(range(constant.lineno, (constant.end_lineno or 0) + 1))
+        if isinstance(node, ast.ClassDef):
+            source.members[node.name].update(bound_in(node.body), attributes_set_in(node))
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.NAME:
+            source.names.add(token.string)
+        elif token.type == tokenize.COMMENT:
+            source.comments.append((token.start[0], token.string))
+        elif token.type == tokenize.STRING and token.start[0] not in prose:
+            source.strings.append(token.string)
+    return source
+
+
+def definitions_in(
+    node: ast.Module | ast.stmt | ast.ExceptHandler,
+) -> Iterator[Definition]:
+    """The module, and each class and function in it, however deep."""
+    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        yield node
+    for inner in ast.iter_child_nodes(node):
+        if isinstance(inner, ast.stmt | ast.ExceptHandler):
+            yield from definitions_in(inner)
 
 
 @cache
 def identifiers() -> frozenset[str]:
     """Every name of Python code."""
-    names: set[str] = set()
-    for path in sources():
-        names.update(token.string for token in tokens_of(path) if token.type == tokenize.NAME)
-    return frozenset(names)
+    return frozenset().union(*(read(path).names for path in sources()))
 
 
 @cache
@@ -102,11 +146,8 @@ def words_of_strings() -> frozenset[str]:
     """Every word of Python's strings that are no docstrings."""
     words: set[str] = set()
     for path in sources():
-        text = path.read_text()
-        prose = {line for first, last, _ in docstrings(text) for line in range(first, last + 1)}
-        for token in tokens_of(path):
-            if token.type == tokenize.STRING and token.start[0] not in prose:
-                words.update(WORD.findall(token.string))
+        for string in read(path).strings:
+            words.update(WORD.findall(string))
     return frozenset(words)
 
 
@@ -125,12 +166,13 @@ def files() -> frozenset[str]:
     """
     ends = set()
     for path in sources():
-        for token in tokens_of(path):
-            if token.type == tokenize.STRING and token.string[:3] != '"""':
-                ends.update(match[0] for match in FILE.finditer(token.string))
-    for path in TOP.rglob("*"):
-        parts = path.relative_to(TOP).parts
-        if not {".venv", ".git", "reports", "__pycache__"} & set(parts):
+        for string in read(path).strings:
+            ends.update(match[0] for match in FILE.finditer(string))
+    for folder, inner, names in os.walk(TOP):
+        inner[:] = [name for name in inner if name not in NOT_OURS]
+        above = Path(folder).relative_to(TOP).parts
+        for name in [*inner, *names]:
+            parts = (*above, name)
             ends.update("/".join(parts[start:]) for start in range(len(parts)))
     return frozenset(ends)
 
@@ -140,14 +182,10 @@ def members() -> dict[str, set[str]]:
     """What modules, packages and classes have, by their last name."""
     found: dict[str, set[str]] = defaultdict(set)
     for path in sources():
-        tree = ast.parse(path.read_text())
-        name = path.parent.name if path.stem == "__init__" else path.stem
-        found[name].update(bound_in(tree.body))
+        for name, bound in read(path).members.items():
+            found[name] |= bound
         found[path.parent.name].add(path.stem)
         found[path.parent.parent.name].add(path.parent.name)
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef):
-                found[node.name].update(bound_in(node.body), attributes_set_in(node))
     found["run"] |= found["RunFrames"]  # pages call what `open_run` returns `run`, as the room is
     return found
 
@@ -174,23 +212,11 @@ def attributes_set_in(node: ast.AST) -> Iterator[str]:
             yield inner.attr
 
 
-def docstrings(text: str) -> Iterator[tuple[int, int, str]]:
-    """(first line, last line, text) of each."""
-    for node in ast.walk(ast.parse(text)):
-        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        match node.body[:1]:
-            case [ast.Expr(ast.Constant(str(text)) as constant)]:
-                yield constant.lineno, constant.end_lineno or constant.lineno, text
-
-
 def prose_of(path: Path) -> Iterator[tuple[int, str]]:
     """(line, text) of each comment and each docstring."""
-    for token in tokens_of(path):
-        if token.type == tokenize.COMMENT and "noqa" not in token.string:
-            yield token.start[0], token.string
-    for first, _, said in docstrings(path.read_text()):
-        yield first, said
+    source = read(path)
+    yield from ((line, said) for line, said in source.comments if "noqa" not in said)
+    yield from source.docstrings
 
 
 def c_prose_of(path: Path) -> Iterator[tuple[int, str]]:
