@@ -6,12 +6,14 @@ import ast
 import signal
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 from harness.cli.app import COMMANDS
 from harness.cli.by_name import call
+from harness.core.entry_points import entry_points_read_once
 from harness.core.held_signals import signals_held
 
 ROOT = Path(__file__).parents[1]
@@ -99,3 +101,20 @@ def test_held_signals_come_when_the_block_is_left(number: signal.Signals) -> Non
         assert came == [number]
     finally:
         signal.signal(number, before)
+
+
+def test_metadata_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often an import asks; afterwards everybody gets the current answer again."""
+    plugin = metadata.EntryPoint("ours", "a:b", "plugins")
+    read = []
+
+    def entry_points() -> metadata.EntryPoints:
+        read.append("all")
+        return metadata.EntryPoints([plugin])
+
+    monkeypatch.setattr(metadata, "entry_points", entry_points)
+    with entry_points_read_once():
+        found = [metadata.entry_points(group=group) for group in ("plugins", "others", "plugins")]
+    assert [list(one) for one in found] == [[plugin], [], [plugin]]
+    assert read == ["all"]
+    assert metadata.entry_points is entry_points

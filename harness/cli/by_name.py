@@ -9,6 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from harness.core.entry_points import entry_points_read_once
 from harness.core.held_signals import signals_held
 
 
@@ -17,6 +18,6 @@ def call(name: str, *arguments: Any, **options: Any) -> Any:
     module_name, _, function = name.partition(":")
     # An exception inside an import (gevent replaces locks there, numpy and pandas catch all that
     # their parts raise) is lost, or ends in tracebacks of the import's own locks.
-    with signals_held():
+    with signals_held(), entry_points_read_once():
         module = import_module(module_name)
     return getattr(module, function)(*arguments, **options)
