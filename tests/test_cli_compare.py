@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from harness.search.comparison import Comparison
 
+# one worker makes what they look at
+pytestmark = pytest.mark.xdist_group("compare")
 KNEE = (16, 64, 40, 44, 48, 50, 52, 50)
 
 

@@ -15,6 +15,8 @@ from harness.core.extras import MADE_BY_REPORT, PACKAGES, MissingPackage
 from harness.core.shipped import shipped_files
 from harness.records import names
 
+# one worker makes what they look at
+pytestmark = pytest.mark.xdist_group("extras")
 TOP = Path(__file__).parents[1]
 EXTRAS = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
+# one worker makes what they look at
+pytestmark = pytest.mark.xdist_group("formats")
 SCHEMA = Path(__file__).parent / "data/formats/benchmark_report_v0_2.schema.json"
 LLMD_FILE = "benchmark_report_v0.2,_vllm-harness-{}.yaml"
 HELD = (4, 8, 50, 50)

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+# one worker makes what they look at
+pytestmark = pytest.mark.xdist_group("otlp")
 SECRET: Final = "9f86d081884c7d659a2feaa0"  # noqa: S105 - planted
 HELD: Final = (4, 8, 50, 50)
 OPERATION: Final = "gen_ai.client.operation"

@@ -263,6 +263,9 @@ def searched(path: Path, seed: int, slots: int) -> str:
     return str(path)
 
 
+ONE_WORKER = pytest.mark.xdist_group("settings")  # has `compared` for all
+
+
 @pytest.fixture(scope="module")
 def compared(
     tmp_path_factory: pytest.TempPathFactory,
@@ -286,6 +289,7 @@ def setting_of_runs(folder: Path, name: str, slots: int, seeds: tuple[int, ...])
     return Setting(name, runs=runs)
 
 
+@ONE_WORKER
 def test_settings_of_recorded_runs(compared: tuple[list[Setting], list[Comparison]]) -> None:
     """The knee by all runs of each."""
     settings, pairs = compared
@@ -300,6 +304,7 @@ def test_settings_of_recorded_runs(compared: tuple[list[Setting], list[Compariso
     assert compare_settings([settings[2]], 0.05) == []
 
 
+@ONE_WORKER
 def test_a_report_of_settings(compared: tuple[list[Setting], list[Comparison]]) -> None:
     """The best one first, then what each step gains; a page that needs nothing from outside."""
     text, page = settings_report(*compared, ["ttft_p95=500ms"], 0)
@@ -318,6 +323,7 @@ def test_a_report_of_settings(compared: tuple[list[Setting], list[Comparison]]) 
     assert [word for word in words if word not in chart] == []
 
 
+@ONE_WORKER
 def test_deployments_are_compared_per_gpu(
     compared: tuple[list[Setting], list[Comparison]],
 ) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from changed_copy import Addition, printed_with
 
+# one worker makes what they look at
+pytestmark = pytest.mark.xdist_group("new latency")
 FUNCTION = '''\
 def second(table: RecordTable) -> Observations:
     """The second event that carries a token."""

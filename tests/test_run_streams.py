@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = pytest.mark.process
+# one worker has `runs`, a quarter of a minute, for all
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("streams")]
 RUN: Final = (
     "--workload",
     "fixed",

@@ -30,6 +30,9 @@ TTFT = Slo.parse("ttft_p95=500ms")
 ITL = Slo.parse("itl_p95=50ms")
 
 
+ONE_WORKER = pytest.mark.xdist_group("limits")  # has `folder` for all
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A search for ttft_p95=500ms and itl_p95=50ms, on 40 slots."""
@@ -60,6 +63,7 @@ def test_evidence_at_another_limit(slo: Slo, steps: int) -> None:
         assert got_over.tolist() == want_over.tolist()
 
 
+@ONE_WORKER
 @pytest.mark.parametrize(
     ("slos", "code", "said"),
     [
@@ -86,6 +90,7 @@ def test_another_slo_from_old_records(
     assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
 
 
+@ONE_WORKER
 def test_the_curves_of_a_result(folder: Path) -> None:
     """One for each SLO alone, by limit, within the levels held; TTFT's has the knee itself."""
     result = read_result(folder)
