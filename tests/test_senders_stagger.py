@@ -52,8 +52,9 @@ def started(
 
 
 def parts() -> dict[int, float]:
-    """What each user draws."""
-    return {user: seeded_random(SEED, "stagger", user).random() for user in range(USERS)}
+    """What each user draws; the first of all waits for nothing."""
+    drawn = {user: seeded_random(SEED, "stagger", user).random() for user in range(USERS)}
+    return drawn | {0: 0.0}
 
 
 @pytest.mark.parametrize(("takes_s", "spread_s"), [(2.0, 2.0), (0.01, 0.3), (60.0, 10.0)])
@@ -92,6 +93,15 @@ def test_the_first_users_enter_over_some_seconds(
         if part > before:
             want[user] = first_end_s + (part - before) / (1 - before) * after_s
     assert got == pytest.approx(want, abs=0.15)
+
+
+@pytest.mark.parametrize("name", ["chat", "conversation"])
+def test_the_first_user_waits_for_nothing(name: str) -> None:
+    """Not for a part of a pause either; the others do not begin with it."""
+    options = DriveOptions("http://127.0.0.1:9", "m", workload(name), seed=SEED)
+    stagger = Stagger(options)
+    assert stagger.wait_s(0) < 2 * START_S
+    assert min(stagger.wait_s(user) for user in range(1, 9)) > 2 * START_S
 
 
 def test_no_two_start_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

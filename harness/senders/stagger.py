@@ -6,6 +6,7 @@ soon as the first of them end. So a user that has waited its part of the time th
 when it came asks again what they take by now. Before any request has ended users enter over some
 seconds, as 256 that entered a vLLM server at once kept sending together for the whole minute. Then
 those that still wait enter over a few times what the first requests took, which are the shortest.
+The run's first user waits for nothing: alone it makes no wave, and its request tells the others.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ MOST_STAGGER_S: Final = 10.0
 UNKNOWN_STAGGER_S: Final = 4.0  # while nobody knows what requests take: most take less
 UNKNOWN_WAIT_S: Final = 0.1  # after which a user asks again meanwhile
 FIRST_LIFETIMES: Final = 3  # of the first requests, over which the users of a first level enter
+FIRST_USER: Final = 0  # its number in the run
 START_S: Final = 0.001  # from one user's start to the next's: a start costs half of it
 SMOOTHING: Final = 0.1  # weight of the latest request in the mean service time
 
@@ -59,10 +61,8 @@ class Stagger:
         """How long the user waits before it asks again; 0: it starts now."""
         now_s = time.monotonic()
         if user not in self._entries:
-            # By the user's number: runs with the same seed stagger in the same way.
-            part = seeded_random(self._options.seed, "stagger", user).random()
             is_first = not self._service_s
-            self._entries[user] = Entry(now_s, part, is_first, is_first)
+            self._entries[user] = Entry(now_s, self._part(user), is_first, is_first)
         entry = self._entries[user]
         if entry.waits_for_end and self._service_s:
             self._first_end(entry, now_s)
@@ -77,6 +77,12 @@ class Stagger:
             return entry.start_s - now_s
         self.forget(user)
         return 0.0
+
+    def _part(self, user: int) -> float:
+        """By the user's number: runs with the same seed stagger in the same way."""
+        if user == FIRST_USER:
+            return 0.0
+        return seeded_random(self._options.seed, "stagger", user).random()
 
     def _shortly(self, wait_s: float) -> float:
         """As long, or less where the first request to end says more."""
