@@ -282,6 +282,7 @@ def test_prefill_apart_on_a_real_vllm(
     assert level["prefill"]["external_hit_share"] == 0
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_kept_side_by_side(tmp_path: Path) -> None:
     """Replicas behind the balancer and both roles behind the proxy, on embedded engines."""

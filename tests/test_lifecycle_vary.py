@@ -516,6 +516,7 @@ def test_what_is_left_of_a_server_is_not_the_next_setting_s(tmp_path, monkeypatc
     assert (first.failure, second.failure) == ("", "")
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_with_real_processes(tmp_path: Path) -> None:
     """A B B A of a server that starts in a second; the two Bs are on one; what does not start."""
@@ -574,6 +575,7 @@ def test_with_real_processes(tmp_path: Path) -> None:
     assert "server.max-num-seqs=0 is left out: " in done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_client_options_need_no_restart(tmp_path: Path) -> None:
     """Combinations of them on one server; `--once`."""
@@ -603,6 +605,7 @@ MOMENTS: dict[str, Callable[[int, Path], bool]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("moment", "number"),

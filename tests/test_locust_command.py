@@ -415,6 +415,7 @@ runners.HEARTBEAT_LIVENESS = 2  # s, in place of 10
 """
 
 
+@pytest.mark.long
 def test_a_killed_worker_is_named(url: str, tmp_path: Path) -> None:
     """Without an SLO, too, and found only at the end: 5 from the process and in the result."""
     folder = tmp_path / "run"
