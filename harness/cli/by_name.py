@@ -9,7 +9,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from harness.core.entry_points import entry_points_read_once
 from harness.core.held_signals import signals_held
 
 
@@ -18,6 +17,8 @@ def call(name: str, *arguments: Any, **options: Any) -> Any:
     module_name, _, function = name.partition(":")
     # An exception inside an import (gevent replaces locks there, numpy and pandas catch all that
     # their parts raise) is lost, or ends in tracebacks of the import's own locks.
-    with signals_held(), entry_points_read_once():
-        module = import_module(module_name)
+    with signals_held():
+        entry_points = import_module("harness.core.entry_points")  # is heavy for `--help`, too
+        with entry_points.entry_points_read_once():
+            module = import_module(module_name)
     return getattr(module, function)(*arguments, **options)
