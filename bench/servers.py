@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import urllib.request
 from dataclasses import dataclass
@@ -41,11 +42,14 @@ class Pace:
 def build(name: str) -> Path:
     """The compiled program. Raises CalledProcessError where the compiler or a header is missing."""
     BUILD.mkdir(exist_ok=True)
-    program, parts = BUILD / name, SOURCES[name]
+    program = BUILD / name
     newest = max(path.stat().st_mtime for path in HERE.glob("*.[ch]"))
     if not program.exists() or program.stat().st_mtime < newest:
-        command = ["cc", "-O2", "-Wall", "-Wextra", "-o", str(program), *parts]
+        # Another process may build the same one: it never sees a part of it.
+        whole = program.with_name(f"{name}.{os.getpid()}")
+        command = ["cc", "-O2", "-Wall", "-Wextra", "-o", str(whole), *SOURCES[name]]
         subprocess.run(command, cwd=HERE, check=True, capture_output=True)
+        whole.replace(program)
     return program
 
 

@@ -64,13 +64,15 @@ def measured(cell: dict[str, Any], folder: Path) -> tuple[dict[str, Any], str]:
     """(the rows of one cell by client, the page)."""
     asked = json.dumps(SMALL | cell)
     page = folder / "page.md"
-    subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", MATRIX, "--cell", asked, "--out", str(page)],
         cwd=ROOT,
-        check=True,
+        check=False,
         capture_output=True,
+        text=True,
         timeout=150,
     )
+    assert done.returncode == 0, done.stderr
     (kept,) = json.loads(page.with_suffix(".json").read_text())["cells"]
     return {row["client"]: row for row in kept["rows"]}, page.read_text()
 
