@@ -42,11 +42,11 @@ help: ## this list
 knee: $(READY) ## find the knee of the embedded server, a simulated vLLM (two minutes)
 	@$(BIN)/vllm-harness knee $(KNEE)
 
-test: $(READY) ## the quick tests: Python alone, and our own processes (five minutes)
+test: $(READY) ## the quick tests: Python alone, and our own processes (five to ten minutes)
 	@$(BIN)/pytest $(SIDE_BY_SIDE) -m "$(QUICK)" $(TESTS)
 
 # Two runs: side by side, and then what measures, alone. Each may have nothing to do (5).
-test-all: $(READY) ## every test, with what CONTRIBUTING.md says to install (20 minutes)
+test-all: $(READY) ## every test, with what CONTRIBUTING.md says to install (half an hour)
 	@worst=0; both="$(if $(MARKS),($(MARKS)) and )"; \
 	$(BIN)/pytest $(SIDE_BY_SIDE) -m "$${both}not realtime" $(TESTS) || { code=$$?; \
 		test $$code = 5 || worst=$$code; }; \

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 TOP = HERE.parent
+ENOUGH = HERE / "enough_requests.py"
 pytestmark = pytest.mark.process
 
 
@@ -293,13 +294,13 @@ def test_distributed_runs_lose_nothing(url: str, how: str, tmp_path: Path) -> No
     """Every record of every worker is there once, and Locust's sum agrees."""
     folder = tmp_path / "run"
     port = free_port()
-    end = ("--headless", "-u", 4, "-r", 4, "-t", "14s", "--host", url, "--run-folder", folder)
+    end = ("--headless", "-u", 4, "-r", 4, "-t", "90s", "--host", url, "--run-folder", folder)
     bind = ("--master-bind-port", port, "--master-port", port)
     if how == "processes":
-        out = ended(locust("chat", *end, *bind, "--processes", 2))
+        out = ended(locust(ENOUGH, *end, *bind, "--processes", 2))
     else:
-        workers = [locust("chat", "--worker", "--master-port", port) for _ in range(2)]
-        out = ended(locust("chat", *end, *bind, "--master", "--expect-workers", 2))
+        workers = [locust(ENOUGH, "--worker", "--master-port", port) for _ in range(2)]
+        out = ended(locust(ENOUGH, *end, *bind, "--master", "--expect-workers", 2))
         for worker in workers:
             ended(worker)
     run = read_run(folder)
@@ -471,8 +472,8 @@ def test_a_missed_slo_sets_the_exit_code(url: str, tmp_path: Path) -> None:
     Of TPOT a busy client can tell more than of a single gap.
     """
     slo = ("--slo", "tpot_p95=5ms", "--slo", "ttft_p50=5s")
-    end = ("--headless", "-u", 4, "-r", 4, "-t", "12s", "--output-tokens", 20)
-    process = locust("chat", *end, "--run-folder", tmp_path / "run", "--host", url, *slo)
+    end = ("--headless", "-u", 4, "-r", 4, "-t", "90s", "--output-tokens", 20)
+    process = locust(ENOUGH, *end, "--run-folder", tmp_path / "run", "--host", url, *slo)
     out = ended(process, 99)
     if process.returncode == 99:
         assert "tpot_p95=5ms missed at 4 concurrent requests" in out

@@ -164,10 +164,7 @@ def test_a_knee_of_a_server_that_dies(servers: FaultServers, tmp_path: Path) -> 
 
 
 def locust(folder: Path, server: FaultServer, *options: object) -> subprocess.CompletedProcess[str]:
-    """Locust as its users start it, in a folder of theirs.
-
-    Its 9 s begin before its workers have seen the server, for which a busy machine takes five.
-    """
+    """Locust as its users start it, in a folder of theirs, until its users have sent enough."""
     folder.mkdir()
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -176,14 +173,14 @@ def locust(folder: Path, server: FaultServer, *options: object) -> subprocess.Co
         "-m",
         "locust",
         "-f",
-        TOP / "locustfiles" / "chat.py",
+        TOP / "tests/enough_requests.py",
         "--headless",
         "-u",
         4,
         "-r",
         4,
         "-t",
-        "9s",
+        "90s",  # at most
         "--host",
         server.url,
         "--master-port",
@@ -199,10 +196,10 @@ def locust(folder: Path, server: FaultServer, *options: object) -> subprocess.Co
         stderr=subprocess.STDOUT,
         text=True,
         stdin=subprocess.DEVNULL,
-        timeout=120,
+        timeout=240,
         check=False,
         cwd=folder,
-        env=os.environ | {"LOCUST_LOGLEVEL": "INFO"},
+        env=os.environ | {"LOCUST_LOGLEVEL": "INFO", "PYTHONPATH": str(TOP)},
     )
 
 
