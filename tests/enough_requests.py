@@ -36,7 +36,10 @@ def _end_after_enough(environment: Environment) -> None:
     gevent.sleep(HELD_S)
     while _requests(environment) < before + ENOUGH:
         gevent.sleep(LOOK_S)
-    runner.quit()
+    if environment.parsed_options.headless:
+        runner.quit()
+    else:
+        runner.stop()
 
 
 def _requests(environment: Environment) -> int:

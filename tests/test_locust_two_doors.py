@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 # one worker has `doors`, half a minute, for all
 pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.xdist_group("doors")]
 USERS = 4
-REQUESTS = 60  # of all users together: enough to decide about a p95, however slow the machine
+REQUESTS = 60  # as of enough_requests.py, which would bring Locust's listeners into this process
 SAME = (
     "--slo",
     "e2e_p95=1ms",
@@ -45,7 +44,7 @@ LOCUST = (
     "-m",
     "locust",
     "-f",
-    "locustfiles/chat.py",
+    "tests/enough_requests.py",
     "--autostart",
     "--users",
     str(USERS),
@@ -63,24 +62,6 @@ def url() -> Iterator[str]:
         yield engine.url
 
 
-class Requests:
-    """Stops Locust's test once all users together have sent REQUESTS; `run` stops by itself."""
-
-    def __init__(self, page: str) -> None:
-        self.page = page
-        self.before: int | None = None  # all users ran
-
-    def look(self) -> None:
-        stats = json.loads(get(f"{self.page}/stats/requests")[1])
-        if stats["state"] != "running" or stats["user_count"] < USERS:
-            return
-        sent = max(row["num_requests"] for row in stats["stats"])
-        if self.before is None:
-            self.before = sent
-        elif sent >= self.before + REQUESTS:
-            urllib.request.urlopen(f"{self.page}/stop", data=b"", timeout=20).close()  # noqa: S310
-
-
 def ran(command: list[str], page: str) -> tuple[int, dict[str, Any]]:
     """(exit code, what the page was told last): a person watches, and ends Locust's web UI."""
     facts: dict[str, Any] = {}
@@ -94,15 +75,12 @@ def ran(command: list[str], page: str) -> tuple[int, dict[str, Any]]:
         env=os.environ,
     ) as process:
         until = time.monotonic() + 2 * PATIENCE_S
-        requests = Requests(page)
         while process.poll() is None and facts.get("state") not in FINAL_STATES:
             if time.monotonic() > until:
                 process.kill()
                 pytest.fail(f"no answer after {2 * PATIENCE_S} s: {facts}")
             with contextlib.suppress(OSError, ValueError):
                 facts = json.loads(get(f"{page}/harness/live.json")[1])["facts"]
-                if "locust" in command:
-                    requests.look()
             time.sleep(0.1)
         if "locust" in command:
             process.send_signal(signal.SIGTERM)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from changed_copy import Addition, printed_with
 
-# vLLM has it no longer: nobody else reads it.
 # one worker makes what they look at
 pytestmark = pytest.mark.xdist_group("new series")
+# vLLM has it no longer: nobody else reads it.
 READING = """\
     swapped: float = gauge(
         "vllm:num_requests_swapped",

@@ -110,14 +110,12 @@ def read(path: Path) -> Source:
     return source
 
 
-def definitions_in(
-    node: ast.Module | ast.stmt | ast.ExceptHandler,
-) -> Iterator[Definition]:
+def definitions_in(node: ast.AST) -> Iterator[Definition]:
     """The module, and each class and function in it, however deep."""
     if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
         yield node
     for inner in ast.iter_child_nodes(node):
-        if isinstance(inner, ast.stmt | ast.ExceptHandler):
+        if isinstance(inner, ast.stmt | ast.ExceptHandler | ast.match_case):
             yield from definitions_in(inner)
 
 
@@ -167,7 +165,8 @@ def files() -> frozenset[str]:
     ends = set()
     for path in sources():
         for string in read(path).strings:
-            ends.update(match[0] for match in FILE.finditer(string))
+            if not string.startswith('"""'):
+                ends.update(match[0] for match in FILE.finditer(string))
     for folder, inner, names in os.walk(TOP):
         inner[:] = [name for name in inner if name not in NOT_OURS]
         above = Path(folder).relative_to(TOP).parts

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 TTFT = Slo.parse("ttft_p95=500ms")
 ITL = Slo.parse("itl_p95=50ms")
-
-
 ONE_WORKER = pytest.mark.xdist_group("limits")  # has `folder` for all
 
 
