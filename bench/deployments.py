@@ -46,21 +46,28 @@ SLOS: Final = ("--slo", "ttft_p95=500ms", "--slo", "itl_p95=50ms")
 # What stands for '{name}' in these files, as words: of vLLM, and of the embedded engine.
 WITHOUT_FUSION: Final = {"pass_config": {"fuse_allreduce_rms": False}}
 BOTH_ROLES: Final = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
+TENSOR: Final = (
+    "--disable-custom-all-reduce",
+    "--compilation-config",
+    json.dumps(WITHOUT_FUSION),
+    "--tensor-parallel-size",
+)
+# One API server would bind before a GPU of a chat does, so each deployment has one a GPU.
+API_SERVERS: Final = "--api-server-count"
 OF_VLLM: Final = {
     "transfer": ("--kv-transfer-config", json.dumps(BOTH_ROLES)),
-    "tensor": (
-        "--disable-custom-all-reduce",
-        "--compilation-config",
-        json.dumps(WITHOUT_FUSION),
-        "--tensor-parallel-size",
-    ),
-    "data": ("--data-parallel-size",),
+    "tensor-2": (*TENSOR, "2", API_SERVERS, "2"),
+    "tensor-4": (*TENSOR, "4", API_SERVERS, "4"),
+    "data-2": ("--data-parallel-size", "2", API_SERVERS, "2"),
+    "data-4": ("--data-parallel-size", "4", API_SERVERS, "4"),
 }
-# One engine for a server of several GPUs, with more slots; its number becomes its model's name.
+# One engine for a server of several GPUs, with more slots.
 OF_ENGINE: Final = {
     "transfer": ("--max-num-seqs", "8"),
-    "tensor": ("--max-num-seqs", "16", "--served-model-name"),
-    "data": ("--max-num-seqs", "24", "--served-model-name"),
+    "tensor-2": ("--max-num-seqs", "16", "--served-model-name", "tensor-2"),
+    "tensor-4": ("--max-num-seqs", "16", "--served-model-name", "tensor-4"),
+    "data-2": ("--max-num-seqs", "24", "--served-model-name", "data-2"),
+    "data-4": ("--max-num-seqs", "24", "--served-model-name", "data-4"),
 }
 LIMIT_S: Final = 24 * 60.0
 END_S: Final = 60.0  # from the interrupt to the comparison, and to servers that have ended
@@ -122,6 +129,8 @@ def study_words(args: argparse.Namespace, deployments: Path) -> list[str]:
     words += ["--deployments", deployments.name, "--start-command", command, "--out", STUDY]
     if args.gpus > min(FILES):
         words.append("--once")
+    if args.gpu_hour:
+        words += ["--gpu-hour", args.gpu_hour]
     return [*words, "--", "knee", *SLOS, "--budget", args.budget, "--max-users", args.max_users]
 
 
@@ -229,7 +238,8 @@ def parser() -> argparse.ArgumentParser:
     first.add_argument("--embedded", action="store_true")
     first.add_argument("--loads", default="chat,long")
     first.add_argument("--budget", default="60s")
-    first.add_argument("--max-users", default="512")
+    first.add_argument("--max-users", default="2048")
+    first.add_argument("--gpu-hour", default="", help="the price of a GPU and hour")
     first.add_argument("--limit", type=float, default=LIMIT_S)
     then = commands.add_parser("wait")
     then.add_argument("folder", type=Path)

@@ -22,7 +22,7 @@ from harness.report.tables import markdown
 from harness.search.comparison import KNEE, Best, Setting, knee_text
 
 Row = dict[str, str]
-DATA_PARALLEL: Final = "{data}"
+DATA_PARALLEL: Final = "{data-"
 NOT_KNOWN: Final = "-"
 TEXTS: Final = ("Load", "Deployment", "With", "Best for", "Not shown to beat")
 

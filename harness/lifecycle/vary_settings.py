@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from harness.lifecycle.vllm_start import StartOptions
     from harness.metrics.result import Bottleneck, Result
 
-MAX_SETTINGS: Final = 16  # each takes a start of the server and a run
+MAX_SETTINGS: Final = 32  # each takes a start of the server and a run
 MAX_FOLDER_NAME: Final = 80  # characters
 UNSET: Final = "default"
 
