@@ -220,10 +220,13 @@ def pack(archive: Path, folder: Path, files: list[Path]) -> None:
 def table(out: Path, fit_words: Sequence[str]) -> int:
     """Print the answer; `fit_words`: options of `fit`, [] without its predictions."""
     settings, bests = read_study(out)
-    gpus = max(setting.gpus for setting in settings)
-    loads = dict.fromkeys(map(load_of, settings)) if fit_words else ()
-    predictions = {load: predict(HERE / f"{load}.toml", gpus, SLOS, fit_words) for load in loads}
-    tables = tomllib.loads((HERE / FILES[gpus]).read_text())
+    most_gpus = max(setting.gpus for setting in settings)
+    predictions = {}
+    if fit_words:
+        for load, gpus in {(load_of(setting), setting.gpus) for setting in settings}:
+            scenario = HERE / f"{load}.toml"
+            predictions[load, gpus] = predict(scenario, gpus, SLOS, fit_words)
+    tables = tomllib.loads((HERE / FILES[most_gpus]).read_text())
     sys.stdout.write(answer(settings, bests, tables, predictions))
     return 0
 

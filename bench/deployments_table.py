@@ -38,19 +38,22 @@ def answer(
     settings: Sequence[Setting],
     bests: Sequence[Best],
     tables: Mapping[str, Any],
-    predictions: Mapping[str, Any],
+    predictions: Mapping[tuple[str, int], Any],
 ) -> str:
-    """`tables`: the deployments of the file, by name; `predictions`: results of `fit`, by load."""
+    """`tables`: the deployments of the file, by name; `predictions`: results of `fit`, by load and
+    number of GPUs.
+    """
     findings = deployment_findings(settings, bests, None)
     rows: list[Row] = []
-    for setting in settings:
+    for setting in sorted(settings, key=load_of):
         load = load_of(setting)
         row = {"Load": load, "Deployment": setting.deployment}
         if KNEE in setting.figures:
             row["Users"] = _users(setting)
         row |= findings.columns[setting.name]
-        if load in predictions:
-            row |= _predicted(predictions[load], tables[setting.deployment], setting)
+        predicted = predictions.get((load, setting.gpus))
+        if predicted is not None:
+            row |= _predicted(predicted, tables[setting.deployment], setting)
         rows.append(row)
     heads = dict.fromkeys(head for row in rows for head in row)
     full_rows = [{head: row.get(head, NOT_KNOWN) for head in heads} for row in rows]
@@ -82,7 +85,7 @@ def _predicted(fit: Mapping[str, Any], table: Mapping[str, Any], setting: Settin
     if "prefill" in table:
         return _of_apart(fit["prefill_apart"], table, setting.gpus)
     engines = setting.servers
-    if DATA_PARALLEL in table.get("args", ()):
+    if any(DATA_PARALLEL in word for word in table.get("args", ())):
         engines = setting.gpus
     for split in fit["splits"]:
         if split["replicas"] == engines:
@@ -109,11 +112,10 @@ def predict(load: Path, gpus: int, slos: Sequence[str], words: Sequence[str]) ->
     lengths = tomllib.loads(load.read_text())
     prompt_tokens = lengths["prompt-tokens"]
     answer_tokens = lengths["output-tokens"]
-    command = [
-        *(sys.executable, "-m", "harness", "fit", "--json", "-", "--gpus", str(gpus)),
-        *("--context", str(prompt_tokens + answer_tokens)),
-        *("--prefill-apart", f"{prompt_tokens}:{answer_tokens}", *slos, *words),
-    ]
+    command = [sys.executable, "-m", "harness", "fit", "--json", "-", "--gpus", str(gpus)]
+    command += ["--context", str(prompt_tokens + answer_tokens), *words]
+    if gpus > 1:
+        command += ["--prefill-apart", f"{prompt_tokens}:{answer_tokens}", *slos]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if not done.stdout:
         sys.exit(done.stderr)

@@ -23,15 +23,20 @@ from harness.units import SECOND
 from harness.wire.kv_cache import cache_config, cache_summary
 from harness.wire.vllm_metrics import server_sample
 
+
+
+def recorded_page(name: str) -> str:
+    """A /metrics page of a real vLLM."""
+    path = Path(__file__).parent / "data" / "metrics-pages" / f"{name}.txt.gz"
+    return gzip.decompress(path.read_bytes()).decode()
+
+
 # Of a real vLLM 0.32 on a CPU with --data-parallel-size 2 and --max-num-seqs 16, under 40 users: of
 # one API server, and of one for each engine, which is the default of `vllm serve`.
-PAGES = {
-    name: gzip.decompress((Path(__file__).parent / "data" / "metrics-pages" / name).read_bytes())
-    for name in ("vllm-0.32-dp2.txt.gz", "vllm-0.32-dp2-api2.txt.gz")
-}
-of_each_page = pytest.mark.parametrize(
-    "page", [text.decode() for text in PAGES.values()], ids=PAGES
-)
+PAGES = {name: recorded_page(name) for name in ("vllm-0.32-dp2", "vllm-0.32-dp2-api2")}
+of_each_page = pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)
+# Of a real vLLM 0.26 with --data-parallel-size 4 on four H200s, after a search.
+FOUR_ENGINES = recorded_page("vllm-0.26-dp4-api4")
 TWO_GPUS = [{"index": 0}, {"index": 1}]
 TENSOR = {"tensor_parallel_size": 2, "pipeline_parallel_size": 1, "data_parallel_size": 1}
 BOTH = {"tensor_parallel_size": 2, "pipeline_parallel_size": 1, "data_parallel_size": 2}
@@ -101,7 +106,7 @@ def of_engines(page: str, name: str) -> list[float]:
     """The lines of a series, one of each engine."""
     found = [line for line in page.splitlines() if line.startswith(name + "{")]
     values = [float(line.rpartition(" ")[2]) for line in found]
-    assert len(values) == 2
+    assert len(values) == (4 if page is FOUR_ENGINES else 2)
     return values
 
 
@@ -131,6 +136,20 @@ def test_the_kv_cache_of_a_real_server(page: str) -> None:
     # layers that share blocks: fewer tokens than the blocks would have by themselves
     shared = page.replace('size_tokens="262144"', 'size_tokens="100000"')
     assert cache_summary(cache_config(shared))["kv_tokens"] == 200_000
+
+
+def test_four_engines_on_four_gpus_are_one() -> None:
+    """As two on a CPU: what they count adds up, and so do their KV caches."""
+    sample = server_sample(FOUR_ENGINES, 0)
+    assert sample is not None
+    tokens = of_engines(FOUR_ENGINES, "vllm:generation_tokens_total")
+    assert sample.generation_tokens_total == sum(tokens) == 1_439_922
+    prompts = of_engines(FOUR_ENGINES, "vllm:prompt_tokens_total")
+    assert sample.prompt_tokens_total == sum(prompts) == 2_905_360
+    ttft_s = of_engines(FOUR_ENGINES, "vllm:time_to_first_token_seconds_sum")
+    assert sample.ttft_sum_s == pytest.approx(sum(ttft_s))
+    cache = cache_summary(cache_config(FOUR_ENGINES))
+    assert (cache["engines"], cache["kv_tokens"]) == (4, 4 * 87_184)
 
 
 def test_figures_of_two_gpus() -> None:
