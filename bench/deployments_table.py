@@ -40,8 +40,9 @@ def answer(
     tables: Mapping[str, Any],
     predictions: Mapping[tuple[str, int], Any],
 ) -> str:
-    """`tables`: the deployments of the file, by name; `predictions`: results of `fit`, by load and
-    number of GPUs.
+    """`tables`: the deployments of the file, by name.
+
+    `predictions`: results of `fit`, by load and number of GPUs.
     """
     findings = deployment_findings(settings, bests, None)
     rows: list[Row] = []

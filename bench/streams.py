@@ -156,7 +156,9 @@ def keep(kept: Kept, most: int, page: Path) -> None:
                 row.ratio = row.cost_us / there[0].cost_us
         if key in kept.why:
             notes.append(f"{client}: {kept.why[key]}.")
-    results = [(cell, there, " ".join(notes)) for cell, there, notes in found.values()]
+    results = [
+        (cell, there, " ".join(notes)) for cell, there, notes in found.values() if there or notes
+    ]
     page.write_text(markdown(results, [], kept.machine) + f"\n![Cost and error]({page.stem}.svg)\n")
     if kept.rows and has_extra("charts"):
         page.with_suffix(".svg").write_text(draw(picture(kept), titled=True))

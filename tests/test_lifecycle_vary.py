@@ -42,7 +42,7 @@ from harness.metrics.result import Level, Result
 from harness.records import names
 from harness.records.folder_writer import RecordWriter
 from harness.records.request_record import Outcome, RequestRecord
-from harness.report.comparison_report import settings_report
+from harness.report.comparison_report import setting_row, settings_report
 from harness.report.deployments_report import deployment_findings
 from harness.run.results import write_results
 from harness.search.comparison import (
@@ -352,6 +352,21 @@ def test_deployments_are_compared_per_gpu(
     costs = [findings.columns[name]["Cost of a million output tokens"] for name in ("two", "one")]
     value = 2 / 3600 / one.per_gpu["output_tokens_per_s"][0] * 1e6
     assert float(costs[1].partition(" ")[0]) == pytest.approx(value, rel=0.01)
+
+
+def test_a_knee_above_all_levels_of_a_deployment() -> None:
+    """No level failed: the lower end is what it holds."""
+    setting = Setting("two", deployment="two", gpus=2, servers=2)
+    setting.figures = {KNEE: (inf, 1024.0, inf), "requests_per_s": (252.4, 0.68, 93_300.9)}
+    setting.per_gpu = {KNEE: (inf, 512.0, inf)}
+    findings = deployment_findings([setting], [], None)
+    assert findings.sentences[0] == (
+        "With two each group of 2 servers holds at least 1,024 users (95%), 512 per GPU: "
+        "its knee is above all levels."
+    )
+    row = setting_row(setting)
+    assert row["Knee"] == "above all levels (1,024 to above all levels)"
+    assert row["Requests/s"] == "300 (0 to 93,300)"  # not 0, however little is known
 
 
 def test_a_refused_run_says_why(tmp_path: Path) -> None:

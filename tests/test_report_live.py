@@ -6,7 +6,7 @@ import re
 from array import array
 from dataclasses import replace
 from io import StringIO
-from math import inf
+from math import inf, nan
 
 import pytest
 from measure_tables import evidence
@@ -212,6 +212,7 @@ TTFT = Slo.parse("ttft_p95=500ms")
         (Purpose.up, Decision.inconclusive, 0.0, PASSING_SO_FAR),
         (Purpose.up, Decision.inconclusive, 0.05, PASSING_SO_FAR),  # just what is allowed
         (Purpose.up, Decision.inconclusive, 0.06, "inconclusive"),
+        (Purpose.up, Decision.inconclusive, nan, "inconclusive"),  # no first token came
         (Purpose.up, Decision.passed, 0.0, "pass"),
         (Purpose.repeat, Decision.inconclusive, 0.0, "inconclusive"),
         (Purpose.up, Decision.invalid, 0.0, "invalid"),

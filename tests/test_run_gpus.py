@@ -24,7 +24,6 @@ from harness.wire.kv_cache import cache_config, cache_summary
 from harness.wire.vllm_metrics import server_sample
 
 
-
 def recorded_page(name: str) -> str:
     """A /metrics page of a real vLLM."""
     path = Path(__file__).parent / "data" / "metrics-pages" / f"{name}.txt.gz"

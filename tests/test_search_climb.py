@@ -13,6 +13,7 @@ from harness.core.states import Purpose
 from harness.metrics.evidence import RATIO_BINS, ratio_bin
 from harness.metrics.slo import Slo
 from harness.search.next_level import Hold, SearchPlan, next_action
+from harness.units import SECOND
 
 if TYPE_CHECKING:
     from harness.metrics.evidence import Evidence
@@ -62,6 +63,24 @@ def test_the_second_level_is_one_that_the_server_can_easily_run(
 ) -> None:
     """Half of what it can run at once, 16 at most, and less where one user is near a limit."""
     assert climb(replace(PLAN, seats=seats), {1: ratio}) == want
+
+
+@pytest.mark.parametrize(
+    ("left_s", "want"),
+    [
+        (26, (Purpose.up, 64)),  # a request takes a second
+        (24, (Purpose.repeat, 16)),
+        (18, (Purpose.repeat, 16)),
+        (17, (Purpose.up, 64)),  # none can pass any more: that takes 14 requests and a warm-up
+    ],
+)
+def test_late_and_without_a_promise_the_climb_ends(left_s: int, want: tuple[Purpose, int]) -> None:
+    """A level that passes is worth more than to know that a higher one would."""
+    plan = replace(PLAN, budget_ns=60 * SECOND)
+    levels = [held(1, 0.01), held(16, 0.05)]
+    got = next_action(plan, levels, (60 - left_s) * SECOND)
+    assert isinstance(got, Hold)
+    assert (got.purpose, got.load.count) == want
 
 
 def climb(plan: SearchPlan, levels: dict[int, float]) -> int:

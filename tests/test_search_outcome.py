@@ -13,9 +13,9 @@ from harness.metrics.slo import Slo
 from harness.records.request_record import Outcome
 from harness.records.samples import ServerSample
 from harness.search.explain_knee import bottleneck, result_levels
-from harness.search.knee_estimate import KneeEstimate, slo_results
+from harness.search.knee_estimate import KneeEstimate, estimate_knee, slo_results
 from harness.search.level_state import HeldLevel
-from harness.search.next_level import SearchPlan
+from harness.search.next_level import Done, SearchPlan
 from harness.search.replay import RunTokenStats
 
 PLAN = SearchPlan((Slo.parse("ttft_p95=500ms"),))
@@ -42,6 +42,32 @@ def test_the_verdict_looks_at_the_longest_step_above_the_knee() -> None:
     counted = RunTokenStats(table(), windows, PLAN.slos, samples)
     levels = result_levels(steps, counted, run_with(samples), PLAN)
     assert bottleneck(PLAN.slos, 8, levels, MaxNumSeqs()).bound_by == "batch slots"
+
+
+BOTH = replace(PLAN, slos=(*PLAN.slos, Slo.parse("itl_p95=50ms")))
+
+
+@pytest.mark.parametrize(
+    ("first_tokens", "want"),
+    [
+        ((100, 1), (None, 64, 512)),  # the highest level is within both limits, too
+        ((100, 60), (42, 32, 63)),
+        # the budget was over before a first token came: it says nothing of the knee
+        ((0, 0), (None, 32, 512)),
+    ],
+)
+def test_a_level_that_shows_nothing_of_an_slo(
+    first_tokens: tuple[int, int], want: tuple[int | None, int, int]
+) -> None:
+    """32 users are within both limits, and so are the gaps of 64."""
+    shown = {32: ((100, 1), (4000, 40)), 64: (first_tokens, (4000, 40))}
+    steps = []
+    for number, (users, counts) in enumerate(shown.items()):
+        held = window(users, 100 * number, 100 * number + 60)
+        measured = replace(evidence(users, *counts), window=held)
+        steps.append(HeldLevel(held, measured, BOTH.judge(measured)))
+    got = estimate_knee(BOTH, steps, Done(Status.inconclusive, None))
+    assert (got.count, got.lo, got.hi) == want
 
 
 def test_each_workload_of_a_mix_has_its_own_latencies() -> None:

@@ -238,7 +238,10 @@ def setting_row(setting: Setting) -> dict[str, str]:
         if metric == KNEE and metric in setting.figures:
             unit = unit_named(setting.unit)
             ends = f"{knee_text(low, unit)} to {knee_text(high, unit)}"
-            row[name] = f"{knee_text(value, unit)} {unit.short_many} ({ends})"
+            knee = knee_text(value, unit)
+            if math.isfinite(value):
+                knee += f" {unit.short_many}"
+            row[name] = f"{knee} ({ends})"
     row["Start, s"] = ", ".join(f"{seconds:.1f}" for seconds in setting.starts_s)
     row["Exit codes"] = ", ".join(map(str, setting.runs.values()))
     return row

@@ -58,6 +58,13 @@ def _holds(setting: Setting) -> str:
     target = Target(servers=setting.servers, gpus=setting.gpus)
     unit = unit_named(setting.unit)
     each = f"each {target.noun}{target.many_gpus}"
+    value, low, _ = setting.figures[KNEE]
+    if isinf(value) and not isinf(low):
+        least_per_gpu = format_number(setting.per_gpu[KNEE][1])
+        return as_sentence(
+            f"with {setting.name} {each} holds at least {knee_text(low, unit)} {unit.short_many} "
+            f"(95%), {least_per_gpu} per GPU: its knee is above all levels"
+        )
     knee = _knee(setting.figures[KNEE], setting.unit)
     per_gpu = _share(setting.per_gpu[KNEE])
     return as_sentence(

@@ -64,7 +64,15 @@ def estimate_knee(plan: SearchPlan, held_levels: Sequence[HeldLevel], done: Done
     levels = fit_levels(valid_evidence(held_levels), plan.slos, plan.max_errors)
     if not levels or done.status in NOT_FITTED:
         return _estimate_without_fit(plan, levels, done.status)
-    return _fitted_estimate(plan, levels)
+    # A level cut short by the end of the budget may have gaps between tokens and no first token:
+    # where no gap breaks its limit, that says nothing of the knee.
+    telling = [level for level in levels if level.margin > 0 or _shows_all(plan, level)]
+    return _fitted_estimate(plan, telling or levels)
+
+
+def _shows_all(plan: SearchPlan, level: FitLevel) -> bool:
+    """Whether a level has observations of each SLO."""
+    return all(level.evidence.over(i)[0].any() for i in range(len(plan.slos)))
 
 
 def _estimate_without_fit(

@@ -69,10 +69,11 @@ def result_text(level: HeldLevel) -> str:
 
 def reported_result_text(level: Level, slos: Sequence[Slo]) -> str:
     """What came of a level, in the words that it had during the run."""
-    leans_to_fail = any(level.over_share.get(slo.name, 0) > slo.allowed for slo in slos)
     if level.decision == Decision.held:
         return level.result
-    return _decision_text(level.purpose, level.decision, leans=leans_to_fail)
+    # NaN, of an SLO that the level shows nothing of, is not; older folders have no shares at all.
+    seems_to_pass = all(level.over_share.get(slo.name, 0) <= slo.allowed for slo in slos)
+    return _decision_text(level.purpose, level.decision, leans=not seems_to_pass)
 
 
 def _decision_text(purpose: Purpose, decision: Decision, *, leans: bool) -> str:

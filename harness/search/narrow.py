@@ -45,10 +45,17 @@ FIRST_SPREAD: Final = 0.1
 NEAR_TIMES: Final = 1.35  # the knee over a level that passed, a level that failed over the knee
 # Levels to consider, as shares of the likely knee; above it, the knee is such a share of the level.
 NEAR_SHARES: Final = np.concatenate([np.arange(0.4, 0.9, 0.04), np.arange(0.9, 1.0, 0.01)])
+# Late and without a promise a low one is better than none: lower levels are considered, and a
+# promise counts by how many times this share of the likely knee it is (decision 37).
+LATE_SHARES: Final = np.concatenate([np.arange(0.28, 0.4, 0.04), NEAR_SHARES])
+NO_PROMISE: Final = 0.25
+# Where none is expected to pass in the time left, this share of the likely knee is held to the end.
+LAST_SHARE: Final = 0.5
 # An end that is not shown counts as so many times the likely knee, or as such a part of it.
 UNKNOWN_TIMES: Final = 2.0
 # What may not be decided counts for less than its chance: time near the knee is mostly lost.
 CAUTION: Final = 1.5
+MOST_SHARE: Final = 1 - 1e-9  # over a limit: the log-odds of 1 are not finite
 MIXTURE_COST: Final = 1.2  # of log evidence: the test does not know the share beforehand
 OVERHEAD_NS: Final = 2 * SECOND  # of a hold, besides its warm-up
 WARM_LIFETIMES: Final = 1.5
@@ -151,8 +158,10 @@ class Prospect:
 
     def best(self, left_ns: float) -> Attempt | None:
         """The one that narrows the promise most for its time; None: none can be afforded."""
+        knee = max(1, round(self.belief.knee))
+        shares = LATE_SHARES if self.must_pass(knee, left_ns) else NEAR_SHARES
         attempts = []
-        for share in NEAR_SHARES:
+        for share in shares:
             attempts += self._attempts(round(self.belief.knee * share), Decision.passed, left_ns)
             attempts += self._attempts(round(self.belief.knee / share), Decision.failed, left_ns)
         return max(attempts, key=lambda attempt: attempt.rate, default=None)
@@ -162,17 +171,32 @@ class Prospect:
         life_ns = self._nearest(count).evidence.lifetime_ns
         return not self.passed and left_ns < LATE_LIFETIMES * life_ns
 
+    def to_pass(self, left_ns: float) -> Attempt | None:
+        """As `best`, late and without a promise; None: no time is left for any to pass."""
+        return self.best(left_ns) or self._last_chance(left_ns)
+
+    def _last_chance(self, left_ns: float) -> Attempt | None:
+        """A level far below the likely knee, held to the end."""
+        most = self.levels[-1].count
+        count = min(max(self.least, round(LAST_SHARE * self.belief.knee)), most)
+        life_ns = self._nearest(count).evidence.lifetime_ns
+        least_ns = (PASS_LIFETIMES + WARM_LIFETIMES) * life_ns + OVERHEAD_NS
+        if least_ns > left_ns:
+            return None
+        return Attempt(count, Decision.passed, left_ns, 0.0)
+
     def _nearest(self, count: int) -> LevelFit:
         """The level that shows how fast observations come, and how long a request takes."""
         return min(self.levels, key=lambda level: abs(log(level.count / count)))
 
     def _attempts(self, count: int, wants: Decision, left_ns: float) -> list[Attempt]:
         """To have a level pass, or fail, each held as long as the knee's place may demand."""
-        may_be_held = self.least <= count <= self.most
-        if may_be_held and wants == Decision.failed:
-            may_be_held = not self.must_pass(count, left_ns)
+        if not self.least <= count <= self.most:
+            return []
         narrowing = self._narrowing(count, wants)
-        if not may_be_held or narrowing <= 0:
+        if self.must_pass(count, left_ns):
+            narrowing = self._first_promise(count, wants)
+        if narrowing <= 0:
             return []
         needs_ns = self.needs_ns(count, wants)
         attempts = []
@@ -191,6 +215,12 @@ class Prospect:
         if wants == Decision.passed:
             return log(now / self._width(count, self.failed))
         return log(now / self._width(self.passed, count))
+
+    def _first_promise(self, count: int, wants: Decision) -> float:
+        """What a promise of so many is worth, late and without one, as a logarithm."""
+        if wants == Decision.failed or count >= self.failed:
+            return 0.0
+        return log(count / (NO_PROMISE * self.belief.knee))
 
     def _width(self, low: int, high: float) -> float:
         """Of a promise between two levels; nothing is gained below the precision, or one user."""
@@ -212,7 +242,7 @@ class Prospect:
         is_first = self._lacks_end(wants)
         spread = max(self.belief.spread, FIRST_SPREAD if is_first else LEAST_SPREAD)
         away = log(count / self.belief.knee) - spread * DEVIATIONS
-        share = share_at(self.belief.slope * away, self.allowed)
+        share = share_at(self.belief.slope * away, self.allowed).clip(max=MOST_SHARE)
 
         nearest = self._nearest(count)
         n = self._worth(nearest, wants)

@@ -67,6 +67,9 @@ NEED_BUDGET_SHARE: Final = 0.12
 # users on, where one far above the knee takes long.
 CLIMB_TIMES: Final = 4
 QUICK_CLIMB: Final = 32
+# In request lifetimes: with less time left, and nothing that has passed, a level is held to pass in
+# place of a higher one, if there is time for that (decision 37).
+CLIMB_LIFETIMES: Final = 25
 # By how much the logarithm of a latency is taken to rise with that of the users: so many times as
 # much as it did since the level before, and at least so much.
 RISE_SLACK: Final = 2
@@ -293,6 +296,10 @@ def _promise_soon(
     belief = believe(levels, plan.allowed)
     below_knee = plan.leans(top.evidence) != Decision.failed and belief.above > CLIMB_CHANCE
     if below_knee and top.count < plan.max_users:
+        is_late = not ends[0] and left_ns < CLIMB_LIFETIMES * top.evidence.lifetime_ns
+        attempt = _prospect(plan, levels, belief, ends).to_pass(left_ns) if is_late else None
+        if attempt is not None:
+            return _try(plan, attempt, levels, left_ns)
         return _climb_to(plan, _higher(plan, levels), left_ns)
 
     lowest = levels[0].count
@@ -333,7 +340,9 @@ def _narrow(
     nearest = min(abs(log(level.count / belief.knee)) for level in levels)
     is_vague = min(nearest, belief.spread) > VAGUE
     attempt = None
-    if not is_vague or prospect.must_pass(likely_knee, left_ns):
+    if prospect.must_pass(likely_knee, left_ns):
+        attempt = prospect.to_pass(left_ns)
+    elif not is_vague:
         attempt = prospect.best(left_ns)
     if attempt is not None:
         return _try(plan, attempt, levels, left_ns)
