@@ -12,6 +12,7 @@ while the study lasts, and with 1 if that failed. The study ends by itself: at `
 measured so far is compared. `table` prints users and tokens/s of each load and deployment, and the
 best; with options of `fit` that say which model and GPU, also what that predicts.
 
+`--only tp-2,tp-4` takes some of the deployments, as where a model does not fit on one GPU.
 The command starts one server: its model, its KV cache in bytes and a low --gpu-memory-utilization,
 as all servers share the GPUs. It runs in FOLDER, so its paths are absolute. The environment is
 passed on. `--embedded` tries the same with embedded engines, whose slots stand for GPUs: then no
@@ -88,7 +89,8 @@ def begin(args: argparse.Namespace) -> int:
     folder = args.folder
     folder.mkdir(parents=True)
     deployments = folder / "gpus.toml"
-    deployments.write_text(deployments_text(args.gpus, OF_ENGINE if args.embedded else OF_VLLM))
+    text = deployments_text(args.gpus, OF_ENGINE if args.embedded else OF_VLLM)
+    deployments.write_text(only(text, args.only.split(",")) if args.only else text)
     for name in args.loads.split(","):
         shutil.copy(HERE / f"{name}.toml", folder)
     words = [sys.executable, str(Path(__file__).resolve()), "study", ".", str(args.limit)]
@@ -117,6 +119,16 @@ def deployments_text(gpus: int, named: Mapping[str, Sequence[str]]) -> str:
         # a string of JSON is one of TOML
         text = text.replace(f"'{{{name}}}'", ", ".join(map(json.dumps, words)))
     return text
+
+
+def only(text: str, names: Sequence[str]) -> str:
+    """The deployments of these names, as a model that does not fit on a GPU leaves others out."""
+    head, *tables = re.split(r"^(?=\[)", text, flags=re.MULTILINE)
+    by_name = {table[1 : table.index("]")]: table for table in tables}
+    unknown = [name for name in names if name not in by_name]
+    if unknown:
+        sys.exit(f"--only has {unknown[0]}: expected some of {', '.join(by_name)}.")
+    return head + "".join(by_name[name] for name in names)
 
 
 def study_words(args: argparse.Namespace, deployments: Path) -> list[str]:
@@ -240,6 +252,7 @@ def parser() -> argparse.ArgumentParser:
     first.add_argument("--command", default="")
     first.add_argument("--embedded", action="store_true")
     first.add_argument("--loads", default="chat,long")
+    first.add_argument("--only", default="", help="deployments of the file: tp-2,tp-4")
     first.add_argument("--budget", default="60s")
     first.add_argument("--max-users", default="2048")
     first.add_argument("--gpu-hour", default="", help="the price of a GPU and hour")

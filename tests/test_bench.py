@@ -146,6 +146,18 @@ def test_deployments_that_are_measured(gpus: int, tmp_path: Path) -> None:
     assert all(one == deployments.BOTH_ROLES for one in servers_that_transfer)
 
 
+def test_some_of_the_deployments() -> None:
+    """In the order that is asked for, with the comments of the file."""
+    text = deployments.deployments_text(4, deployments.OF_VLLM)
+    some = deployments.only(text, ["tp-4", "two-tp-2"])
+    assert list(tomllib.loads(some)) == ["tp-4", "two-tp-2"]
+    assert some.startswith("# Four GPUs")
+    for name, table in tomllib.loads(some).items():
+        assert table == tomllib.loads(text)[name]
+    with pytest.raises(SystemExit, match=r"--only has tp-3: expected some of four-replicas, "):
+        deployments.only(text, ["tp-3"])
+
+
 def measured_with(deployment: str, servers: int, users: float) -> Setting:
     """With two GPUs, the load `chat`."""
     return Setting(
