@@ -57,7 +57,7 @@ def decimal_places(
     if math.isfinite(value):
         largest = max(half_width, abs(value))
     min_places = MIN_DIGITS - 1 - _power_of_ten(largest)
-    if lo > 0 and math.isfinite(value):
+    if 0 < lo <= value < math.inf:
         # What cannot be 0 is not rounded to 0, however wide its interval is.
         min_places = max(min_places, -_power_of_ten(value))
     return max(min(-last_digit, max_places), min_places)
