@@ -124,6 +124,19 @@ def test_late_and_without_a_promise_nothing_is_held_for_a_look(spent_s: int, wan
     assert got.purpose == want
 
 
+@pytest.mark.parametrize(
+    ("held_s", "want"),
+    [(16, 64), (4, None)],  # 14 requests one after another, which take a second each
+)
+def test_a_level_that_has_nearly_passed_is_held_on(held_s: int, want: int | None) -> None:
+    """With 12 s left: what it has shown counts, and so does how long it was held."""
+    both = (evidence(64, (130, 0), seconds=held_s), evidence(128, (40, 20)))
+    held = [replace(one, lifetime_ns=SECOND, plain=True) for one in both]
+    late = replace(prospect(0, 128), levels=fit_levels(held, SLOS, 0.01))
+    got = late.to_pass(12 * SECOND)
+    assert (got and got.count) == want
+
+
 def test_the_less_is_known_the_further_away_is_the_level() -> None:
     """A level that may be on the other side of the knee is not decided by holding it."""
     levels = []

@@ -253,8 +253,10 @@ class Prospect:
         shown = self._shown(nearest, n, wants) if was_held else 0.0
         missing = max(MIXTURE_COST - log(self.alpha) - shown, 0)
         missing_n = missing / np.maximum(_log_gain(share, self.allowed), 1e-12)
-        least_lifetimes = FAIL_LIFETIMES if fails else PASS_LIFETIMES
-        held_ns = np.maximum(missing_n / observations_per_ns, least_lifetimes * life_ns)
+        least_ns = (FAIL_LIFETIMES if fails else PASS_LIFETIMES) * life_ns
+        if was_held:  # what is still to come
+            least_ns = max(least_ns - nearest.evidence.seconds * SECOND, 0)
+        held_ns = np.maximum(missing_n / observations_per_ns, least_ns)
         needs_ns = held_ns + OVERHEAD_NS + WARM_LIFETIMES * life_ns
         return np.where(sign * away > 0, needs_ns, inf)
 

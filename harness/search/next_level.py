@@ -297,9 +297,10 @@ def _promise_soon(
     below_knee = plan.leans(top.evidence) != Decision.failed and belief.above > CLIMB_CHANCE
     if below_knee and top.count < plan.max_users:
         is_late = not ends[0] and left_ns < CLIMB_LIFETIMES * top.evidence.lifetime_ns
-        attempt = _prospect(plan, levels, belief, ends).to_pass(left_ns) if is_late else None
-        if attempt is not None:
-            return _try(plan, attempt, levels, left_ns)
+        if is_late:
+            attempt = _prospect(plan, levels, belief, ends).to_pass(left_ns)
+            if attempt is not None:
+                return _try(plan, attempt, left_ns, left_ns)
         return _climb_to(plan, _higher(plan, levels), left_ns)
 
     lowest = levels[0].count
@@ -339,13 +340,14 @@ def _narrow(
     prospect = _prospect(plan, levels, belief, ends)
     nearest = min(abs(log(level.count / belief.knee)) for level in levels)
     is_vague = min(nearest, belief.spread) > VAGUE
-    attempt = None
     if prospect.must_pass(likely_knee, left_ns):
         attempt = prospect.to_pass(left_ns)
+        if attempt is not None:
+            return _try(plan, attempt, left_ns, left_ns)
     elif not is_vague:
         attempt = prospect.best(left_ns)
-    if attempt is not None:
-        return _try(plan, attempt, levels, left_ns)
+        if attempt is not None:
+            return _try(plan, attempt, _longest_ns(plan, attempt, levels), left_ns)
     is_known = not is_vague and belief.spread < KNOWN_SPREAD * plan.finest
     return None if is_known else look
 
@@ -375,14 +377,18 @@ def _look_at(plan: SearchPlan, count: int, top: LevelFit, left_ns: int) -> Hold:
     return Hold(plan.unit.of_count(count), Purpose.bisect, StopRule.decided, max_ns)
 
 
-def _try(plan: SearchPlan, attempt: Attempt, levels: Sequence[LevelFit], left_ns: int) -> Hold:
-    """Long enough to show what it is to show."""
+def _longest_ns(plan: SearchPlan, attempt: Attempt, levels: Sequence[LevelFit]) -> float:
+    """How long a hold may take to show what it is to show, where others may be worth more."""
     nearest = min(levels, key=lambda level: abs(level.count - attempt.count))
-    most_ns = max(
+    return max(
         plan.budget_ns * DECIDE_BUDGET_SHARE,
         min(NEED_SLACK * attempt.need_ns, plan.budget_ns * NEED_BUDGET_SHARE),
         HOLD_LIFETIMES * nearest.evidence.lifetime_ns,
     )
+
+
+def _try(plan: SearchPlan, attempt: Attempt, most_ns: float, left_ns: int) -> Hold:
+    """Until it shows what it is to show, or is unlikely to, or the time is over."""
     return Hold(
         plan.unit.of_count(attempt.count),
         Purpose.repeat,
