@@ -124,7 +124,7 @@ def test_our_first_promise() -> None:
     seed = 240
     _, plan, levels, loop = simulated_knee.search(configuration(seed), seed)
     promised, after_s = simulated_knee.first_promise(plan, levels)
-    assert (promised, after_s) == (53, 168.3)
+    assert (promised, after_s) == (53, 176.3)
     assert after_s < loop.now_ns / SECOND
     before = [level for level in levels if level.window.judged_ns < after_s * SECOND]
     assert 0 < len(before) < len(levels)
