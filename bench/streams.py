@@ -28,7 +28,7 @@ from servers import build
 from tables import RESULTS, line, machine, markdown
 
 from harness.charts.definition import Axis, Chart, Color, Panel, Point, Scale, Series
-from harness.charts.draw import draw
+from harness.charts.embed import picture
 from harness.core.extras import has_extra
 
 if TYPE_CHECKING:
@@ -161,10 +161,10 @@ def keep(kept: Kept, most: int, page: Path) -> None:
     ]
     page.write_text(markdown(results, [], kept.machine) + f"\n![Cost and error]({page.stem}.svg)\n")
     if kept.rows and has_extra("charts"):
-        page.with_suffix(".svg").write_text(draw(picture(kept), titled=True))
+        page.with_suffix(".svg").write_text(picture(chart(kept)))
 
 
-def picture(kept: Kept) -> Chart:
+def chart(kept: Kept) -> Chart:
     """CPU per token, and how far the p95 TTFT is off, over the streams, by client."""
     cost: dict[str, list[Point]] = {}
     error: dict[str, list[Point]] = {}
@@ -184,8 +184,8 @@ def picture(kept: Kept) -> Chart:
         "streams",
         "Cost and error by streams",
         [
-            Panel(_series(cost, colors), Axis("CPU per token (us)", scale=Scale.log)),
-            Panel(_series(error, colors), Axis("p95 TTFT off (%)")),
+            Panel(_series(cost, colors), Axis(scale=Scale.log), "CPU per token, us"),
+            Panel(_series(error, colors), title="p95 TTFT read, off what was sent, %"),
         ],
         Axis("streams", scale=Scale.log),
     )
