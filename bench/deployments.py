@@ -10,7 +10,8 @@ it is the first of a chain. `wait` waits, prints how far it is, and puts what wa
 which is to be repeated until it exits with 0: at most seven files, of 16 MB each. It exits with 3
 while the study lasts, and with 1 if that failed. The study ends by itself: at `--limit` what was
 measured so far is compared. `table` prints users and tokens/s of each load and deployment, and the
-best; with options of `fit` that say which model and GPU, also what that predicts.
+best; with options of `fit` that say which model and GPU, also what that predicts. It takes several
+folders, as of studies that one machine had no room for at once, and says what is best in each.
 
 `--only tp-2,tp-4` takes some of the deployments, as where a model does not fit on one GPU.
 The command starts one server: its model, its KV cache in bytes and a low --gpu-memory-utilization,
@@ -229,9 +230,10 @@ def pack(archive: Path, folder: Path, files: list[Path]) -> None:
                 packed.add(path, path.relative_to(folder))
 
 
-def table(out: Path, fit_words: Sequence[str]) -> int:
+def table(folders: Sequence[Path], fit_words: Sequence[str]) -> int:
     """Print the answer; `fit_words`: options of `fit`, [] without its predictions."""
-    settings, bests = read_study(out)
+    studies = [read_study(folder) for folder in folders]
+    settings = [setting for study in studies for setting in study.settings]
     most_gpus = max(setting.gpus for setting in settings)
     predictions = {}
     if fit_words:
@@ -239,7 +241,7 @@ def table(out: Path, fit_words: Sequence[str]) -> int:
             scenario = HERE / f"{load}.toml"
             predictions[load, gpus] = predict(scenario, gpus, SLOS, fit_words)
     tables = tomllib.loads((HERE / FILES[most_gpus]).read_text())
-    sys.stdout.write(answer(settings, bests, tables, predictions))
+    sys.stdout.write(answer(studies, tables, predictions))
     return 0
 
 
@@ -262,7 +264,7 @@ def parser() -> argparse.ArgumentParser:
     then.add_argument("out", type=Path)
     then.add_argument("--seconds", type=float, default=540.0)
     last = commands.add_parser("table")
-    last.add_argument("out", type=Path, help="the folder of vary.json")
+    last.add_argument("out", type=Path, nargs="+", help="the folder of vary.json")
     own = commands.add_parser("study")
     own.add_argument("folder", type=Path)
     own.add_argument("limit", type=float)

@@ -1,5 +1,8 @@
 """The answer of `deployments.py` as Markdown, with what `fit` predicts beside what was measured.
 
+Several studies stand in one table, but what is best is of one study: only its own deployments were
+compared with one another.
+
 `fit` knows an SLO only for prefill apart: there its users are those who meet it. For all others
 they are those whose KV caches fit, and its tokens/s are a bound.
 """
@@ -11,6 +14,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,19 +28,28 @@ from harness.search.comparison import KNEE, Best, Setting, knee_text
 Row = dict[str, str]
 DATA_PARALLEL: Final = "{data-"
 NOT_KNOWN: Final = "-"
-TEXTS: Final = ("Load", "Deployment", "With", "Best for", "Not shown to beat")
+STUDY: Final = "Study"
+TEXTS: Final = (STUDY, "Load", "Deployment", "With", "Best for", "Not shown to beat")
 
 
-def read_study(folder: Path) -> tuple[list[Setting], list[Best]]:
-    """Of the vary.json in a folder: what was measured, and what is best."""
+@dataclass(frozen=True, slots=True)
+class Study:
+    """What one call of `vary` measured, and what of it is best."""
+
+    name: str  # of its folder
+    settings: list[Setting]
+    bests: list[Best]
+
+
+def read_study(folder: Path) -> Study:
+    """Of the vary.json in a folder."""
     told = json.loads((folder / "vary.json").read_text())
     bests = [from_json(Best, best) for best in told["best_for"]]
-    return [_setting(one) for one in told["settings"]], bests
+    return Study(folder.resolve().name, [_setting(one) for one in told["settings"]], bests)
 
 
 def answer(
-    settings: Sequence[Setting],
-    bests: Sequence[Best],
+    studies: Sequence[Study],
     tables: Mapping[str, Any],
     predictions: Mapping[tuple[str, int], Any],
 ) -> str:
@@ -44,22 +57,30 @@ def answer(
 
     `predictions`: results of `fit`, by load and number of GPUs.
     """
-    findings = deployment_findings(settings, bests, None)
     rows: list[Row] = []
-    for setting in sorted(settings, key=load_of):
-        load = load_of(setting)
-        row = {"Load": load, "Deployment": setting.deployment}
-        if KNEE in setting.figures:
-            row["Users"] = _users(setting)
-        row |= findings.columns[setting.name]
-        predicted = predictions.get((load, setting.gpus))
-        if predicted is not None:
-            row |= _predicted(predicted, tables[setting.deployment], setting)
-        rows.append(row)
+    best_rows: list[Row] = []
+    for study in studies:
+        # a single one needs no name
+        named = {STUDY: study.name} if len(studies) > 1 else {}
+        findings = deployment_findings(study.settings, study.bests, None)
+        for setting in study.settings:
+            row = _measured(setting) | findings.columns[setting.name]
+            predicted = predictions.get((load_of(setting), setting.gpus))
+            if predicted is not None:
+                row |= _predicted(predicted, tables[setting.deployment], setting)
+            rows.append(named | row)
+        best_rows += [named | row for row in findings.best_rows]
+    rows.sort(key=lambda row: row["Load"])
     heads = dict.fromkeys(head for row in rows for head in row)
     full_rows = [{head: row.get(head, NOT_KNOWN) for head in heads} for row in rows]
-    best_rows = markdown(findings.best_rows, *TEXTS)
-    return "\n".join([*markdown(full_rows, *TEXTS), "", *best_rows, ""])
+    return "\n".join([*markdown(full_rows, *TEXTS), "", *markdown(best_rows, *TEXTS), ""])
+
+
+def _measured(setting: Setting) -> Row:
+    row = {"Load": load_of(setting), "Deployment": setting.deployment}
+    if KNEE in setting.figures:
+        row["Users"] = _users(setting)
+    return row
 
 
 def _setting(told: Mapping[str, Any]) -> Setting:

@@ -225,8 +225,34 @@ def test_the_table_of_deployments(tmp_path: Path) -> None:
     (tmp_path / "vary.json").write_text(json.dumps(told))
     study = read_study(tmp_path)
     tables = tomllib.loads((deployments.HERE / "two.toml").read_text())
-    text = answer(*study, tables, {("chat", 2): FIT})
+    text = answer([study], tables, {("chat", 2): FIT})
     lines = text.replace("above all levels", "?").splitlines()
     cells = [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in lines]
     assert [row for row in cells if row[0] in ("chat", "this load")] == ANSWER
-    assert "fit" not in answer(*study, tables, {})
+    assert "fit" not in answer([study], tables, {})
+
+
+def test_the_table_of_several_studies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each row says of which study it is, and what is best was compared in its study alone."""
+    pair = [measured_with("tp-2", 1, 52), measured_with("two-replicas", 2, 54)]
+    best = Best(KNEE, 0, "", pair[1].name, (pair[0].name,), (54, 50, inf))
+    again = [measured_with("tp-2", 1, 60)]
+    for name, settings, bests in (("pair", pair, [best]), ("again", again, [])):
+        (tmp_path / name).mkdir()
+        told = to_json({"settings": settings, "best_for": bests})
+        (tmp_path / name / "vary.json").write_text(json.dumps(told))
+    folders = [str(tmp_path / name) for name in ("pair", "again")]
+    monkeypatch.setattr(sys, "argv", ["deployments.py", "table", *folders])
+    assert deployments.main() == 0
+    lines = capsys.readouterr().out.splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert [row[:4] for row in cells if row[0] in ("Study", "pair", "again")] == [
+        ["Study", "Load", "Deployment", "Users"],
+        ["pair", "chat", "tp-2", "104 (96 to above all levels)"],
+        ["pair", "chat", "two-replicas", "108 (100 to above all levels)"],
+        ["again", "chat", "tp-2", "120 (112 to above all levels)"],
+        ["Study", "With", "Best for", "Deployment"],
+        ["pair", "this load", "Most users per GPU", "two-replicas"],
+    ]

@@ -10,7 +10,7 @@ from measure_tables import record, table
 
 from harness.core.states import Status, Verdict
 from harness.metrics.level_figures import MaxNumSeqs
-from harness.metrics.result import Knee, Result, SloResult, Target
+from harness.metrics.result import Knee, Level, Result, SloResult, Target
 from harness.records.folder_reader import Damage, Run
 from harness.report.bounds import bounds_chart, bounds_of, bounds_sentence
 from harness.report.report_data import ReportData
@@ -48,6 +48,21 @@ def test_an_inconclusive_search_has_no_knee_to_speak_of() -> None:
     """Its estimate is called so."""
     said = bounds_sentence(facts(60, 64, NONE, status=Status.inconclusive))
     assert said.endswith("The best estimate of the knee is 60: bound by the slots.")
+
+
+@pytest.mark.parametrize(
+    ("highest", "end"),
+    [
+        (52, "The best estimate of the knee is 46: below all of them."),
+        (160, "The best estimate of the knee is 46: bound by the KV cache."),  # 80% of 187.5: 150
+    ],
+)
+def test_an_open_end_says_no_more_than_the_highest_level(highest, end):
+    """Where no level failed, the interval reaches to the most users allowed."""
+    seen = facts(46, 256, NONE, status=Status.inconclusive)
+    knee = replace(seen.result.knee, ci95=(26, 2048))
+    result = replace(seen.result, knee=knee, levels=(Level(0, users=26), Level(1, users=highest)))
+    assert bounds_sentence(replace(seen, result=result)).endswith(end)
 
 
 @pytest.mark.parametrize(

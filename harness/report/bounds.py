@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import isnan, nan
+from math import inf, isnan, nan
 from typing import TYPE_CHECKING, Final
 
 from harness.charts.definition import Axis, Chart, Color, Panel, Point, Scale, Series, Shape
@@ -61,9 +61,13 @@ def _readable_in_time(facts: ReportData, held: float) -> float:
 
 
 def is_bound(facts: ReportData, found: dict[str, float]) -> bool:
-    """Whether the knee's interval comes near the lowest bound."""
+    """Whether the knee's interval comes near the lowest bound, as far as levels were measured.
+
+    Where none failed, its upper end is the most users that the search was allowed.
+    """
+    highest = max((level.users for level in facts.levels), default=inf)
     upper_end = facts.knee.ci95[1] or facts.knee.estimate or 0
-    return upper_end >= NEAR * min(found.values())
+    return min(upper_end, highest) >= NEAR * min(found.values())
 
 
 def bounds_sentence(facts: ReportData) -> str:
