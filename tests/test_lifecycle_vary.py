@@ -304,6 +304,19 @@ def test_settings_of_recorded_runs(compared: tuple[list[Setting], list[Compariso
     assert compare_settings([settings[2]], 0.05) == []
 
 
+def test_loads_are_not_compared_with_one_another() -> None:
+    """A deployment with a chat and with long prompts: neither is better."""
+    settings = [
+        Setting(
+            f"tp-4 scenario={load}.toml", deployment="tp-4", figures={KNEE: (users, users, users)}
+        )
+        for load, users in (("chat", 47.0), ("long", 4.0))
+    ]
+    text, _ = settings_report(settings, [], ["ttft_p95=500ms"], 0)
+    got = text.splitlines()[0]
+    assert got == "Nothing to compare: no two settings were measured with the same load."
+
+
 @ONE_WORKER
 def test_a_report_of_settings(compared: tuple[list[Setting], list[Comparison]]) -> None:
     """The best one first, then what each step gains; a page that needs nothing from outside."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from dataclasses import replace
+from math import nan
 from shutil import copytree
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -158,6 +159,57 @@ def test_a_ttft_that_cannot_be_told() -> None:
         assert bool(told) == (share == 0.98)
         for line in told:
             assert "At 4 concurrent requests, 98% of the answers came all at" in line
+
+
+@pytest.mark.parametrize(
+    ("tokens_per_event", "is_told"),
+    [((1.9, 2.0), True), ((1.0, 2.0), False), ((1.0, 1.2), False), ((nan, nan), False)],
+)
+def test_events_of_several_tokens(tokens_per_event: tuple[float, ...], *, is_told: bool) -> None:
+    """Said where even the lightest load has them; a server that falls behind merges some, too."""
+    run: Any = SimpleNamespace(
+        info={"config": {}}, table=(), server=[1], gpu=[1], host=[], client=[]
+    )
+    per_token = {"itl_per_token_ms": Latency(n=50, p95=16.4, p95_ci95=(15.2, 17.0))}
+    levels = tuple(
+        Level(i, 4 * (i + 1), decision=Decision.passed, latencies=per_token, tokens_per_event=mean)
+        for i, mean in enumerate(tokens_per_event)
+    )
+    knee = Knee(holds=4, measured_at_users=4)
+    facts = ReportData(run, Result(status=Status.not_reached, levels=levels, knee=knee))
+    got = [line for line in build_answer(facts).sentences if "several tokens" in line]
+    want = (
+        "Every event carried several tokens, and ITL is the time between events: at 8 concurrent "
+        "requests there were 2.00 tokens in an event on average, and a token took 16.4 ms (15.2 to "
+        "17.0) at p95."
+    )
+    assert got == ([want] if is_told else [])
+
+
+@pytest.mark.parametrize(
+    ("failed", "want"),
+    [
+        (None, "Best estimate 46 (95%: at least 26)."),
+        (60, "Best estimate 46 (95% interval 26 to 59)."),
+    ],
+)
+def test_an_estimate_without_an_upper_end(failed: int | None, want: str) -> None:
+    """Where no level failed: the most users that were allowed are no measured end."""
+    run: Any = SimpleNamespace(
+        info={"config": {"slos": ["itl_p95=50ms"]}},
+        table=(),
+        server=[1],
+        gpu=[1],
+        host=[],
+        client=[],
+    )
+    highest = failed or 52
+    levels = (Level(0, 26), Level(1, highest))
+    knee = Knee(estimate=46, fails_by=failed, ci95=(26, failed - 1 if failed else 2048))
+    slos = (SloResult("itl_p95=50ms", Verdict.inconclusive),)
+    result = Result(status=Status.inconclusive, slos=slos, levels=levels, knee=knee)
+    facts = ReportData(run, result)
+    assert want in build_answer(facts).headline
 
 
 @pytest.mark.parametrize(

@@ -66,18 +66,23 @@ def test_the_second_level_is_one_that_the_server_can_easily_run(
 
 
 @pytest.mark.parametrize(
-    ("left_s", "want"),
+    ("top", "left_s", "want"),
     [
-        (26, (Purpose.up, 64)),  # a request takes a second
-        (24, (Purpose.repeat, 16)),
-        (18, (Purpose.repeat, 16)),
-        (17, (Purpose.up, 64)),  # none can pass any more: that takes 14 requests and a warm-up
+        # a request takes a second
+        (16, 26, (Purpose.up, 64)),
+        (16, 24, (Purpose.repeat, 19)),
+        (16, 16, (Purpose.repeat, 16)),
+        (16, 15, (Purpose.up, 64)),  # none can pass any more: that takes 14 lifetimes and a warm-up
+        (2, 24, (Purpose.up, 8)),  # two users send too few requests for that
     ],
 )
-def test_late_and_without_a_promise_the_climb_ends(left_s: int, want: tuple[Purpose, int]) -> None:
+def test_late_and_without_a_promise_the_climb_ends(
+    top: int, left_s: int, want: tuple[Purpose, int]
+) -> None:
     """A level that passes is worth more than to know that a higher one would."""
     plan = replace(PLAN, budget_ns=60 * SECOND)
-    levels = [held(1, 0.01), held(16, 0.05)]
+    n_requests = 24
+    levels = [held(1, 0.01), replace(held(top, 0.05), seconds=n_requests / top)]
     got = next_action(plan, levels, (60 - left_s) * SECOND)
     assert isinstance(got, Hold)
     assert (got.purpose, got.load.count) == want

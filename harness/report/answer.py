@@ -44,11 +44,12 @@ from harness.units import SECOND
 if TYPE_CHECKING:
     from harness.diagnosis.triage import Symptom
     from harness.metrics.level_figures import Audit
-    from harness.metrics.result import Knee, Level, Result, SloResult
+    from harness.metrics.result import Level, Result, SloResult
 
 # The servers count 20% fewer tokens than arrived, of so many that it is not the window's edges.
 LARGEST_DEFICIT: Final = -0.2
 FEWEST_AUDITED: Final = 500  # tokens
+MERGED_TOKENS: Final = 1.5  # in an event on average: then ITL is not the time of a token
 MIN_SILENT: Final = 3  # requests that failed after the last good one: fewer may be chance
 
 
@@ -86,6 +87,7 @@ def build_answer(facts: ReportData) -> Answer:
     sentences += _beside_the_knee(facts)
     sentences += answer.sentences
     sentences += at_once_sentences(facts)
+    sentences += merged_token_sentences(facts)
     sentences += silent_sentences(facts)
     sentences += delivery_sentences(facts)
     sentences += replica_sentences(facts)
@@ -149,7 +151,7 @@ def _found(facts: ReportData) -> Answer:
             "additional request adds more latency than throughput."
         )
         return Answer("power knee found", "good", headline, explanation(facts))
-    headline = f"{_promise(facts)} Fails at {knee.fails_by:,}; best estimate {_estimate(knee)}."
+    headline = f"{_promise(facts)} Fails at {knee.fails_by:,}; best estimate {_estimate(facts)}."
     return Answer("knee found", "good", headline, [*explanation(facts), _cost(facts)])
 
 
@@ -160,7 +162,7 @@ def _holds(facts: ReportData) -> Answer:
     if knee.fails_by is not None:
         headline += f": the next one fails at {knee.fails_by:,}"
     if knee.estimate is not None:
-        headline += f"; best estimate {_estimate(knee)}"
+        headline += f"; best estimate {_estimate(facts)}"
     return Answer(
         "holds", "good", f"{headline}.", [*explanation(facts), _cost(facts), _how_to_go_on(facts)]
     )
@@ -171,11 +173,15 @@ def _promise(facts: ReportData) -> str:
     return f"Holds {facts.unit.text(facts.knee.holds or 0)}: {_kept(facts)}."
 
 
-def _estimate(knee: Knee) -> str:
-    """`137 (95% interval 127 to 150)`."""
+def _estimate(facts: ReportData) -> str:
+    """`137 (95% interval 127 to 150)`; where no level failed the interval may have no upper end."""
+    knee = facts.knee
     low, high = knee.ci95
     if low is None or high is None:
         return f"{knee.estimate:,}"
+    highest = max((level.load for level in facts.used), default=high)
+    if high > highest:
+        return f"{knee.estimate:,} (95%: at least {low:,})"
     return f"{knee.estimate:,} (95% interval {low:,} to {high:,})"
 
 
@@ -262,7 +268,7 @@ def _inconclusive(facts: ReportData) -> Answer:
     knee = facts.knee
     headline = f"Inconclusive: the measurements do not determine the knee{_bracket(facts)}."
     if knee.estimate is not None and facts.slos:
-        headline += f" Best estimate {_estimate(knee)}."
+        headline += f" Best estimate {_estimate(facts)}."
     lacking = ["a level that clearly passes"]
     if knee.fails_by is None:
         lacking.append(f"a level that clearly fails (raise --max-{facts.unit.load.option})")
@@ -577,6 +583,21 @@ def at_once_sentences(facts: ReportData) -> list[str]:
         f"At {facts.unit.text(level.load)}, {level.came_at_once:.0%} of the answers came all at "
         "once, in one event or one read, so TTFT and ITL are not known apart from e2e: expected a "
         "stream of tokens; try without a proxy that buffers, or a lower --stream-interval."
+    )
+    return [sentence]
+
+
+def merged_token_sentences(facts: ReportData) -> list[str]:
+    """What ITL is where events carry several tokens however light the load is."""
+    levels = [level for level in facts.used if level.tokens_per_event >= MERGED_TOKENS]
+    if not levels or levels != facts.used:
+        return []
+    level = levels[-1]
+    per_token = Quantity.of(level.latency("itl_per_token"), "p95")
+    sentence = (
+        "Every event carried several tokens, and ITL is the time between events: at "
+        f"{facts.unit.text(level.load)} there were {format_number(level.tokens_per_event)} tokens "
+        f"in an event on average, and a token took {per_token} at p95."
     )
     return [sentence]
 

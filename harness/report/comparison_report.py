@@ -353,6 +353,8 @@ def _best_sentence(
         return "Nothing to compare: none of the settings was measured."
     if len(measured) < FEWEST_COMPARED:
         return f"Nothing to compare: only {measured[0]} was measured."
+    if not pairs:
+        return "Nothing to compare: no two settings were measured with the same load."
     best, ties = best_setting(settings, pairs)
     if len(ties) == len(measured) - 1:
         return f"No difference shown between {' and '.join(measured)}."

@@ -176,12 +176,10 @@ class Prospect:
         return self.best(left_ns) or self._last_chance(left_ns)
 
     def _last_chance(self, left_ns: float) -> Attempt | None:
-        """A level far below the likely knee, held to the end."""
+        """A level far below the likely knee, held to the end; None: it could not pass by then."""
         most = self.levels[-1].count
         count = min(max(self.least, round(LAST_SHARE * self.belief.knee)), most)
-        life_ns = self._nearest(count).evidence.lifetime_ns
-        least_ns = (PASS_LIFETIMES + WARM_LIFETIMES) * life_ns + OVERHEAD_NS
-        if least_ns > left_ns:
+        if self.needs_ns(count, Decision.passed).min() > left_ns:
             return None
         return Attempt(count, Decision.passed, left_ns, 0.0)
 

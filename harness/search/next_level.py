@@ -300,7 +300,7 @@ def _promise_soon(
         if is_late:
             attempt = _prospect(plan, levels, belief, ends).to_pass(left_ns)
             if attempt is not None:
-                return _try(plan, attempt, left_ns, left_ns)
+                return _try(plan, attempt, left_ns)
         return _climb_to(plan, _higher(plan, levels), left_ns)
 
     lowest = levels[0].count
@@ -343,11 +343,12 @@ def _narrow(
     if prospect.must_pass(likely_knee, left_ns):
         attempt = prospect.to_pass(left_ns)
         if attempt is not None:
-            return _try(plan, attempt, left_ns, left_ns)
+            return _try(plan, attempt, left_ns)
     elif not is_vague:
         attempt = prospect.best(left_ns)
         if attempt is not None:
-            return _try(plan, attempt, _longest_ns(plan, attempt, levels), left_ns)
+            longest_ns = _longest_ns(plan, attempt, levels)
+            return _try(plan, attempt, min(left_ns, longest_ns))
     is_known = not is_vague and belief.spread < KNOWN_SPREAD * plan.finest
     return None if is_known else look
 
@@ -387,13 +388,13 @@ def _longest_ns(plan: SearchPlan, attempt: Attempt, levels: Sequence[LevelFit]) 
     )
 
 
-def _try(plan: SearchPlan, attempt: Attempt, most_ns: float, left_ns: int) -> Hold:
+def _try(plan: SearchPlan, attempt: Attempt, longest_ns: float) -> Hold:
     """Until it shows what it is to show, or is unlikely to, or the time is over."""
     return Hold(
         plan.unit.of_count(attempt.count),
         Purpose.repeat,
         StopRule.decided,
-        int(min(left_ns, most_ns)),
+        int(longest_ns),
         wants=attempt.wants,
     )
 
