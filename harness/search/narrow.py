@@ -179,9 +179,24 @@ class Prospect:
         """A level far below the likely knee, held to the end; None: it could not pass by then."""
         most = self.levels[-1].count
         count = min(max(self.least, round(LAST_SHARE * self.belief.knee)), most)
-        if self.needs_ns(count, Decision.passed).min() > left_ns:
+        if self._soonest_pass_ns(count) > left_ns:
             return None
         return Attempt(count, Decision.passed, left_ns, 0.0)
+
+    def _soonest_pass_ns(self, count: int) -> float:
+        """Until a level can pass at best: if no request is over a limit from now on."""
+        nearest = self._nearest(count)
+        life_ns = nearest.evidence.lifetime_ns
+        shown = 0.0
+        least_ns = PASS_LIFETIMES * life_ns
+        if nearest.count == count:  # what is still to come
+            n = self._worth(nearest, Decision.passed)
+            shown = max(self._shown(nearest, n, Decision.passed), 0)
+            least_ns -= nearest.evidence.seconds * SECOND
+        missing = max(-log(self.alpha) - shown, 0)
+        missing_requests = missing / -log(1 - self.allowed)
+        sending_ns = missing_requests / count * life_ns
+        return max(sending_ns, least_ns) + WARM_LIFETIMES * life_ns + OVERHEAD_NS
 
     def _nearest(self, count: int) -> LevelFit:
         """The level that shows how fast observations come, and how long a request takes."""
