@@ -174,8 +174,8 @@ PLANS = {
         "levels": "1 to 6 users: the fewest, as many as the server can easily run at once, then "
         "two to four times as many, until one fails; then between pass and fail",
         "budget": "90 s of load at most, less once the knee's interval is 5% wide, and a minute "
-        "to drain; in simulation 61% of searches of 60 s end with a level shown to hold and half "
-        "of them with one that fails within 184% of it",
+        "to drain; in simulation 68% of searches of 60 s end with a level shown to hold and half "
+        "of them with one that fails within 238% of it",
     },
     "run --embedded --users 1 --requests 1 --workload agent --gpu l4 --shape qwen2.5-7b": {
         "target": "simulated: qwen2.5-7b on l4, in place of a server",

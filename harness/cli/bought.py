@@ -16,7 +16,7 @@ class Bought(NamedTuple):
 
 
 BOUGHT: Final = (
-    Bought(60 * SECOND, 0.61, 1.84),
-    Bought(150 * SECOND, 0.89, 0.36),
+    Bought(60 * SECOND, 0.68, 2.38),
+    Bought(150 * SECOND, 0.90, 0.37),
     Bought(600 * SECOND, 0.99, 0.12),
 )
