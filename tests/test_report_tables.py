@@ -50,6 +50,11 @@ HOSTILE = (
 )
 
 
+def run_without_records() -> Any:
+    """For a report of a result alone."""
+    return SimpleNamespace(info={"config": {}}, table=(), server=[1], gpu=[1], host=[], client=[])
+
+
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
     """A found knee, reported, and its result."""
@@ -142,9 +147,7 @@ def test_a_simulated_server_is_named_first(tmp_path: Path) -> None:
 
 def test_a_ttft_that_cannot_be_told() -> None:
     """Where most answers came all at once it is no figure, in tables, in lines and in tiles."""
-    run: Any = SimpleNamespace(
-        info={"config": {}}, table=(), server=[1], gpu=[1], host=[], client=[]
-    )
+    run = run_without_records()
     ttft = Latency(n=50, p95=302.7, p95_ci95=(300, 310))
     knee = Knee(holds=4, measured_at_users=4, p95s_ms={"ttft_p95_ms": 302.7})
     for share, shown in ((0.98, UNKNOWN), (0.5, "303 (300 to 310)")):
@@ -167,9 +170,7 @@ def test_a_ttft_that_cannot_be_told() -> None:
 )
 def test_events_of_several_tokens(tokens_per_event: tuple[float, ...], *, is_told: bool) -> None:
     """Said where even the lightest load has them; a server that falls behind merges some, too."""
-    run: Any = SimpleNamespace(
-        info={"config": {}}, table=(), server=[1], gpu=[1], host=[], client=[]
-    )
+    run = run_without_records()
     per_token = {"itl_per_token_ms": Latency(n=50, p95=16.4, p95_ci95=(15.2, 17.0))}
     levels = tuple(
         Level(i, 4 * (i + 1), decision=Decision.passed, latencies=per_token, tokens_per_event=mean)
@@ -177,32 +178,25 @@ def test_events_of_several_tokens(tokens_per_event: tuple[float, ...], *, is_tol
     )
     knee = Knee(holds=4, measured_at_users=4)
     facts = ReportData(run, Result(status=Status.not_reached, levels=levels, knee=knee))
-    got = [line for line in build_answer(facts).sentences if "several tokens" in line]
+    got = [line for line in build_answer(facts).sentences if "more than one token" in line]
     want = (
-        "Every event carried several tokens, and ITL is the time between events: at 8 concurrent "
-        "requests there were 2.00 tokens in an event on average, and a token took 16.4 ms (15.2 to "
-        "17.0) at p95."
+        "At every level events carried more than one token on average, and ITL is the time "
+        "between events: at 8 concurrent requests there were 2.00 tokens in an event, and a token "
+        "took 16.4 ms (15.2 to 17.0) at p95."
     )
     assert got == ([want] if is_told else [])
 
 
 @pytest.mark.parametrize(
-    ("failed", "want"),
+    ("failed", "want", "note"),
     [
-        (None, "Best estimate 46 (95%: at least 26)."),
-        (60, "Best estimate 46 (95% interval 26 to 59)."),
+        (None, "Best estimate 46 (95%: at least 26).", "95% CI: at least 26"),
+        (60, "Best estimate 46 (95% interval 26 to 59).", "95% CI: 26 to 59"),
     ],
 )
-def test_an_estimate_without_an_upper_end(failed: int | None, want: str) -> None:
+def test_an_estimate_without_an_upper_end(failed: int | None, want: str, note: str) -> None:
     """Where no level failed: the most users that were allowed are no measured end."""
-    run: Any = SimpleNamespace(
-        info={"config": {"slos": ["itl_p95=50ms"]}},
-        table=(),
-        server=[1],
-        gpu=[1],
-        host=[],
-        client=[],
-    )
+    run = run_without_records()
     highest = failed or 52
     levels = (Level(0, 26), Level(1, highest))
     knee = Knee(estimate=46, fails_by=failed, ci95=(26, failed - 1 if failed else 2048))
@@ -210,6 +204,8 @@ def test_an_estimate_without_an_upper_end(failed: int | None, want: str) -> None
     result = Result(status=Status.inconclusive, slos=slos, levels=levels, knee=knee)
     facts = ReportData(run, result)
     assert want in build_answer(facts).headline
+    [tile] = [tile for tile in tiles(facts) if tile["name"] == "Best estimate"]
+    assert tile["note"] == note
 
 
 @pytest.mark.parametrize(
@@ -222,9 +218,7 @@ def test_an_estimate_without_an_upper_end(failed: int | None, want: str) -> None
 )
 def test_what_a_knee_counts(unit: str, rate_per_s: float, want: str) -> None:
     """The report's limitations say who sends when, where users wait for their answers."""
-    run: Any = SimpleNamespace(
-        info={"config": {}}, table=(), server=[1], gpu=[1], host=[], client=[]
-    )
+    run = run_without_records()
     level = Level(0, 4, decision=Decision.held, rate_per_s=rate_per_s, outcomes={"ok": 50})
     facts = ReportData(run, Result(status=Status.found, unit=unit, levels=(level,)))
     said = [line for line in limitations(facts) if line.startswith("The knee is")]

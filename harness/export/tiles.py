@@ -33,7 +33,7 @@ def tiles(result: Result) -> list[Tile]:
             Tile(slo.slo, slo.verdict, "", _load_text(slo, result.load_unit)) for slo in result.slos
         ]
     else:
-        shown = _knee_tiles(knee)
+        shown = _knee_tiles(knee, is_open=result.knee_is_open)
     level = result.at_knee
     if level is not None and (knee or len(result.used) == 1):
         shown += _level_tiles(result, level)
@@ -45,7 +45,7 @@ def _load_text(measured: Level | SloResult, unit: LoadUnit) -> str:
     return f"at {measured.load:g} {unit.short_many}"
 
 
-def _knee_tiles(knee: Knee) -> list[Tile]:
+def _knee_tiles(knee: Knee, *, is_open: bool) -> list[Tile]:
     """The level that passed, and the best estimate."""
     shown = []
     if knee.holds:
@@ -55,7 +55,7 @@ def _knee_tiles(knee: Knee) -> list[Tile]:
         low, high = knee.ci95
         note = ""
         if low is not None and high is not None:
-            note = f"95% CI: {low:,} to {high:,}"
+            note = f"95% CI: at least {low:,}" if is_open else f"95% CI: {low:,} to {high:,}"
         shown.append(Tile("Best estimate", f"{knee.estimate:,}", knee.unit, note))
     return shown
 

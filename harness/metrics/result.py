@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import nan, prod
+from math import inf, nan, prod
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -508,6 +508,17 @@ class Result:
     def used(self) -> list[Level]:
         """Levels whose figures may be used."""
         return [level for level in self.levels if level.usable]
+
+    @property
+    def highest_load(self) -> float:
+        """Of the levels whose figures may be used; inf without any."""
+        return max((level.load for level in self.used), default=inf)
+
+    @property
+    def knee_is_open(self) -> bool:
+        """Whether the interval of the knee ends above all levels, at the most users allowed."""
+        high = self.knee.ci95[1] if self.knee else None
+        return high is not None and high > self.highest_load
 
     @property
     def load_unit(self) -> LoadUnit:

@@ -174,13 +174,12 @@ def _promise(facts: ReportData) -> str:
 
 
 def _estimate(facts: ReportData) -> str:
-    """`137 (95% interval 127 to 150)`; where no level failed the interval may have no upper end."""
+    """`137 (95% interval 127 to 150)`, or `46 (95%: at least 26)`."""
     knee = facts.knee
     low, high = knee.ci95
     if low is None or high is None:
         return f"{knee.estimate:,}"
-    highest = max((level.load for level in facts.used), default=high)
-    if high > highest:
+    if facts.result.knee_is_open:
         return f"{knee.estimate:,} (95%: at least {low:,})"
     return f"{knee.estimate:,} (95% interval {low:,} to {high:,})"
 
@@ -588,16 +587,18 @@ def at_once_sentences(facts: ReportData) -> list[str]:
 
 
 def merged_token_sentences(facts: ReportData) -> list[str]:
-    """What ITL is where events carry several tokens however light the load is."""
-    levels = [level for level in facts.used if level.tokens_per_event >= MERGED_TOKENS]
-    if not levels or levels != facts.used:
+    """What ITL is where events carry more than one token however light the load is."""
+    levels = facts.used
+    are_merged = all(level.tokens_per_event >= MERGED_TOKENS for level in levels)
+    if not levels or not are_merged:
         return []
     level = levels[-1]
     per_token = Quantity.of(level.latency("itl_per_token"), "p95")
     sentence = (
-        "Every event carried several tokens, and ITL is the time between events: at "
-        f"{facts.unit.text(level.load)} there were {format_number(level.tokens_per_event)} tokens "
-        f"in an event on average, and a token took {per_token} at p95."
+        "At every level events carried more than one token on average, and ITL is the time "
+        f"between events: at {facts.unit.text(level.load)} there were "
+        f"{format_number(level.tokens_per_event)} tokens in an event, and a token took {per_token} "
+        "at p95."
     )
     return [sentence]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import inf, isnan, nan
+from math import isnan, nan
 from typing import TYPE_CHECKING, Final
 
 from harness.charts.definition import Axis, Chart, Color, Panel, Point, Scale, Series, Shape
@@ -65,9 +65,8 @@ def is_bound(facts: ReportData, found: dict[str, float]) -> bool:
 
     Where none failed, its upper end is the most users that the search was allowed.
     """
-    highest = max((level.users for level in facts.levels), default=inf)
     upper_end = facts.knee.ci95[1] or facts.knee.estimate or 0
-    return min(upper_end, highest) >= NEAR * min(found.values())
+    return min(upper_end, facts.result.highest_load) >= NEAR * min(found.values())
 
 
 def bounds_sentence(facts: ReportData) -> str:

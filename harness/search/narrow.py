@@ -185,17 +185,12 @@ class Prospect:
 
     def _soonest_pass_ns(self, count: int) -> float:
         """Until a level can pass at best: if no request is over a limit from now on."""
-        nearest = self._nearest(count)
-        life_ns = nearest.evidence.lifetime_ns
-        shown = 0.0
-        least_ns = PASS_LIFETIMES * life_ns
-        if nearest.count == count:  # what is still to come
-            n = self._worth(nearest, Decision.passed)
-            shown = max(self._shown(nearest, n, Decision.passed), 0)
-            least_ns -= nearest.evidence.seconds * SECOND
-        missing = max(-log(self.alpha) - shown, 0)
+        life_ns = self._nearest(count).evidence.lifetime_ns
+        shown, held_ns = self._so_far(count, Decision.passed)
+        missing = max(-log(self.alpha) - max(shown, 0), 0)
         missing_requests = missing / -log(1 - self.allowed)
         sending_ns = missing_requests / count * life_ns
+        least_ns = PASS_LIFETIMES * life_ns - held_ns
         return max(sending_ns, least_ns) + WARM_LIFETIMES * life_ns + OVERHEAD_NS
 
     def _nearest(self, count: int) -> LevelFit:
@@ -262,16 +257,22 @@ class Prospect:
         observations_per_ns = max(n / nearest.evidence.seconds / SECOND, 1e-18)
         life_ns = nearest.evidence.lifetime_ns
 
-        was_held = nearest.count == count
-        shown = self._shown(nearest, n, wants) if was_held else 0.0
+        shown, was_held_ns = self._so_far(count, wants)
         missing = max(MIXTURE_COST - log(self.alpha) - shown, 0)
         missing_n = missing / np.maximum(_log_gain(share, self.allowed), 1e-12)
-        least_ns = (FAIL_LIFETIMES if fails else PASS_LIFETIMES) * life_ns
-        if was_held:  # what is still to come
-            least_ns = max(least_ns - nearest.evidence.seconds * SECOND, 0)
+        least_lifetimes = FAIL_LIFETIMES if fails else PASS_LIFETIMES
+        least_ns = max(least_lifetimes * life_ns - was_held_ns, 0)
         held_ns = np.maximum(missing_n / observations_per_ns, least_ns)
         needs_ns = held_ns + OVERHEAD_NS + WARM_LIFETIMES * life_ns
         return np.where(sign * away > 0, needs_ns, inf)
+
+    def _so_far(self, count: int, wants: Decision) -> tuple[float, float]:
+        """(log evidence that a level has shown, ns for which it was held): not asked again."""
+        nearest = self._nearest(count)
+        if nearest.count != count:
+            return 0.0, 0.0
+        n = self._worth(nearest, wants)
+        return self._shown(nearest, n, wants), nearest.evidence.seconds * SECOND
 
     def _worth(self, level: LevelFit, wants: Decision) -> float:
         """Independent observations that a level is worth, to the test of this side."""
