@@ -516,8 +516,13 @@ class Result:
 
     @property
     def knee_is_open(self) -> bool:
-        """Whether the interval of the knee ends above all levels, at the most users allowed."""
-        high = self.knee.ci95[1] if self.knee else None
+        """Whether no level failed and the knee's interval ends above all of them.
+
+        Its upper end is then the most users allowed.
+        """
+        if self.knee is None or self.knee.fails_by is not None:
+            return False
+        high = self.knee.ci95[1]
         return high is not None and high > self.highest_load
 
     @property
