@@ -1,21 +1,26 @@
 """What `vllm-harness report` takes on a run folder of as many tokens as you like.
 
-    python bench/folder.py MILLIONS [--levels 12] [--tokens 256] [--keep DIR]
+    python bench/folder.py MILLIONS [--levels 12 | --users 4096] [--tokens 256] [--keep DIR]
 
-Levels of closed-loop users, one token each 20 ms and user; times are drawn, nothing is waited for.
-The folder is written by the product's own codec; results and reports of it are then made in a
-process of their own, whose peak of memory and CPU time are printed.
+Levels of closed-loop users, or one long one, one token each 20 ms and user; times are drawn,
+nothing is waited for.
+The folder is written by the product's own codec, in a process of its own: a child's peak of memory
+begins with what its parent had. Results and reports of it are then made in another process, whose
+peak of memory, CPU time and time are printed.
 """
 
 from __future__ import annotations
 
 import argparse
-import resource
+import os
 import subprocess
 import sys
 import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -113,8 +118,8 @@ def climb(levels: int) -> Iterator[tuple[int, str]]:
         yield 4 + 12 * index, "bad" if index == levels - 1 else "good"
 
 
-def make(path: Path, tokens: int, levels: int, each: int) -> int:
-    """Write the folder; the tokens that it really has."""
+def make(path: Path, tokens: int, held: list[tuple[int, str]], each: int) -> int:
+    """Write the folder of levels of (users, decision); the tokens that it really has."""
     slos = (Slo.parse("ttft_p95=500ms"), Slo.parse("itl_p95=50ms"))
     plan = SearchPlan(slos)
     folder = RunFolder.create(path)
@@ -123,20 +128,31 @@ def make(path: Path, tokens: int, levels: int, each: int) -> int:
     folder.write_json(names.RUN, run_info(config, seeds={}, server={}, command=["knee"]))
     folder.write_json(names.ENDED, {"interrupted": False, "status": "found"})
     maker = Maker(folder, each)
-    users = [users for users, _ in climb(levels)]
-    rounds = max(3, round(tokens / (sum(users) * each)))
-    for index, (level, decision) in enumerate(climb(levels)):
+    users = sum(level for level, _ in held)
+    rounds = max(3, round(tokens / (users * each)))
+    for index, (level, decision) in enumerate(held):
         maker.level(index, level, rounds, decision)
     maker.close()
     return maker.number * each
 
 
-def report(path: Path) -> tuple[float, float]:
-    """(CPU seconds, peak MB) of `vllm-harness report` on a folder."""
-    command = Path(sys.executable).with_name("vllm-harness")
-    subprocess.run([command, "report", path], check=False, stdout=subprocess.DEVNULL)
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime, used.ru_maxrss / 1e3
+class Cost(NamedTuple):
+    """What a process took."""
+
+    cpu_s: float
+    took_s: float
+    most_mb: float
+
+
+def report(path: Path) -> Cost:
+    """Of `vllm-harness report` on a folder."""
+    began_s = time.monotonic()
+    command = [sys.executable, "-m", "harness", "report", str(path)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    took_s = time.monotonic() - began_s
+    return Cost(used.ru_utime + used.ru_stime, took_s, used.ru_maxrss / 1e3)
 
 
 def main() -> None:
@@ -145,13 +161,20 @@ def main() -> None:
     parser.add_argument("millions", type=float)
     parser.add_argument("--levels", type=int, default=12)
     parser.add_argument("--tokens", type=int, default=256, help="of an answer")
+    parser.add_argument("--users", type=int, default=0, help="one level of so many; 0: --levels")
     parser.add_argument("--keep", type=Path, help="write the folder here and keep it")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         path = asked.keep or Path(temporary) / "run"
-        count = make(path, round(asked.millions * 1e6), asked.levels, asked.tokens)
-        cpu_s, peak_mb = report(path)
-        print(f"{count:,} tokens: report takes {cpu_s:.1f} s of CPU, {peak_mb:.0f} MB at most")
+        held = [(asked.users, "good")] if asked.users else list(climb(asked.levels))
+        with ProcessPoolExecutor(1, get_context("spawn")) as apart:
+            made = apart.submit(make, path, round(asked.millions * 1e6), held, asked.tokens)
+            count = made.result()
+        cost = report(path)
+        print(
+            f"{count:,} tokens: report takes {cost.cpu_s:.1f} s of CPU in {cost.took_s:.1f} s, "
+            f"{cost.most_mb:.0f} MB at most"
+        )
 
 
 if __name__ == "__main__":

@@ -158,7 +158,11 @@ class SampleFigures(LatencyFigures):
         """`blocks`: the time block of each observation."""
         self.seen = seen
         self.blocks = blocks
-        _, self._block, self._sizes = np.unique(blocks, return_inverse=True, return_counts=True)
+        sizes = np.bincount(blocks)
+        has_any = sizes > 0
+        self._sizes = sizes[has_any]
+        number = np.cumsum(has_any) - 1  # of each block among those that have any
+        self._block = number[blocks]
         finite_ns = seen.ns[np.isfinite(seen.ns)]
         self.finite = len(finite_ns)
         self.n_failed = len(seen.ns) - len(finite_ns)
@@ -195,6 +199,7 @@ def sample_figures(table: RecordTable, key: str, spans: Sequence[BlockedWindow])
         parts.append(part)
         blocks.append(block_of(part.at_ns, start_ns, block_ns) + blocks_before)
         blocks_before += MAX_BLOCKS + 1  # more than a window has, so none is of two windows
+    del observed  # of all requests: as much memory as the figures take
     return SampleFigures(_joined(parts), np.concatenate(blocks))
 
 

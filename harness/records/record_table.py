@@ -107,7 +107,7 @@ class RecordTable:
         )
 
     def _columns(self, rows: Bools | Ints | slice) -> dict[str, Ints]:
-        return {name: getattr(self, name)[rows] for name in PER_REQUEST}
+        return {name: _taken(getattr(self, name), rows) for name in PER_REQUEST}
 
     def _events(self, events: Bools | Ints | slice) -> dict[str, Ints]:
         return {name: getattr(self, name)[events] for name in ARRAYS}
@@ -172,6 +172,8 @@ class RecordTable:
         )
 
     def select(self, rows: Bools) -> RecordTable:
+        if rows.all():
+            return self
         keep = np.repeat(rows, self.counts)
         return RecordTable(
             **self._columns(rows),
@@ -188,6 +190,8 @@ class RecordTable:
         table = self.select(self.sent_ns <= horizon_ns)
         is_open = (table.done_ns > horizon_ns) | (table.outcome == OPEN)
         keep = table.at_ns <= horizon_ns
+        if keep.all() and not is_open.any():
+            return table
         n_kept_before = totals_before(keep)
         return replace(
             table,
@@ -200,12 +204,56 @@ class RecordTable:
         )
 
 
+def constants_once(table: RecordTable) -> RecordTable:
+    """The same values; a column of requests that are all alike there takes no memory.
+
+    Such a column is read-only: numpy's view of one value, repeated. Most columns of most runs are:
+    what was asked for, the status, and what a workload does not have.
+    """
+    if not len(table):
+        return table
+    columns = {}
+    for name in PER_REQUEST:
+        column = getattr(table, name)
+        if (column == column[0]).all():
+            columns[name] = _repeated(int(column[0]), len(column))
+    return replace(table, **columns)
+
+
+def _repeated(value: int, n: int) -> Ints:
+    return np.broadcast_to(np.int64(value), (n,))
+
+
+def _is_repeated(column: Ints) -> bool:
+    return len(column) > 1 and column.strides == (0,)
+
+
+def _taken(column: Ints, rows: Bools | Ints | slice) -> Ints:
+    """These rows of a column; of one whose values are repeated, too, without a copy of them."""
+    if not _is_repeated(column):
+        return column[rows]
+    if isinstance(rows, slice):
+        n = len(range(*rows.indices(len(column))))
+    elif rows.dtype == bool:
+        n = int(np.count_nonzero(rows))
+    else:
+        n = len(rows)
+    return _repeated(int(column[0]), n)
+
+
+def _joined(columns: Sequence[Ints]) -> Ints:
+    first = columns[0]
+    if all(map(_is_repeated, columns)) and all(column[0] == first[0] for column in columns):
+        return _repeated(int(first[0]), sum(map(len, columns)))
+    return np.concatenate(columns)
+
+
 def concat_tables(tables: Sequence[RecordTable]) -> RecordTable:
     if not tables:
         return RecordTable.from_records([])
     joined = {}
     for name in (*PER_REQUEST, *ARRAYS):
-        joined[name] = np.concatenate([getattr(table, name) for table in tables])
+        joined[name] = _joined([getattr(table, name) for table in tables])
     n_events = np.concatenate([table.counts for table in tables])
     return RecordTable(
         **joined,

@@ -1,13 +1,15 @@
 """Reads a record file into tables of some thousand tokens: no file is ever in memory as a whole.
 
-`codec.decode` makes objects; here frames go straight into columns.
+`codec.decode` makes objects; here frames go straight into columns, usual ones in C, many at a time.
 """
 
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
 import numpy as np
@@ -18,19 +20,32 @@ from harness.records.codec import (
     INVALID_PAYLOAD,
     NUMBER_FIELDS,
     OPTIONAL_NUMBERS,
+    WHY_PYTHON,
     RecordRow,
-    read_frames,
+    read_blocks,
 )
 from harness.records.python_arrays import unpack_values
-from harness.records.record_table import OUTCOME_CODE, RecordTable
+from harness.records.record_table import OUTCOME_CODE, OUTCOMES, RecordTable
+
+if not WHY_PYTHON:
+    from harness.records._arrays import ROW_CELLS, events, rows
 
 if TYPE_CHECKING:
     from harness.core.arrays import Ints
     from harness.records.request_record import SeenNumbers
 
 
-MAX_TABLE_EVENTS: Final = 1 << 16  # per table, about: 2 MB, and 10 MB while it is being built
+MAX_TABLE_EVENTS: Final = 1 << 17  # per table, about: 3 MB
 MAX_TABLE_REQUESTS: Final = 1 << 13  # per table, at most
+
+# A row of `_arrays.rows` has these cells, then where its packed arrays lie.
+_NUMBERS: Final = (*NUMBER_FIELDS, *OPTIONAL_NUMBERS)
+_CELLS: Final = count(len(_NUMBERS))
+_OUTCOME: Final = next(_CELLS)
+_EVENTS: Final = next(_CELLS)
+# of a text: where it begins in the data; its length is the cell behind
+_ERROR, _, _REASON, _, _NAME = (next(_CELLS) for _ in range(5))
+_OUTCOME_BYTES: Final = tuple(outcome.value.encode() for outcome in OUTCOMES)
 
 
 @dataclass(slots=True)
@@ -78,7 +93,15 @@ def read_tables(
     """
     columns = TableBuilder(names)
     size = os.fstat(file.fileno()).st_size
-    for frame in read_frames(file, size, damage):
+    for frame in read_blocks(file, size, damage, UsualFrames.take):
+        if isinstance(frame, UsualFrames):
+            if columns.rows:
+                yield columns.piece()
+                columns = TableBuilder(names)
+            fresh = frame.unseen(seen, damage)
+            if len(fresh.rows):
+                yield fresh.piece(names)
+            continue
         try:
             row = RecordRow.read(frame[HEADER_BYTES:])
         except INVALID_PAYLOAD:
@@ -95,6 +118,75 @@ def read_tables(
             columns = TableBuilder(names)
     if columns.rows:
         yield columns.piece()
+
+
+@dataclass(frozen=True, slots=True)
+class UsualFrames:
+    """Frames as this version writes them, one after another, as rows of integers."""
+
+    data: bytes  # that has them
+    rows: Ints  # (n, ROW_CELLS), see `_arrays.c`
+
+    @classmethod
+    def take(cls, data: bytes, at: int) -> tuple[UsualFrames | None, int]:
+        """As `read_blocks` wants it."""
+        if WHY_PYTHON:
+            return None, at
+        cells = np.empty((MAX_TABLE_REQUESTS, ROW_CELLS), np.int64)
+        n, end = rows(data, at, zlib.crc32, _OUTCOME_BYTES, MAX_TABLE_EVENTS, cells)
+        if not n:
+            return None, at
+        return cls(data, cells[:n].copy()), end
+
+    def unseen(self, seen: SeenNumbers, damage: Damage) -> UsualFrames:
+        """Those whose request is new; the others are counted as duplicates."""
+        keys = self.rows[:, :2].tolist()
+        is_new = [seen.add((worker, number)) for worker, number in keys]
+        n_old = is_new.count(False)
+        if not n_old:
+            return self
+        damage.duplicates += n_old
+        return UsualFrames(self.data, self.rows[is_new])
+
+    def piece(self, names: dict[str, int]) -> TablePart:
+        by_cell = self.rows.T.copy()  # contiguous columns
+        lengths = by_cell[_EVENTS]
+        offsets = totals_before(lengths)
+        at_ns, not_before_ns, tokens = np.empty((3, offsets[-1]), np.int64)
+        events(self.data, self.rows, at_ns, not_before_ns, tokens)
+        own_names = self._texts(by_cell, _NAME)
+        table = RecordTable(
+            **dict(zip(_NUMBERS, by_cell, strict=False)),
+            outcome=by_cell[_OUTCOME],
+            name=name_numbers(own_names, names),
+            offsets=offsets,
+            at_ns=at_ns,
+            not_before_ns=not_before_ns,
+            tokens=tokens,
+            whole=True,
+        )
+        errors = self._texts(by_cell, _ERROR)
+        reasons = self._texts(by_cell, _REASON)
+        return TablePart(table, errors, reasons, own_names)
+
+    def _texts(self, by_cell: Ints, cell: int) -> list[str]:
+        lengths = by_cell[cell + 1]
+        texts = [""] * len(lengths)
+        known: dict[bytes, str] = {}
+        for row in np.flatnonzero(lengths).tolist():
+            begin = int(by_cell[cell, row])
+            raw = self.data[begin : begin + int(lengths[row])]
+            texts[row] = known.setdefault(raw, raw.decode())
+        return texts
+
+
+def name_numbers(texts: list[str], names: dict[str, int]) -> Ints:
+    """The number of each request's name, -1 where it has none; `names` gets those that are new."""
+    numbers = np.full(len(texts), -1)
+    for row, text in enumerate(texts):
+        if text:
+            numbers[row] = names.setdefault(text, len(names))
+    return numbers
 
 
 @dataclass(slots=True)
@@ -116,10 +208,11 @@ class TableBuilder:
         offsets = totals_before(lengths)
         at_ns = self._event_times(columns["sent_ns"], lengths, offsets)
         codes = (OUTCOME_CODE[row.outcome] for row in rows)
+        own_names = [row.name for row in rows]
         table = RecordTable(
             **columns,
             outcome=np.fromiter(codes, np.int64, len(rows)),
-            name=self._name_numbers(),
+            name=name_numbers(own_names, self.names),
             offsets=offsets,
             at_ns=at_ns,
             not_before_ns=at_ns - self._flat(1, offsets),
@@ -128,21 +221,13 @@ class TableBuilder:
         )
         errors = [row.error for row in rows]
         finishes = [row.finish_reason for row in rows]
-        return TablePart(table, errors, finishes, [row.name for row in rows])
-
-    def _name_numbers(self) -> Ints:
-        numbers = np.full(len(self.rows), -1)
-        for i, row in enumerate(self.rows):
-            if row.name:
-                numbers[i] = self.names.setdefault(row.name, len(self.names))
-        return numbers
+        return TablePart(table, errors, finishes, own_names)
 
     def _number_columns(self) -> dict[str, Ints]:
-        names = (*NUMBER_FIELDS, *OPTIONAL_NUMBERS)
         flat = np.frombuffer(b"".join(row.numbers for row in self.rows), np.int64)
-        by_request = flat.reshape(-1, len(names))
+        by_request = flat.reshape(-1, len(_NUMBERS))
         # transposed and copied: each column is contiguous in memory
-        return dict(zip(names, by_request.T.copy(), strict=True))
+        return dict(zip(_NUMBERS, by_request.T.copy(), strict=True))
 
     def _event_times(self, sent_ns: Ints, lengths: Ints, offsets: Ints) -> Ints:
         # A request's event times are cumulative sums of its gaps, starting at sent_ns. Instead of a

@@ -7,6 +7,7 @@ Importing pandas takes half a second, so it is imported when the first frame is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from enum import StrEnum
@@ -342,6 +343,7 @@ def _timed(
 
 
 ROW_GROUP_EVENTS: Final = 1 << 17  # events per row group, about: 3 MB
+EVENT_INSTANTS: Final = ("token_at_ns.list.element", "token_not_before_ns.list.element")
 
 
 class Phase(StrEnum):
@@ -439,23 +441,40 @@ def parquet_writer(folder: RunFolder) -> Iterator[Callable[[TablePart], None]]:
     levels = Levels(folder.path)
     empty = requests_of([TableBuilder().piece()], levels)
     # Dictionary encoding only for columns with repeated values: instants hardly ever repeat, and
-    # building a dictionary of them takes twice the time and saves nothing.
+    # building a dictionary of them takes twice the time and saves nothing. Those of events grow by
+    # a gap each: stored as differences they take two thirds of the time, and less space.
     repeating = [f.name for f in empty.schema if str(f.type) in ("int64", "string")]
     repeating.append("tokens.list.element")
+    differences = dict.fromkeys(EVENT_INSTANTS, "DELTA_BINARY_PACKED")
     with (
         folder.replacing(names.PARQUET) as file,
         pq.ParquetWriter(
-            file, empty.schema, compression="zstd", use_dictionary=repeating
+            file,
+            empty.schema,
+            compression="zstd",
+            use_dictionary=repeating,
+            column_encoding=differences,
         ) as writer,
+        ThreadPoolExecutor(1) as thread,
     ):
         group: list[TablePart] = []
+        written: list[Future[None]] = []
+
+        def write(rows: pa.Table) -> None:
+            # In a thread, as pyarrow works without Python's lock; one group at a time, which bounds
+            # the memory.
+            if written:
+                written.pop().result()
+            written.append(thread.submit(writer.write_table, rows))
 
         def add(piece: TablePart) -> None:
             group.append(piece)
             n_events = sum(len(part.table.at_ns) for part in group)
             if n_events >= ROW_GROUP_EVENTS:
-                writer.write_table(requests_of(group, levels))
+                write(requests_of(group, levels))
                 group.clear()
 
         yield add
-        writer.write_table(requests_of(group, levels) if group else empty)
+        write(requests_of(group, levels) if group else empty)
+        written.pop().result()
+    pa.default_memory_pool().release_unused()

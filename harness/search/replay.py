@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from harness.core.freed_memory import give_back
 from harness.core.states import Decision, Purpose, Status
 from harness.diagnosis.audit import arrivals_between
 from harness.diagnosis.interference import GapSample
@@ -233,6 +234,7 @@ class RunTokenStats:
         self.levels: dict[Window, LevelTokenStats] = {}
         for window, until in zip(windows, until_ns, strict=False):
             self.levels[window] = LevelTokenStats(recorded, window, slos, samples, until)
+        give_back()
         # One pass over the record files feeds all visitors of all levels.
         visitors = [visitor for level in self.levels.values() for visitor in level.visitors]
         scan(recorded, [*visitors, *also])
