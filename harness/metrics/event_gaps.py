@@ -7,6 +7,11 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from harness.records.codec import WHY_PYTHON
+
+if not WHY_PYTHON:
+    from harness.records._arrays import gaps
+
 if TYPE_CHECKING:
     from harness.core.arrays import Ints
 
@@ -44,6 +49,21 @@ class TokenGaps:
 
 def event_gaps(events: Events) -> TokenGaps:
     """From each event of a request to its next one, however many tokens they carry."""
+    if WHY_PYTHON or not _contiguous(events):
+        return event_gaps_in_python(events)
+    n_events = len(events.at_ns)
+    end, ns, min_ns, max_ns = np.empty((4, n_events), np.int64)
+    n = gaps(events.offsets, events.at_ns, events.not_before_ns, end, ns, min_ns, max_ns)
+    return TokenGaps(end[:n], events.at_ns[end[:n]], ns[:n], min_ns[:n], max_ns[:n])
+
+
+def _contiguous(events: Events) -> bool:
+    columns = (events.offsets, events.at_ns, events.not_before_ns)
+    return all(column.flags.c_contiguous and column.dtype == np.int64 for column in columns)
+
+
+def event_gaps_in_python(events: Events) -> TokenGaps:
+    """As `_arrays.c` does."""
     # Every event ends the gap since its predecessor, except the first of each request.
     has_events = events.offsets[1:] > events.offsets[:-1]
     ends_gap = np.ones(len(events.at_ns), bool)

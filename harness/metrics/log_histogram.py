@@ -12,6 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from harness.records.codec import WHY_PYTHON
+
+if not WHY_PYTHON:
+    from harness.records._arrays import count
+
 if TYPE_CHECKING:
     from harness.core.arrays import Floats, Ints
 
@@ -54,19 +59,25 @@ class LogHistogram:
         """Count durations with their bins (`duration_bin`) by block, each `weights` times."""
         if not len(ns):
             return
-        # Cells are renumbered within the range of bins that occurs here, so that np.bincount needs
-        # only a small array. If the values are spread too wide for that, they are sorted instead.
+        # Cells are renumbered within the range of bins that occurs here, so that only a small array
+        # is needed. If the values are spread too wide for that, they are sorted instead.
         low = int(bins.min())
         width = int(bins.max() - bins.min()) + 1
-        keys = blocks * width + (bins - low)
         size = (int(np.max(blocks)) + 1) * width
+        used = np.arange(size)
         if size > DENSE_CELLS * len(ns) + 4096:
+            keys = blocks * width + (bins - low)
             used, keys = np.unique(keys, return_inverse=True)
+            counts, sums = _counted(ns, keys, len(used), weights)
+        elif WHY_PYTHON or weights is not None:
+            keys = blocks * width + (bins - low)
+            counts, sums = _counted(ns, keys, size, weights)
         else:
-            used = np.arange(size)
-        totals_ns = ns if weights is None else ns * weights
-        counts = np.bincount(keys, weights, len(used))
-        sums = np.bincount(keys, totals_ns, len(used))
+            counts = np.zeros(size, np.int64)
+            sums = np.zeros(size)
+            block_numbers = np.ascontiguousarray(blocks, np.int64)
+            values_ns = np.ascontiguousarray(ns, np.int64)
+            count(values_ns, np.ascontiguousarray(bins), block_numbers, low, width, counts, sums)
         filled = np.flatnonzero(counts)
         block, bin_above_low = np.divmod(used[filled], width)
         cells = block * DURATION_BINS + low + bin_above_low
@@ -116,6 +127,14 @@ class LogHistogram:
         # The first bin up to whose end there are more than `rank` values.
         place = np.searchsorted(np.cumsum(counts), rank, "right")
         return float(means_ns[place])
+
+
+def _counted(
+    ns: Ints, keys: Ints, size: int, weights: Ints | None
+) -> tuple[Ints | Floats, Floats]:
+    """(how many values, their sum) of each key."""
+    totals_ns = ns if weights is None else ns * weights
+    return np.bincount(keys, weights, size), np.bincount(keys, totals_ns, size)
 
 
 def _sums(where: Ints, values: Floats) -> Floats:

@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define LAYOUT_VERSION 2
+#define LAYOUT_VERSION 3
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the low bytes come first");
 
 /* Integers wrap around as numpy's do: what was read may be anything. */
@@ -373,11 +373,87 @@ static PyObject *events(PyObject *Py_UNUSED(module), PyObject *args) {
     Py_RETURN_NONE;
 }
 
+/* Of each event but the first of a request; the number of gaps, or -1: an array is too short. */
+static Py_ssize_t gaps_of(const Py_buffer *offsets, const Py_buffer *columns, Py_buffer *found) {
+    const int64_t *offset = offsets->buf, *at = columns[0].buf, *low = columns[1].buf;
+    int64_t *end = found[0].buf, *gap = found[1].buf, *least = found[2].buf, *most = found[3].buf;
+    Py_ssize_t room = found[0].len / 8, events = columns[0].len / 8, n = 0;
+    for (Py_ssize_t request = 0; request + 1 < offsets->len / 8; request++) {
+        int64_t first = offset[request], last = offset[request + 1];
+        if (first < 0 || last > events || last - first - 1 > room - n) return -1;
+        for (int64_t i = first + 1; i < last; i++, n++) {
+            int64_t shortest = less(low[i], at[i - 1]);
+            end[n] = i;
+            gap[n] = less(at[i], at[i - 1]);
+            least[n] = shortest < 0 ? 0 : shortest;
+            most[n] = less(at[i], low[i - 1]);
+        }
+    }
+    return n;
+}
+
+/* gaps(offsets, at_ns, not_before_ns, end, gap_ns, min_ns, max_ns): fills the last four, of one
+   length, and returns how many gaps there are; ValueError. */
+static PyObject *gaps(PyObject *Py_UNUSED(module), PyObject *args) {
+    Py_buffer offsets, columns[2], found[4];
+    if (!PyArg_ParseTuple(args, "y*y*y*w*w*w*w*", &offsets, columns, columns + 1, found, found + 1,
+                          found + 2, found + 3))
+        return NULL;
+    Py_ssize_t n = -1;
+    int alike = columns[1].len == columns[0].len;
+    for (int k = 1; k < 4; k++) alike = alike && found[k].len == found[0].len;
+    if (alike) n = gaps_of(&offsets, columns, found);
+    PyBuffer_Release(&offsets);
+    for (int k = 0; k < 2; k++) PyBuffer_Release(columns + k);
+    for (int k = 0; k < 4; k++) PyBuffer_Release(found + k);
+    if (n < 0) return PyErr_Format(PyExc_ValueError, "not the offsets of these events");
+    return PyLong_FromSsize_t(n);
+}
+
+/* Nonzero if a value's cell is none of them. */
+static int count(const Py_buffer *values, const Py_buffer *bins, const Py_buffer *blocks,
+                 int64_t low, int64_t width, Py_buffer *counts, Py_buffer *sums) {
+    const int64_t *ns = values->buf, *bin = bins->buf, *block = blocks->buf;
+    int64_t *count = counts->buf;
+    double *sum = sums->buf;
+    int64_t cells = counts->len / 8, rows = width > 0 ? cells / width : 0;
+    int each = blocks->len != 8; /* or one block for all */
+    for (Py_ssize_t i = 0; i < values->len / 8; i++) {
+        int64_t row = block[each ? i : 0], place = less(bin[i], low);
+        if (row < 0 || row >= rows || place < 0 || place >= width) return -1;
+        count[row * width + place]++;
+        sum[row * width + place] += (double)ns[i];
+    }
+    return 0;
+}
+
+/* count(ns, bins, blocks, low, width, counts, sums): adds each value to the cell of its block and
+   bin, `low` being the first of `width` bins; `blocks` has one or as many; ValueError. */
+static PyObject *count_cells(PyObject *Py_UNUSED(module), PyObject *args) {
+    Py_buffer values, bins, blocks, counts, sums;
+    long long low, width;
+    if (!PyArg_ParseTuple(args, "y*y*y*LLw*w*", &values, &bins, &blocks, &low, &width, &counts,
+                          &sums))
+        return NULL;
+    int bad = bins.len != values.len || (blocks.len != 8 && blocks.len != values.len) ||
+              sums.len != counts.len ||
+              count(&values, &bins, &blocks, low, width, &counts, &sums);
+    PyBuffer_Release(&values);
+    PyBuffer_Release(&bins);
+    PyBuffer_Release(&blocks);
+    PyBuffer_Release(&counts);
+    PyBuffer_Release(&sums);
+    if (bad) return PyErr_Format(PyExc_ValueError, "not cells of these blocks and bins");
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
     {"pack", pack, METH_VARARGS, "A record's arrays in the fewest bytes."},
     {"unpack", unpack, METH_VARARGS, "And back."},
     {"rows", rows, METH_VARARGS, "Usual frames as rows of integers."},
     {"events", events, METH_VARARGS, "The events of such rows as columns."},
+    {"gaps", gaps, METH_VARARGS, "From each event to the next one."},
+    {"count", count_cells, METH_VARARGS, "Values by block and bin."},
     {NULL, NULL, 0, NULL},
 };
 

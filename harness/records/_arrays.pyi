@@ -1,8 +1,7 @@
 from array import array
 from collections.abc import Callable
 
-import numpy as np
-from numpy.typing import NDArray
+from harness.core.arrays import Floats, Ints
 
 LAYOUT: int
 ROW_CELLS: int
@@ -19,14 +18,27 @@ def rows(
     crc32: Callable[[memoryview], int],
     outcomes: tuple[bytes, ...],
     most_events: int,
-    rows: NDArray[np.int64],
+    rows: Ints,
     /,
 ) -> tuple[int, int]: ...
 def events(
     data: bytes,
-    rows: NDArray[np.int64],
-    at_ns: NDArray[np.int64],
-    not_before_ns: NDArray[np.int64],
-    tokens: NDArray[np.int64],
+    rows: Ints,
+    at_ns: Ints,
+    not_before_ns: Ints,
+    tokens: Ints,
     /,
+) -> None: ...
+def gaps(
+    offsets: Ints,
+    at_ns: Ints,
+    not_before_ns: Ints,
+    end: Ints,
+    gap_ns: Ints,
+    min_ns: Ints,
+    max_ns: Ints,
+    /,
+) -> int: ...
+def count(
+    ns: Ints, bins: Ints, blocks: Ints, low: int, width: int, counts: Ints, sums: Floats, /
 ) -> None: ...
