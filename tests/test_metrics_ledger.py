@@ -1,5 +1,6 @@
 """Records and parts as they come: in any order, some twice."""
 
+import os
 import sys
 from dataclasses import fields, replace
 from itertools import permutations
@@ -173,6 +174,31 @@ def test_tokens_are_let_go_and_requests_are_not(monkeypatch):
     all_of_it = ledger.look(0, 100 * SECOND)
     with pytest.raises(ValueError, match="thin table"):
         gather_evidence(all_of_it, window(1, 0, 100), [Slo.parse("itl_p95=21ms")])
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_many_requests_wait_on_disk(is_full, tmp_path, monkeypatch):
+    """What is asked of them is the same, also where the disk takes nothing."""
+    monkeypatch.setattr(ledgers, "PACK_EVENTS", 5)
+    monkeypatch.setattr(ledgers, "REQUESTS_IN_MEMORY", 20)
+    if is_full:
+        monkeypatch.setattr(os, "pwrite", lambda *_: 0)
+    in_memory = Ledger(tokens_ns=10 * SECOND)
+    on_disk = Ledger(tokens_ns=10 * SECOND, folder=tmp_path)
+    for number in range(100):  # one a second, two tokens each
+        at = 1000 * number
+        for ledger in (in_memory, on_disk):
+            ledger.put([record(number, at, [at + 300, at + 500])])
+    stored = [packed.is_stored for packed in on_disk._packed]
+    assert any(stored) is not is_full
+    assert list(tmp_path.iterdir()) == []
+    for from_s, until_s in [(0, 100), (30, 60), (95, 100)]:
+        want = in_memory.look(from_s * SECOND, until_s * SECOND).table
+        got = on_disk.look(from_s * SECOND, until_s * SECOND).table
+        for f in fields(want):
+            assert np.array_equal(getattr(got, f.name), getattr(want, f.name)), f.name
+        ended = on_disk.ended(from_s * SECOND, until_s * SECOND)
+        assert ended == in_memory.ended(from_s * SECOND, until_s * SECOND)
 
 
 def run_of(ledger, held, kind=KneeRun, horizon_ns=0):

@@ -2,6 +2,7 @@
 
 Its memory is bounded: records that ended long before the current level are dropped (the run folder
 keeps them), requests take REQUEST_BYTES, tokens four to five bytes each, or none once nobody asks.
+Many requests of a long level wait on disk.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from harness.core.arrays import between
+from harness.core.freed_memory import give_back
+from harness.metrics.column_file import ColumnFile
 from harness.metrics.metrics import failed_requests
 from harness.metrics.record_source import PackedTable
 from harness.records.record_table import OPEN, RecordTable, concat_tables, keep_three_events
@@ -32,6 +36,7 @@ KEEP_NS: Final = 30 * SECOND  # kept before the start of the last window asked f
 # Fresh records are packed together when they have this many events or requests.
 PACK_EVENTS: Final = 1 << 16
 PACK_REQUESTS: Final = 1 << 13
+REQUESTS_IN_MEMORY: Final = 1 << 16  # without tokens: 4 to 7 MB (decision 39)
 
 
 class Ledger:
@@ -42,8 +47,11 @@ class Ledger:
     were assigned: the transport, and the reader of a run folder.
     """
 
-    def __init__(self, tokens_ns: int | None = None) -> None:
-        """`tokens_ns`: how long tokens are kept after a request ended; None: as long as it."""
+    def __init__(self, tokens_ns: int | None = None, folder: Path | None = None) -> None:
+        """`tokens_ns`: how long tokens are kept after a request ended; None: as long as it.
+
+        `folder`: where requests whose tokens are gone may wait, if there are many.
+        """
         self.total = 0
         self.twice = 0
         # A level that is held for a time is judged at its end, from its records: until then only a
@@ -51,6 +59,7 @@ class Ledger:
         self._tokens_ns = tokens_ns
         self._kept_from_ns: int | None = None
         self._packed: list[PackedTable] = []  # the oldest first, and without tokens
+        self._disk = None if folder is None else ColumnFile(folder)
         self._fresh: list[RecordTable] = []
         self._open: dict[tuple[int, int], _Open] = {}
         self._seen = SeenNumbers()
@@ -76,7 +85,7 @@ class Ledger:
                 self._pack()
 
     def close(self) -> None:
-        """Nothing to flush."""
+        """Nothing to flush: what waits on disk is still read."""
 
     @property
     def in_flight(self) -> int:
@@ -146,6 +155,18 @@ class Ledger:
             n_old = sum(packed.last_ns < oldest_ns for packed in self._packed)
             for number, packed in enumerate(self._packed[:n_old]):
                 self._packed[number] = replace(packed, events=None)
+            self._store(n_old)
+
+    def _store(self, n_old: int) -> None:
+        """Write the oldest tables to disk once there are many in memory."""
+        if self._disk is None:
+            return
+        waiting = [i for i in range(n_old) if not self._packed[i].is_stored]
+        if sum(self._packed[i].requests for i in waiting) < REQUESTS_IN_MEMORY:
+            return
+        for i in waiting:
+            self._packed[i] = self._packed[i].stored_in(self._disk)
+        give_back()
 
     def _extend(self, part: RequestRecord) -> None:
         under_way = self._open.get(part.key)

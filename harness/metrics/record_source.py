@@ -18,13 +18,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
+from harness.metrics.column_file import StoredColumns
 from harness.metrics.metrics import failed_requests
-from harness.records.record_table import RecordTable, keep_three_events
+from harness.records.record_table import RecordTable, keep_three_events, repeated
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from harness.core.arrays import Ints
+    from harness.metrics.column_file import ColumnFile
 
     Packed = NDArray[np.signedinteger[Any]]
     PackedColumn = tuple[int, int, Packed]
@@ -118,7 +120,7 @@ class PackedEvents(NamedTuple):
 class PackedTable:
     """A table of one request at least, thin (`keep_three_events`), and what restores the rest."""
 
-    columns: dict[str, PackedColumn]
+    columns: dict[str, PackedColumn] | StoredColumns
     requests: int
     failed: int
     first_ns: int  # when the first of them ended
@@ -138,6 +140,17 @@ class PackedTable:
             last_ns=int(table.done_ns.max()),
             events=PackedEvents.of(table),
         )
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether it waits on disk."""
+        return isinstance(self.columns, StoredColumns)
+
+    def stored_in(self, file: ColumnFile) -> PackedTable:
+        """The same without tokens, on disk where that is possible."""
+        if isinstance(self.columns, StoredColumns):
+            return self
+        return replace(self, columns=file.store(self.columns), events=None)
 
     @property
     def table(self) -> RecordTable:
@@ -162,6 +175,8 @@ def pack(values: Ints) -> PackedColumn:
 
 
 def unpack(n: int, first: int, steps: Packed) -> Ints:
+    if len(steps) == 1 and steps[0] == 0:
+        return repeated(first, n)
     values = np.full(n, first, np.int64)
     # One step, where all are equal, goes to every place.
     values[1:] = steps

@@ -216,11 +216,12 @@ def constants_once(table: RecordTable) -> RecordTable:
     for name in PER_REQUEST:
         column = getattr(table, name)
         if (column == column[0]).all():
-            columns[name] = _repeated(int(column[0]), len(column))
+            columns[name] = repeated(int(column[0]), len(column))
     return replace(table, **columns)
 
 
-def _repeated(value: int, n: int) -> Ints:
+def repeated(value: int, n: int) -> Ints:
+    """One value n times, which takes the memory of one; read-only."""
     return np.broadcast_to(np.int64(value), (n,))
 
 
@@ -238,13 +239,13 @@ def _taken(column: Ints, rows: Bools | Ints | slice) -> Ints:
         n = int(np.count_nonzero(rows))
     else:
         n = len(rows)
-    return _repeated(int(column[0]), n)
+    return repeated(int(column[0]), n)
 
 
 def _joined(columns: Sequence[Ints]) -> Ints:
     first = columns[0]
     if all(map(_is_repeated, columns)) and all(column[0] == first[0] for column in columns):
-        return _repeated(int(first[0]), sum(map(len, columns)))
+        return repeated(int(first[0]), sum(map(len, columns)))
     return np.concatenate(columns)
 
 

@@ -154,7 +154,7 @@ class Experiment:
         run_folder = str(folder.path.absolute())
         options = replace(options, run_folder=run_folder)
         # A search looks at all tokens of its step, the view of a given level at the last ones.
-        ledger = Ledger(None if wanted.kind.judges_live else TOKENS_NS)
+        ledger = Ledger(None if wanted.kind.judges_live else TOKENS_NS, folder.path)
         samples: list[ServerSample] = []
         hosts: list[HostSample] = []
         clients: list[ClientSample] = []
