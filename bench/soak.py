@@ -285,7 +285,7 @@ def soak(
     return points, process.returncode
 
 
-def page(  # noqa: PLR0913, PLR0917 - what a page tells
+def page(
     asked: argparse.Namespace,
     words: str,
     after_s: float,
@@ -301,9 +301,9 @@ def page(  # noqa: PLR0913, PLR0917 - what a page tells
         "",
         *(answer.line for answer in answers),
         f"""
-`make soak MINUTES={asked.minutes:g}{many}`: {words}, {n_requests:,} requests. {machine["usable_cores"]}
-usable cores ({machine["cpu"]}), which other work may have shared: of the loop lag only the growth
-counts, not its height.
+`make soak MINUTES={asked.minutes:g}{many}`: {words}, {n_requests:,} requests.
+{machine["usable_cores"]} usable cores ({machine["cpu"]}), which other work may have shared: of the
+loop lag only the growth counts, not its height.
 
 Growth in an hour is the slope of a line through the medians of ten blocks, after {after_s / 60:g}
 minutes as warm-up; in brackets its 95% interval. Flat: the whole interval is below the limit. Main
