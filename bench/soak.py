@@ -183,12 +183,13 @@ class Answer:
     """One thing that was asked for, and whether it is so."""
 
     words: str
-    is_right: bool
+    is_right: bool | None  # None: nothing was asked
 
     @property
     def line(self) -> str:
         """Bold, of a list."""
-        return f"- **{self.words}: {'as asked' if self.is_right else 'MISSED'}.**"
+        verdicts = {True: ": as asked", False: ": MISSED", None: ""}
+        return f"- **{self.words}{verdicts[self.is_right]}.**"
 
 
 def read_again(out: Path) -> list[Answer]:
@@ -203,7 +204,7 @@ def read_again(out: Path) -> list[Answer]:
     wall_s = time.monotonic() - began_s
     cpu_s = used.ru_utime + used.ru_stime
     peak_mb = used.ru_maxrss / 1e3
-    takes = f"a report takes {cpu_s:.0f} s of CPU ({wall_s:.0f} s here) and {peak_mb:.0f} MB"
+    takes = f"A report takes {cpu_s:.0f} s of CPU ({wall_s:.0f} s here) and {peak_mb:.0f} MB"
     return [
         Answer(f"{sent:,} requests were sent and {records:,} have a record", sent == records),
         Answer(takes, cpu_s <= REPORT_S and peak_mb <= REPORT_MB),
@@ -215,7 +216,7 @@ def growth(found: list[Slope], after_s: float) -> Answer:
     memory = next(one for one in found if (one.process, one.figure) == ALL)
     rise, low, high = (per_hour / 60 for per_hour in (memory.per_hour, memory.low, memory.high))
     words = (
-        f"memory of all processes grew by {rise:.2f} MB a minute ({low:.2f} to {high:.2f}) after "
+        f"Memory of all processes grew by {rise:.2f} MB a minute ({low:.2f} to {high:.2f}) after "
         f"{after_s / 60:g} minutes"
     )
     return Answer(words, memory.verdict == "flat")
@@ -225,7 +226,7 @@ def each_is_flat(found: list[Slope]) -> Answer:
     """Every figure of each process."""
     grown = [one for one in found if one.verdict != "flat"]
     names_of = [f"{one.process}'s {one.figure} ({one.verdict})" for one in grown]
-    words = f"not flat: {', '.join(names_of)}" if grown else "every figure of each process is flat"
+    words = f"Not flat: {', '.join(names_of)}" if grown else "Every figure of each process is flat"
     return Answer(words, not grown)
 
 
@@ -326,8 +327,8 @@ def ending(code: int) -> list[Answer]:
     if code == 0:
         return []
     if code == MeasurementInvalid.exit_code:
-        return [Answer("the run refused its latencies, as the machine was too busy", is_right=True)]
-    return [Answer(f"the run ended with exit code {code}", is_right=False)]
+        return [Answer("The run refused its latencies, as the machine was too busy", is_right=None)]
+    return [Answer(f"The run ended with exit code {code}", is_right=False)]
 
 
 def allow_many_files() -> None:
@@ -378,7 +379,7 @@ def main() -> int:
     }
     asked.page.with_suffix(".json").write_text(json.dumps(kept) + "\n")
     print(text)
-    return int(not all(answer.is_right for answer in answers))
+    return int(any(answer.is_right is False for answer in answers))
 
 
 if __name__ == "__main__":

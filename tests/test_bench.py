@@ -141,8 +141,8 @@ def test_a_soak_s_warm_up(minutes: float, streams: int, want_s: float) -> None:
     ("code", "want"),
     [
         (0, []),
-        (5, ["- **the run refused its latencies, as the machine was too busy: as asked.**"]),
-        (4, ["- **the run ended with exit code 4: MISSED.**"]),
+        (5, ["- **The run refused its latencies, as the machine was too busy.**"]),
+        (4, ["- **The run ended with exit code 4: MISSED.**"]),
     ],
 )
 def test_a_soak_says_how_its_run_ended(code: int, want: list[str]) -> None:
