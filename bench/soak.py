@@ -1,16 +1,17 @@
 """A long run at the knee of the embedded engine: what grows in our processes, and how fast.
 
-    PYTHONPATH=. python bench/soak.py [--minutes 30] [--every 5] [--streams N]
+    PYTHONPATH=. python bench/soak.py [--minutes 30] [--every 5] [--streams N] [--page PAGE]
 
 `vllm-harness run --embedded` holds the users of the true knee (computed in simulated time), or,
 with --streams, so many on the paced server; its page for Prometheus is read. Every few seconds each
 of its processes is looked at: resident memory, descriptors, threads, and the loop lag that it
-reports itself. After the warm-up, which is the first half, the rest is cut into ten blocks; the
-slope is that of a line through the blocks' medians, its 95% interval is Student's with 8 degrees of
-freedom. A figure is flat when the whole interval is below what `limit_of` allows in an hour, rising
-when none of it is, else inconclusive. Then the folder is read again: as many records as requests
-were sent, and a report within REPORT_S and REPORT_MB. Exits with 0 only when all of that holds.
-Writes bench/results/soak.md, and the same as JSON beside it, which git ignores.
+reports itself. After the warm-up the rest is cut into ten blocks; the slope is that of a line
+through the blocks' medians, its 95% interval is Student's with 8 degrees of freedom. A figure is
+flat when the whole interval is below what LIMITS allows in an hour, rising when none of it is,
+else inconclusive. With --streams the limit is that of all processes' memory together. Then the
+folder is read again: as many records as requests were sent, and a report within REPORT_S of CPU and
+REPORT_MB. Exits with 0 only when all of that holds. Writes bench/results/soak.md, and the same as
+JSON beside it, which git ignores.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -26,7 +28,7 @@ import time
 import urllib.request
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import psutil
@@ -34,7 +36,7 @@ from clients import STREAMS_PER_CORE
 from servers import Pace, paced
 
 from harness.engine.config import EngineConfig
-from harness.metrics.record_source import REQUEST_BYTES
+from harness.errors import MeasurementInvalid
 from harness.metrics.slo import Slo
 from harness.records import names
 from harness.records.folder_reader import read_run, read_sends
@@ -59,11 +61,14 @@ KINDS: Final = {
 }
 # Growth in an hour. Resident memory comes in the allocator's steps, so that none is exactly 0.
 LIMITS: Final = {"memory, MB": 10.0, "descriptors": 1.0, "threads": 1.0, "loop lag, ms": 30.0}
+ALL: Final = "all", "memory, MB"  # of every process together
+ALL_LIMIT: Final = 60.0  # MB an hour: one a minute
 WARM_UP: Final = 0.5  # of 30 minutes: the main process keeps the last 15 minutes' scrapes
+STREAMS_WARM_UP_S: Final = 300.0  # with --streams, or half of the time if that is shorter
 BLOCKS: Final = 10
 STUDENT: Final = 2.306  # 97.5% with BLOCKS - 2 degrees of freedom
 HOUR_S: Final = 3600.0
-REPORT_S, REPORT_MB = 60.0, 1000.0  # at most, of `vllm-harness report` on the folder
+REPORT_S, REPORT_MB = 60.0, 1000.0  # of CPU and memory, at most, of a report on the folder
 Points = list[tuple[float, float]]  # seconds since the start, value
 
 
@@ -89,16 +94,21 @@ class Slope:
         return "rising" if self.low > self.limit else "inconclusive"
 
 
-def limit_of(process: str, figure: str, requests_per_hour: float) -> float:
-    """As LIMITS says; main also keeps each request of a level until it ends, for its statistics."""
-    keeps = (process, figure) == ("main", "memory, MB")
-    return LIMITS[figure] + keeps * requests_per_hour * REQUEST_BYTES / 1e6
+def limit_of(process: str, figure: str) -> float:
+    """In an hour."""
+    return ALL_LIMIT if (process, figure) == ALL else LIMITS[figure]
 
 
-def slope(process: str, figure: str, points: Points, limit: float) -> Slope:
+def warm_up_s(minutes: float, streams: int) -> float:
+    """For how long growth does not count."""
+    half_s = WARM_UP * minutes * 60
+    return min(STREAMS_WARM_UP_S, half_s) if streams else half_s
+
+
+def slope(process: str, figure: str, points: Points, limit: float, after_s: float) -> Slope:
     """Of the points after the warm-up."""
     at, value = np.array(points).T
-    begin = at[0] + WARM_UP * (at[-1] - at[0])
+    begin = min(after_s, (at[0] + at[-1]) / 2)  # a run that ended early has a shorter one
     blocks = np.array_split(np.flatnonzero(at >= begin), BLOCKS)
     x = np.array([at[block].mean() for block in blocks]) / HOUR_S
     y = np.array([np.median(value[block]) for block in blocks])
@@ -117,16 +127,18 @@ def kind_of(process: psutil.Process) -> str:
 
 
 def look(root: psutil.Process, kinds: dict[int, str]) -> dict[str, dict[str, float]]:
-    """Every process now; one that is ending is left out."""
-    found = {}
+    """The sums of each kind of process now; one that is ending is left out."""
+    found: dict[str, dict[str, float]] = {}
     for process in [root, *root.children(recursive=True)]:
         with contextlib.suppress(psutil.Error):
             kind = kinds.setdefault(process.pid, kind_of(process))
-            found[kind] = {
+            now = {
                 "memory, MB": process.memory_info().rss / 1e6,
                 "descriptors": process.num_fds(),
                 "threads": process.num_threads(),
             }
+            before = found.get(kind, {})
+            found[kind] = {figure: before.get(figure, 0) + now[figure] for figure in now}
     return found
 
 
@@ -166,29 +178,62 @@ def forget(target: Target, out: Path) -> None:
         urllib.request.urlopen(f"{url}/oracle/reset", data=b"{}", timeout=5).read()
 
 
-def read_again(out: Path) -> list[str]:
-    """What the folder holds and what a report of it takes: lines, "MISSED" where one is wrong."""
+@dataclass(frozen=True)
+class Answer:
+    """One thing that was asked for, and whether it is so."""
+
+    words: str
+    is_right: bool | None  # None: nothing was asked
+
+    @property
+    def line(self) -> str:
+        """Bold, of a list."""
+        verdicts = {True: ": as asked", False: ": MISSED", None: ""}
+        return f"- **{self.words}{verdicts[self.is_right]}.**"
+
+
+def read_again(out: Path) -> list[Answer]:
+    """What the folder holds and what a report of it takes."""
     sent = sum(read_sends(out).values())
     records = sum(len(table) for table in read_run(out).chunks())
     began_s = time.monotonic()
     command = [sys.executable, "-m", "harness", "report", str(out)]
-    subprocess.run(command, check=False, stdout=subprocess.DEVNULL)
-    took_s = time.monotonic() - began_s
-    # Of all children: the run's own processes are their parent's.
-    most_mb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e3
-    lines = {
-        f"{sent:,} requests were sent, {records:,} have a record": sent == records,
-        f"a report takes {took_s:.0f} s, the run and it {most_mb:.0f} MB in one process at most": (
-            took_s <= REPORT_S and most_mb <= REPORT_MB
-        ),
-    }
-    return [line if is_right else f"MISSED: {line}" for line, is_right in lines.items()]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, _, used = os.wait4(process.pid, 0)  # of this child alone
+    process.returncode = 0  # it is over: nothing is left to wait for
+    wall_s = time.monotonic() - began_s
+    cpu_s = used.ru_utime + used.ru_stime
+    peak_mb = used.ru_maxrss / 1e3
+    takes = f"A report takes {cpu_s:.0f} s of CPU ({wall_s:.0f} s here) and {peak_mb:.0f} MB"
+    return [
+        Answer(f"{sent:,} requests were sent and {records:,} have a record", sent == records),
+        Answer(takes, cpu_s <= REPORT_S and peak_mb <= REPORT_MB),
+    ]
+
+
+def growth(found: list[Slope], after_s: float) -> Answer:
+    """Of the memory of all processes."""
+    memory = next(one for one in found if (one.process, one.figure) == ALL)
+    rise, low, high = (per_hour / 60 for per_hour in (memory.per_hour, memory.low, memory.high))
+    words = (
+        f"Memory of all processes grew by {rise:.2f} MB a minute ({low:.2f} to {high:.2f}) after "
+        f"{after_s / 60:g} minutes"
+    )
+    return Answer(words, memory.verdict == "flat")
+
+
+def each_is_flat(found: list[Slope]) -> Answer:
+    """Every figure of each process."""
+    grown = [one for one in found if one.verdict != "flat"]
+    names_of = [f"{one.process}'s {one.figure} ({one.verdict})" for one in grown]
+    words = f"Not flat: {', '.join(names_of)}" if grown else "Every figure of each process is flat"
+    return Answer(words, not grown)
 
 
 def soak(
     minutes: float, every_s: float, target: Target, out: Path
-) -> dict[tuple[str, str], Points]:
-    """Run, look, and take the loop lags from the run folder."""
+) -> tuple[dict[tuple[str, str], Points], int]:
+    """Run, look, and take the loop lags from the run folder; also the run's exit code."""
     port = free_port()
     command = [
         sys.executable,
@@ -223,40 +268,47 @@ def soak(
             with contextlib.suppress(OSError):
                 urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read()
                 forget(target, out)
-            for kind, figures in look(root, kinds).items():
+            at_s = time.time() - began
+            looked = look(root, kinds)
+            all_mb = sum(figures["memory, MB"] for figures in looked.values())
+            points.setdefault(ALL, []).append((at_s, all_mb))
+            for kind, figures in looked.items():
                 for figure, value in figures.items():
-                    points.setdefault((kind, figure), []).append((time.time() - began, value))
-        if process.returncode:
-            sys.exit(f"the run ended with exit code {process.returncode}: see above.")
-    for line in client.read_text().splitlines():
+                    points.setdefault((kind, figure), []).append((at_s, value))
+    lines = client.read_text().splitlines() if client.exists() else []
+    for line in lines:
         sample = json.loads(line)
         at_s = sample["at_ns"] / SECOND - began
         # a decoder waits for its pipe and has no loop
         if not sample["process"].startswith("decoder") and 0 <= at_s <= minutes * 60:
             kind = sample["process"].split(" ")[0]
             points.setdefault((kind, "loop lag, ms"), []).append((at_s, sample["loop_lag_ms"]))
-    return points
+    return points, process.returncode
 
 
 def page(
-    minutes: float, words: str, found: list[Slope], result: dict[str, Any], again: list[str]
+    asked: argparse.Namespace,
+    words: str,
+    after_s: float,
+    found: list[Slope],
+    n_requests: int,
+    answers: list[Answer],
 ) -> str:
     """Markdown."""
     machine = hardware()
-    level = result["levels"][0]
+    many = f" STREAMS={asked.streams}" if asked.streams else ""
     rows = [
-        f"""# Soak
+        "# Soak",
+        "",
+        *(answer.line for answer in answers),
+        f"""
+`make soak MINUTES={asked.minutes:g}{many}`: {words}, {n_requests:,} requests.
+{machine["usable_cores"]} usable cores ({machine["cpu"]}), which other work may have shared: of the
+loop lag only the growth counts, not its height.
 
-`make soak MINUTES={minutes:g}`: {words}.
-{level["ttft_ms"]["n"]:,} requests, {level["ttft_ms"]["n_failed"]} of them failed.
-{machine["usable_cores"]} usable cores ({machine["cpu"]}), which other work shared: of the loop lag
-only the growth counts here, not its height.
-
-Growth in an hour is the slope of a line through the medians of ten blocks, after half of the time
-as warm-up; in brackets its 95% interval. Flat: the whole interval is below the limit. Two things
-grow in main. It keeps each request of a level until that ends, because statistics are made of them,
-in about {REQUEST_BYTES} bytes (`REQUEST_BYTES`): that is part of its limit. And it keeps the last
-900 scrapes, 2 kB each, which ends after 15 minutes: with less than `MINUTES=30` it is not over.
+Growth in an hour is the slope of a line through the medians of ten blocks, after {after_s / 60:g}
+minutes as warm-up; in brackets its 95% interval. Flat: the whole interval is below the limit. Main
+keeps the last 900 scrapes, 2 kB each, which ends after 15 minutes.
 """,
         "| process | figure | first block | last block | most | growth in an hour | limit | |",
         "|---|---|--:|--:|--:|--:|--:|---|",
@@ -267,26 +319,50 @@ in about {REQUEST_BYTES} bytes (`REQUEST_BYTES`): that is part of its limit. And
         f"{one.verdict} |"
         for one in found
     ]
-    rows += ["", *(f"- {line}" for line in again)]
     return "\n".join(rows) + "\n"
 
 
+def ending(code: int) -> list[Answer]:
+    """How the run ended, where that has to be said."""
+    if code == 0:
+        return []
+    if code == MeasurementInvalid.exit_code:
+        return [Answer("The run refused its latencies, as the machine was too busy", is_right=None)]
+    return [Answer(f"The run ended with exit code {code}", is_right=False)]
+
+
+def allow_many_files() -> None:
+    """A socket for each stream, in the run and in the servers that this starts."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def main() -> int:
-    """The command line; 0 when all is flat."""
+    """The command line; 0 when all is as asked."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--every", type=float, default=5.0, help="seconds between two looks")
     parser.add_argument("--streams", type=int, default=0, help="on the paced server; 0: see above")
     parser.add_argument("--page", type=Path, default=RESULTS / "soak.md")
     asked = parser.parse_args()
+    allow_many_files()
     with target_of(asked.streams) as target, tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
-        points = soak(asked.minutes, asked.every, target, out)
-        result = json.loads((out / names.RESULT).read_text())
+        points, code = soak(asked.minutes, asked.every, target, out)
+        if len(points.get(ALL, ())) < 2 * BLOCKS:
+            sys.exit(f"the run ended with exit code {code} before enough was measured: see above.")
         again = read_again(out)
-    hourly = result["levels"][0]["ttft_ms"]["n"] / asked.minutes * 60
-    found = [slope(*key, points[key], limit_of(*key, hourly)) for key in sorted(points)]
-    text = page(asked.minutes, target.words, found, result, again)
+        n_requests = sum(read_sends(out).values())
+    after_s = warm_up_s(asked.minutes, asked.streams)
+    found = [
+        slope(*key, points[key], limit_of(*key), after_s)
+        for key in sorted(points)
+        if len(points[key]) >= 2 * BLOCKS  # not of a process that was only seen to end
+    ]
+    answers = [growth(found, after_s), *again, *ending(code)]
+    if not asked.streams:
+        answers.insert(1, each_is_flat(found))
+    text = page(asked, target.words, after_s, found, n_requests, answers)
     asked.page.write_text(text)
     rounded = {
         f"{kind}: {figure}": [[round(at, 1), round(value, 2)] for at, value in points[kind, figure]]
@@ -295,14 +371,15 @@ def main() -> int:
     kept = {
         "minutes": asked.minutes,
         "users": target.users,
-        "requests_per_hour": round(hourly),
+        "exit_code": code,
+        "requests_per_hour": round(n_requests / asked.minutes * 60),
+        "answers": [asdict(one) for one in answers],
         "slopes": [asdict(one) | {"verdict": one.verdict} for one in found],
         "points": rounded,
     }
     asked.page.with_suffix(".json").write_text(json.dumps(kept) + "\n")
     print(text)
-    is_missed = any(line.startswith("MISSED") for line in again)
-    return int(is_missed or any(one.verdict != "flat" for one in found))
+    return int(any(answer.is_right is False for answer in answers))
 
 
 if __name__ == "__main__":

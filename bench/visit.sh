@@ -2,7 +2,7 @@
 # The measurement of many streams on a quiet machine, in calls of ten minutes at most:
 #
 #     bash bench/visit.sh [SECONDS] [FOLDER]      570 unless given; again, until it says it is done
-#     bash bench/visit.sh soak [FOLDER]           eight minutes at 4,096 streams
+#     bash bench/visit.sh soak [FOLDER] [MINUTES] 20 minutes unless given, at 4,096 streams
 #
 # Run it in the root of the repository. It uses .venv, or PYTHON. The page, the picture and what the
 # next call goes on with are copied to FOLDER, if one is given.
@@ -15,8 +15,9 @@ results=bench/results
 ulimit -n "$(ulimit -Hn)"
 code=0
 if [ "$what" = soak ]; then
+    minutes=${3:-20}
     page=$results/soak-streams
-    PYTHONPATH=. "$python" bench/soak.py --streams 4096 --minutes 8 --page $page.md || code=$?
+    PYTHONPATH=. "$python" bench/soak.py --streams 4096 --minutes "$minutes" --page $page.md || code=$?
 else
     page=$results/streams
     PYTHONPATH=. "$python" bench/streams.py --seconds "$what" --page $page.md || code=$?

@@ -108,8 +108,9 @@ def test_what_is_read_matches_what_was_sent(
         ("worker", "memory, MB", 0.0, "flat"),
         ("worker", "memory, MB", -90.0, "flat"),  # what shrinks does no harm
         ("worker", "memory, MB", 15.0, "rising"),
-        ("main", "memory, MB", 15.0, "flat"),  # the requests of its level: 10.8
-        ("main", "memory, MB", 25.0, "rising"),
+        ("main", "memory, MB", 15.0, "rising"),
+        ("all", "memory, MB", 55.0, "flat"),  # a megabyte a minute
+        ("all", "memory, MB", 65.0, "rising"),
         ("worker", "descriptors", 2.0, "rising"),
         ("engine", "loop lag, ms", 30.0, "inconclusive"),
     ],
@@ -121,10 +122,32 @@ def test_a_soak_finds_the_slope(process: str, figure: str, per_hour: float, want
         (at, 50 + per_hour * at / 3600 + draw.gauss(0, 0.05) + 500 * (at < 900))
         for at in map(float, range(0, 1800, 5))
     ]
-    found = soak.slope(process, figure, points, soak.limit_of(process, figure, 180_000))
+    found = soak.slope(process, figure, points, soak.limit_of(process, figure), 900)
     assert found.verdict == want
     assert found.per_hour == pytest.approx(per_hour, abs=0.5)
     assert found.low < found.per_hour < found.high
+
+
+@pytest.mark.parametrize(
+    ("minutes", "streams", "want_s"),
+    [(30, 0, 900), (60, 512, 300), (20, 4096, 300), (2, 64, 60)],
+)
+def test_a_soak_s_warm_up(minutes: float, streams: int, want_s: float) -> None:
+    """Five minutes of many streams, if there are as many."""
+    assert soak.warm_up_s(minutes, streams) == want_s
+
+
+@pytest.mark.parametrize(
+    ("code", "want"),
+    [
+        (0, []),
+        (5, ["- **The run refused its latencies, as the machine was too busy.**"]),
+        (4, ["- **The run ended with exit code 4: MISSED.**"]),
+    ],
+)
+def test_a_soak_says_how_its_run_ended(code: int, want: list[str]) -> None:
+    """What a busy machine did to latencies does not lose what was seen of memory."""
+    assert [answer.line for answer in soak.ending(code)] == want
 
 
 @pytest.mark.parametrize("gpus", deployments.FILES)

@@ -61,6 +61,14 @@ SESSIONS = RESULT | {
     },
 }
 
+# No level failed, so that the upper end of the interval is not known.
+OPEN = RESULT | {
+    "knee": RESULT["knee"] | {"ci95": [32, 2048]},
+    "levels": [level | {"decision": "pass"} for level in RESULT["levels"]],
+}
+# the knee says that a level failed, whose figures cannot be used
+CLOSED = OPEN | {"knee": OPEN["knee"] | {"ci95": [32, 64], "fails_by": 65}}
+
 
 def said(
     path: Path, result: dict[str, Any], capsys: pytest.CaptureFixture[str], *words: str
@@ -76,6 +84,8 @@ def said(
     [
         # 1,000 / 40, and / 50 at the other end
         (RESULT, "--users 1000", "1,000 requests in flight, 1,000 in", "25 (20 to 25), of which 0"),
+        (OPEN, "--users 1000", "1,000 requests in flight", "25 (at most 32), of which 0"),
+        (CLOSED, "--users 1000", "1,000 requests in flight", "25 (16 to 32), of which 0"),
         (RESULT, "--users 1000 --survive 2", "1,000 requests", "27 (22 to 27), of which 2"),
         # 1,000 x 0.5 / 10 = 50; half as many again: 75; the share that thinks is 0.95:
         # 75 + 1.645 x sqrt(75 x 0.95) = 88.9
@@ -113,6 +123,24 @@ def test_money_and_energy(tmp_path, capsys):
     assert energy == (
         "Energy of the GPUs at the knee: 1.25 output tokens per joule, 1,000 users per kilowatt."
     )
+
+
+@pytest.mark.parametrize(
+    ("result", "knee", "per_tokens", "per_user"),
+    [
+        (RESULT, "95% interval 40 to 50", "1.00 per million output tokens (0.800 to 1.00)",
+         "0.0900 per user-hour (0.0720 to 0.0900)"),
+        # 3.6 / 32
+        (OPEN, "95%: at least 32", "1.00 per million output tokens (at most 1.00)",
+         "0.0900 per user-hour (at most 0.112)"),
+    ],
+)  # fmt: skip
+def test_an_upper_end_that_is_not_known(tmp_path, capsys, result, knee, per_tokens, per_user):
+    """Where no level failed the interval has none, and figures fall as the knee rises."""
+    options = ("--users", "1000", "--gpu-hour", "1.8")
+    first, *_, cost, _ = said(tmp_path, result, capsys, *options).splitlines()
+    assert f": 40 users ({knee}) with " in first
+    assert cost.startswith(f"Cost at the knee: {per_tokens}, {per_user}; ")
 
 
 def test_what_is_not_known_is_not_said(tmp_path, capsys):

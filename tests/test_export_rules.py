@@ -261,13 +261,30 @@ def test_knee_rules(tmp_path):
     run_rules(text, tmp_path, [{"interval": "15s", "input_series": series, **rules}])
 
 
+@pytest.mark.parametrize(
+    ("knee", "decision", "want"),
+    [
+        ({}, "pass", "Knee: 95%: at least 40"),  # an earlier version wrote no `fails_by`
+        ({}, "fail", "Knee: 95% interval 40 to 52"),  # and then the levels tell it
+        ({"fails_by": 53}, "pass", "Knee: 95% interval 40 to 52"),
+        ({"ci95": [1040, 2048], "fails_by": None}, "pass", "Knee: 95%: at least 1,040"),
+    ],
+)
+def test_the_interval_of_a_knee_may_be_open(tmp_path, knee, decision, want):
+    """Where no level failed its upper end is only the most users allowed."""
+    levels = [level | {"decision": decision} for level in KNEE["levels"][:1]]
+    result = KNEE | {"levels": levels, "knee": KNEE["knee"] | knee}
+    note, *_ = threshold(folder(tmp_path, result)).notes
+    assert note == f"{want}; its lower end counts."
+
+
 def form(run: Path, name: str, *options: str) -> dict[str, Any]:
     """What `kubectl apply` or llm-d reads; its comments say where the numbers come from."""
     out = run / "form.yml"
     assert main(["rules", str(run), "--form", name, "--out", str(out), *options]) == 0
     comments = [line for line in out.read_text().splitlines() if line.startswith("# ")]
     assert comments[1:3] == [
-        "# The knee's 95% interval is 40 to 52; its lower end counts.",
+        "# Knee: 95% interval 40 to 52; its lower end counts.",
         "# Measured on 1970-01-01 (server 0.32.0; max_num_seqs=16).",
     ]
     found: dict[str, Any] = yaml.safe_load(out.read_text())

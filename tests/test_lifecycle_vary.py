@@ -54,6 +54,7 @@ from harness.search.comparison import (
     best_setting,
     exit_code,
     mean_side,
+    shown_best,
 )
 
 if TYPE_CHECKING:
@@ -234,6 +235,37 @@ def test_the_best(
 ) -> None:
     """The highest knee or throughput, and what it is not shown to be better than."""
     assert best_setting(settings, pairs) == want
+
+
+@pytest.mark.parametrize(
+    ("settings", "pairs", "want"),
+    [
+        ([setting("a", 0, knee=10)], [], ""),  # alone
+        ([setting("a", 0, knee=10), setting("b", 0, knee=20)], [], ""),  # not with the same load
+        (
+            [setting("a", 0, knee=10), setting("b", 0, knee=20)],
+            [pair("a", "b", 1, Change.inconclusive)],  # too few requests
+            "",
+        ),
+        (
+            [setting("a", 0, knee=10), setting("b", 0, knee=20)],
+            [pair("a", "b", 1, Change.better)],
+            "b",
+        ),
+        (
+            [setting("a", 0, **{RATE: 10}), setting("b", 99, **{RATE: 20})],  # misses the SLO
+            [pair("a", "b", 1, Change.inconclusive, RATE)],
+            "a",
+        ),
+    ],
+)
+def test_the_best_is_named_where_it_is_shown(
+    settings: list[Setting], pairs: list[Comparison], want: str
+) -> None:
+    """As `best` of vary.json, and the headline agrees."""
+    assert shown_best(settings, pairs) == want
+    text, _ = settings_report(settings, pairs, [], 0)
+    assert text.startswith("Best for throughput: ") == bool(want)
 
 
 @pytest.mark.parametrize(

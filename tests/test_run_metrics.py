@@ -22,7 +22,7 @@ from harness.core.load import Users
 from harness.engine.config import EngineConfig
 from harness.engine.process import start_engine
 from harness.export.run_series import RunSeries
-from harness.metrics.result import Knee
+from harness.metrics.result import Knee, Result
 from harness.metrics.slo import Slo
 from harness.reader.clock import CLOCK
 from harness.records.folder_reader import read_run
@@ -53,7 +53,7 @@ def filled(seed: int, count: int, users: int) -> RunSeries:
     live.set_client_samples([main, worker])
     for record in records(seed, count):
         live.counts.put(with_parts(record, [0.5]))
-    live.set_knee(Knee(users - 1, users, ci95=(users - 1, users + 1)))
+    live.set_knee(Result(knee=Knee(users - 1, users, ci95=(users - 1, users + 1))))
     return live
 
 
@@ -79,7 +79,7 @@ def test_state_of_a_run():
     live.set_level(3, "settling", "bisect")
     live.set_progress(["pass", "fail", "invalid", "pass"], 4.0, 8.0)
     live.set_client_samples([ClientSample(0, "main", 1.5, 12.5), ClientSample(0, "decoder 0", 0.5)])
-    live.set_knee(Knee(holds=5, estimate=6, ci95=(5, 7)))
+    live.set_knee(Result(knee=Knee(holds=5, estimate=6, ci95=(5, 7))))
     lines = {}
     for (name, labels), value in lines_of(live.page()).items():
         label_values = [label_value for _, label_value in labels]

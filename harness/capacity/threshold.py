@@ -129,7 +129,7 @@ def threshold(folder: Path) -> Threshold:
         share=share,
         model=result.target.model,
         simulated=result.target.label,
-        notes=_notes(result, knee, prompt_tokens, output_tokens),
+        notes=_notes(result, prompt_tokens, output_tokens),
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
         waiting=waiting,
@@ -146,9 +146,7 @@ def _counted_share(level: Level) -> float:
     return counted / level.users
 
 
-def _notes(
-    result: Result, knee: Knee, prompt_tokens: float, output_tokens: float
-) -> tuple[str, ...]:
+def _notes(result: Result, prompt_tokens: float, output_tokens: float) -> tuple[str, ...]:
     """Sentences on where the threshold comes from and what it is valid for."""
     began_ns = min((level.start_ns for level in result.levels), default=0)
     date = datetime.fromtimestamp(began_ns / SECOND, UTC).date()
@@ -156,8 +154,10 @@ def _notes(
     set_flags = {flag: value for flag, value in result.target.flags.items() if value}
     flags = ", ".join(f"{flag}={value}" for flag, value in set_flags.items())
     lengths = f"{_number(prompt_tokens)} prompt and {_number(output_tokens)} output tokens"
+    interval = result.knee_interval
+    of_knee = [f"Knee: {interval.words}; its lower end counts."] if interval else []
     return (
-        f"The knee's 95% interval is {knee.ci95[0]} to {knee.ci95[1]}; its lower end counts.",
+        *of_knee,
         f"Measured on {date} (server {version}; {flags or 'flags unknown'}).",
         f"Valid for {lengths} on average, within a factor of {MIX_FACTOR}.",
     )

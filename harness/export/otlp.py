@@ -183,8 +183,9 @@ class _Metrics:
         knee = result.knee
         if knee is None or not result.levels:
             return
-        low, high = knee.ci95
-        bounds = {"value": knee.estimate, "holds": knee.holds, "low": low, "high": high}
+        bounds = {"value": knee.estimate, "holds": knee.holds}
+        if interval := result.knee_interval:
+            bounds |= {"low": interval.low, "high": interval.high}
         end_ns = result.levels[-1].end_ns
         for bound, load in bounds.items():
             if load is not None:

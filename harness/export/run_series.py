@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from harness.core.load import Load
-    from harness.metrics.result import Knee
+    from harness.metrics.result import Result
     from harness.metrics.slo import Slo
     from harness.records.samples import ClientSample
 
@@ -104,9 +104,11 @@ class RunSeries:
                 decided[name] = verdict == Verdict.met
         self._values["drill_expectation"] = _labeled(decided)
 
-    def set_knee(self, knee: Knee) -> None:
-        low, high = knee.ci95
-        values = {"knee": knee.estimate, "knee_low": low, "knee_high": high}
+    def set_knee(self, result: Result) -> None:
+        """Its estimate and the ends of its interval, as far as they are known."""
+        values = {"knee": result.knee.estimate if result.knee else None}
+        if interval := result.knee_interval:
+            values |= {"knee_low": interval.low, "knee_high": interval.high}
         for name, value in values.items():
             if value is not None:
                 self._values[f"{name}_{self._unit}"] = float(value)

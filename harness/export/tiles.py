@@ -11,7 +11,7 @@ from harness.units import MS
 
 if TYPE_CHECKING:
     from harness.core.load import LoadUnit
-    from harness.metrics.result import Knee, Level, Result, SloResult
+    from harness.metrics.result import Knee, KneeInterval, Level, Result, SloResult
 
 HIGHEST: Final = "the highest level tried"
 
@@ -33,7 +33,7 @@ def tiles(result: Result) -> list[Tile]:
             Tile(slo.slo, slo.verdict, "", _load_text(slo, result.load_unit)) for slo in result.slos
         ]
     else:
-        shown = _knee_tiles(knee, is_open=result.knee_is_open)
+        shown = _knee_tiles(knee, result.knee_interval)
     level = result.at_knee
     if level is not None and (knee or len(result.used) == 1):
         shown += _level_tiles(result, level)
@@ -45,17 +45,14 @@ def _load_text(measured: Level | SloResult, unit: LoadUnit) -> str:
     return f"at {measured.load:g} {unit.short_many}"
 
 
-def _knee_tiles(knee: Knee, *, is_open: bool) -> list[Tile]:
+def _knee_tiles(knee: Knee, interval: KneeInterval | None) -> list[Tile]:
     """The level that passed, and the best estimate."""
     shown = []
     if knee.holds:
         fails = f"fails at {knee.fails_by:,}" if knee.fails_by else HIGHEST
         shown.append(Tile("Holds", f"{knee.holds:,}", knee.unit, fails))
     if knee.estimate is not None:
-        low, high = knee.ci95
-        note = ""
-        if low is not None and high is not None:
-            note = f"95% CI: at least {low:,}" if is_open else f"95% CI: {low:,} to {high:,}"
+        note = f"95% CI: {interval.ends}" if interval else ""
         shown.append(Tile("Best estimate", f"{knee.estimate:,}", knee.unit, note))
     return shown
 

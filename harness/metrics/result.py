@@ -366,6 +366,25 @@ class Knee(Spread):
 
 
 @dataclass(frozen=True, slots=True)
+class KneeInterval:
+    """95% interval of the knee's best estimate."""
+
+    low: Number
+    high: Number | None  # None: open, as no level failed
+
+    @property
+    def ends(self) -> str:
+        """`40 to 52`, or `at least 26`."""
+        return f"at least {self.low:,}" if self.high is None else f"{self.low:,} to {self.high:,}"
+
+    @property
+    def words(self) -> str:
+        """`95% interval 40 to 52`, or `95%: at least 26`."""
+        name = "95%:" if self.high is None else "95% interval"
+        return f"{name} {self.ends}"
+
+
+@dataclass(frozen=True, slots=True)
 class Gate:
     """A requirement: `--baseline`, `knee --at-least`, `--confirm`; an expectation of a drill."""
 
@@ -515,15 +534,36 @@ class Result:
         return max((level.load for level in self.used), default=inf)
 
     @property
-    def knee_is_open(self) -> bool:
-        """Whether no level failed and the knee's interval ends above all of them.
+    def knee_interval(self) -> KneeInterval | None:
+        """None: there is no knee, or its interval is not known.
 
-        Its upper end is then the most users allowed.
+        It is open where no level failed and it ends above all of them: what result.json has as its
+        upper end is then the most users allowed.
         """
-        if self.knee is None or self.knee.fails_by is not None:
-            return False
-        high = self.knee.ci95[1]
-        return high is not None and high > self.highest_load
+        if self.knee is None:
+            return None
+        low, high = self.knee.ci95
+        if low is None:
+            return None
+        is_open = high is None or (not self._some_level_failed and high > self.highest_load)
+        return KneeInterval(low, None if is_open else high)
+
+    @property
+    def knee_band(self) -> tuple[Number | None, Number | None]:
+        """The knee's interval on a chart: an open one ends at the highest level."""
+        interval = self.knee_interval
+        if interval is None:
+            return None, None
+        if interval.high is not None or not self.used:
+            return interval.low, interval.high
+        return interval.low, max(interval.low, self.highest_load)
+
+    @property
+    def _some_level_failed(self) -> bool:
+        """A result of an earlier version may tell it of the levels alone."""
+        if self.knee is not None and self.knee.fails_by is not None:
+            return True
+        return any(level.decision == Decision.failed for level in self.used)
 
     @property
     def load_unit(self) -> LoadUnit:

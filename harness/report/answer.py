@@ -143,11 +143,11 @@ def _beside_the_knee(facts: ReportData) -> list[str]:
 def _found(facts: ReportData) -> Answer:
     knee = facts.knee
     if not facts.slos:
-        low, high = knee.ci95
-        interval = f"95% interval {low:,} to {high:,}"
+        interval = facts.result.knee_interval
+        in_brackets = f" ({interval.words})" if interval else ""
         peak = facts.unit.text(knee.estimate or 0)
         headline = (
-            f"Throughput divided by latency peaks at {peak} ({interval}): beyond that, each "
+            f"Throughput divided by latency peaks at {peak}{in_brackets}: beyond that, each "
             "additional request adds more latency than throughput."
         )
         return Answer("power knee found", "good", headline, explanation(facts))
@@ -175,13 +175,9 @@ def _promise(facts: ReportData) -> str:
 
 def _estimate(facts: ReportData) -> str:
     """`137 (95% interval 127 to 150)`, or `46 (95%: at least 26)`."""
-    knee = facts.knee
-    low, high = knee.ci95
-    if low is None or high is None:
-        return f"{knee.estimate:,}"
-    if facts.result.knee_is_open:
-        return f"{knee.estimate:,} (95%: at least {low:,})"
-    return f"{knee.estimate:,} (95% interval {low:,} to {high:,})"
+    interval = facts.result.knee_interval
+    in_brackets = f" ({interval.words})" if interval else ""
+    return f"{facts.knee.estimate:,}{in_brackets}"
 
 
 def _how_to_go_on(facts: ReportData) -> str:

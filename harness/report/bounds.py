@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import isnan, nan
+from math import inf, isnan, nan
 from typing import TYPE_CHECKING, Final
 
 from harness.charts.definition import Axis, Chart, Color, Panel, Point, Scale, Series, Shape
@@ -91,7 +91,10 @@ def bounds_chart(facts: ReportData) -> Chart | None:
     names = [f"{_short(name)}: {bound:,.0f}" for name, bound in found.items()]
     points = [Point(place, bound) for place, bound in enumerate(found.values())]
     color_of_lowest = Color.red if is_bound(facts, found) else Color.blue
-    low, high = (float(end or estimate) for end in facts.knee.ci95)
+    low, high = estimate, estimate
+    if interval := facts.result.knee_interval:
+        low = interval.low
+        high = inf if interval.high is None else interval.high
     knee = Point(len(found), estimate, low, high)
     series = [
         Series("lowest bound", color_of_lowest, points[:1], Shape.points),

@@ -66,7 +66,7 @@ def curve_charts(facts: ReportData) -> list[Chart]:
 
 def knee_marks(facts: ReportData) -> KneeMarks:
     knee = facts.knee
-    low, high = knee.ci95
+    low, high = facts.result.knee_band
     return KneeMarks(knee.estimate, low, high, knee.holds, knee.fails_by)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Sequence
 from math import nan
 from typing import NamedTuple
 
@@ -22,34 +21,40 @@ def fleet_text(result: Result, knee: Knee, low: Number, args: Namespace) -> str:
     """The answer to the options of `fleet`. Raises ConfigError where pauses would count twice."""
     demand = _demand(result, knee, low, args)
     load = demand.load
-    knees = [number or nan for number in (low, *knee.ci95)]  # what is promised, and both ends
-    need, *between = [sizing.replicas_for(load, knee_at, args.survive) for knee_at in knees]
+    need = sizing.replicas_for(load, low, args.survive)
+    interval = result.knee_interval
+    # The knee at the ends of its interval; None: an end that is not known.
+    ends = (interval.low or None, interval.high) if interval else (None, None)
+    need_at_ends = [end and sizing.replicas_for(load, end, args.survive) for end in ends]
 
     gpu = (result.at_knee or Level(0, 0)).gpu
     target = result.target
     gpus = target.gpus or max(gpus_by_flags(target.flags), gpu.gpus, 1)
-    tokens_per_s = [_output_tokens_per_s(result, load_held) for load_held in knees]
+    tokens_per_s = _output_tokens_per_s(result, low)
     label = f", {target.label}" if target.label else ""
     planned = f"{args.users:,} users" if args.users else f"{args.rate:g} requests/s"
+    in_brackets = f" ({interval.words})" if interval else ""
     text = f"""\
-One replica ({count_of(gpus, "GPU")}{label}): {low:,} {knee.unit} (95% interval {knees[1]:,} to \
-{knees[2]:,}) with {knee.criterion}, {say(knee.requests_per_s)} requests/s of \
-{say(demand.response_s)} s, {say(tokens_per_s[0])} output tokens/s.
+One replica ({count_of(gpus, "GPU")}{label}): {low:,} {knee.unit}{in_brackets} \
+with {knee.criterion}, {say(knee.requests_per_s)} requests/s of \
+{say(demand.response_s)} s, {say(tokens_per_s)} output tokens/s.
 {planned}, think time {demand.think_s:g} s, peak {args.peak_over_mean:g} x mean: \
 {say(demand.mean)} requests in flight, {say(demand.busy)} in the busiest 5% of the time.
-Replicas: {need} ({min(between)} to {max(between)}), of which {args.survive} may fail, behind a \
+Replicas: {need}{_range_of(*need_at_ends)}, of which {args.survive} may fail, behind a \
 balancer that chooses the one with the fewest requests.
 """
     users_per_replica = demand.users_per_replica
     price_per_hour = (args.gpu_hour or 0) * gpus  # of a replica
     if price_per_hour:
-        per_tokens = [sizing.cost_per_million_tokens(price_per_hour, x) for x in tokens_per_s]
-        per_user_at_low = price_per_hour / users_per_replica
-        per_user = [per_user_at_low * low / knee_at for knee_at in knees]
-        text += f"Cost at the knee: {_with_range(per_tokens, 'per million output tokens')}, "
-        text += f"{_with_range(per_user, 'per user-hour')}; {say(price_per_hour * need)} an hour.\n"
+        per_tokens = sizing.cost_per_million_tokens(price_per_hour, tokens_per_s)
+        per_tokens_at_ends = [end and _cost(result, end, price_per_hour) for end in ends]
+        per_user = price_per_hour / users_per_replica
+        per_user_at_ends = [end and per_user * low / end for end in ends]
+        text += f"Cost at the knee: {say(per_tokens)} per million output tokens"
+        text += f"{_range_of(*per_tokens_at_ends)}, {say(per_user)} per user-hour"
+        text += f"{_range_of(*per_user_at_ends)}; {say(price_per_hour * need)} an hour.\n"
     if gpu.power_w > 0:
-        tokens_per_joule = tokens_per_s[0] / gpu.power_w
+        tokens_per_joule = tokens_per_s / gpu.power_w
         users_per_kilowatt = users_per_replica / gpu.power_w * 1000
         text += f"Energy of the GPUs at the knee: {say(tokens_per_joule)} output tokens per joule, "
         text += f"{say(users_per_kilowatt)} users per kilowatt.\n"
@@ -119,7 +124,24 @@ def _output_tokens_per_s(result: Result, load: float) -> float:
     return float(np.interp(load, loads, tokens_per_s))
 
 
-def _with_range(values: Sequence[float], unit: str) -> str:
-    """`0.41 per user-hour (0.38 to 0.45)`, of a value and those at both ends of the interval."""
-    value, *ends = values
-    return f"{say(value)} {unit} ({say(min(ends))} to {say(max(ends))})"
+def _cost(result: Result, load: float, price_per_hour: float) -> float:
+    """Of a million output tokens at a load."""
+    tokens_per_s = _output_tokens_per_s(result, load)
+    return sizing.cost_per_million_tokens(price_per_hour, tokens_per_s)
+
+
+def _range_of(at_low: float | None, at_high: float | None) -> str:
+    """` (0.38 to 0.45)`: what falls as the knee rises, at the ends of the knee's interval.
+
+    ` (at most 0.45)` where its upper end is not known.
+    """
+    known = sorted(end for end in (at_low, at_high) if end is not None)
+    # a whole number of replicas as it is
+    figures = [str(end) if isinstance(end, int) else say(end) for end in known]
+    if not figures:
+        return ""
+    if at_high is None:
+        return f" (at most {figures[0]})"
+    if at_low is None:
+        return f" (at least {figures[0]})"
+    return f" ({figures[0]} to {figures[1]})"

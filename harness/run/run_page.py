@@ -276,7 +276,7 @@ class RunPage:
         steps = [row | _row_of_result(level, slos) for row, level in rows]
         self.state.update_facts(**ending(result, words), steps=steps)
         if result.knee is not None and result.status in (Status.found, Status.holds):
-            self.live.set_knee(result.knee)
+            self.live.set_knee(result)
         if result.kind.has_phases:  # some are over only with the load
             self.live.set_expectations({gate.name: gate.verdict for gate in result.gates})
         self._show_metrics()
@@ -439,7 +439,7 @@ def ending(result: Result, answer: str) -> dict[str, Any]:
         "simulated": result.target.label,
         "sentence": lines[0] if lines else "",
         "answer": lines[1:],
-        "knee": [knee.estimate, *knee.ci95] if knee else [None, None, None],
+        "knee": [knee.estimate, *result.knee_band] if knee else [None, None, None],
         "holds": knee.holds if knee else None,
         "tiles": [to_json(tile._asdict()) for tile in tiles(result)],
     }

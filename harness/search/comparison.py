@@ -314,6 +314,14 @@ def best_setting(settings: Sequence[Setting], pairs: Sequence[Comparison]) -> tu
     return best_by(metric, {name: figures[name][metric][0] for name in figures}, pairs)
 
 
+def shown_best(settings: Sequence[Setting], pairs: Sequence[Comparison]) -> str:
+    """The best setting; "" where it is shown to be better than no other, or none was compared."""
+    best, ties = best_setting(settings, pairs)
+    n_others = sum(bool(setting.figures) for setting in settings) - 1
+    is_shown = bool(pairs) and len(ties) < n_others
+    return best if is_shown else ""
+
+
 def ranked_by(settings: Sequence[Setting]) -> tuple[list[Setting], str]:
     """The settings that may be best, and the metric that says which is."""
     candidates = [setting for setting in settings if setting.figures]
