@@ -8,7 +8,8 @@
    connections out), each has one of its own behind it in that line: its /oracle is there. A stream's first event is due `--first-ms` after its request came,
    the others one each gap. `--hold N`: the first N requests wait for each other, then begin at once.
    GET /oracle gives all requests since POST /oracle/reset as int64: arrived_ns (the kernel's stamp),
-   tokens, tokens of an event, stalled sends, n events, before_ns[n], after_ns[n]. */
+   tokens, tokens of an event, stalled sends, its sender's id (-1: none), n events, before_ns[n],
+   after_ns[n]. The id is of a header `X-Sender: RUN-WORKER-NUMBER`: WORKER << 32 | NUMBER. */
 #define _GNU_SOURCE
 #include "paced.h"
 
@@ -116,7 +117,10 @@ static int listen_at(int *door, int port) {
     socklen_t size = sizeof at;
     int one = 1;
     *door = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
-    setsockopt(*door, SOL_SOCKET, SO_TIMESTAMPNS, &one, sizeof one); /* connections inherit it */
+    /* connections inherit both */
+    setsockopt(*door, SOL_SOCKET, SO_TIMESTAMPNS, &one, sizeof one);
+    /* BBR paces segments: they would leave later than `send` returns. Refused: as it was. */
+    setsockopt(*door, IPPROTO_TCP, TCP_CONGESTION, "reno", strlen("reno"));
     if (n_processes > 1) setsockopt(*door, SOL_SOCKET, SO_REUSEPORT, &one, sizeof one);
     if (bind(*door, (struct sockaddr *)&at, size) || listen(*door, 4096)) exit(1);
     getsockname(*door, (struct sockaddr *)&at, &size);
