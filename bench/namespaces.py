@@ -158,7 +158,8 @@ def can_be_apart() -> bool:
     if os.geteuid() or not shutil.which("ip"):
         return False
     try:
-        with Hosts(apart=True):
+        with Hosts(apart=True) as hosts:
+            subprocess.run([*hosts.inside(SERVER), "true"], check=True, capture_output=True)
             return True
     except subprocess.CalledProcessError:
         return False

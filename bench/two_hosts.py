@@ -243,18 +243,24 @@ def found(run: Path, sent: Sent, watch: Watch, workers: list[Worker], code: int)
 def clock_of(
     worker: Worker, table: RecordTable, sent: Sent, pairs: tuple[Ints, Ints]
 ) -> WorkerClock:
-    """How far it is ahead, by messages there and back, as any two clocks are compared."""
+    """What is left of its error."""
+    low_ns, high_ns = ahead_ns(worker.number, table, sent, pairs)
+    return WorkerClock(worker.number, worker.host, worker.ahead_ms, low_ns / 1e6, high_ns / 1e6)
+
+
+def ahead_ns(
+    worker: int, table: RecordTable, sent: Sent, pairs: tuple[Ints, Ints]
+) -> tuple[int, int]:
+    """How far a worker's clock is ahead: at least by its requests, at most by their answers."""
     read_rows, sent_rows = pairs
-    its_own = table.worker[read_rows] == worker.number
+    its_own = table.worker[read_rows] == worker
     read_rows, sent_rows = read_rows[its_own], sent_rows[its_own]
     counts = sent.counts[sent_rows]
     at_ns = table.at_ns[events_of(table.offsets[read_rows], counts)]
     before_ns = sent.before_ns[events_of(sent.firsts[sent_rows], counts)]
     low_ns = (table.sent_ns[read_rows] - sent.arrived_ns[sent_rows]).max()
     high_ns = (at_ns - before_ns).min()
-    return WorkerClock(
-        worker.number, worker.host, worker.ahead_ms, float(low_ns) / 1e6, float(high_ns) / 1e6
-    )
+    return int(low_ns), int(high_ns)
 
 
 def corrected(table: RecordTable, clocks: list[WorkerClock]) -> RecordTable:
@@ -262,10 +268,10 @@ def corrected(table: RecordTable, clocks: list[WorkerClock]) -> RecordTable:
 
     By the requests' way alone: so that the events, which come the other way, are judged by it.
     """
-    ahead_ns = np.zeros(int(table.worker.max(initial=0)) + 1, np.int64)
+    by_worker = np.zeros(int(table.worker.max(initial=0)) + 1, np.int64)
     for clock in clocks:
-        ahead_ns[clock.worker] = round(clock.left_low_ms * 1e6)
-    of_request = ahead_ns[table.worker]
+        by_worker[clock.worker] = round(clock.left_low_ms * 1e6)
+    of_request = by_worker[table.worker]
     of_event = np.repeat(of_request, table.counts)
     return replace(
         table,
