@@ -34,10 +34,10 @@ def test_four_workers_with_clocks_off(tmp_path: Path, figure: Callable[[str], No
     Four clocks are off by 100 and 200 ms either way. An event that came before it was sent, by more
     than clocks may be off, is impossible on the busiest machine; a late stamp is not.
     """
-    asked = Asked(STREAMS, WORKERS, TOKENS, seconds=4.0, apart=can_be_apart())
+    asked = Asked(STREAMS, WORKERS, TOKENS, seconds=8.0, apart=can_be_apart())
     got = measured(asked, tmp_path)
     assert (got.arrived, got.records) == (got.sent, got.sent)
-    assert got.sent >= STREAMS
+    assert got.sent >= WORKERS
     assert [clock.planted_ms for clock in got.clocks] == [-200, -100, 100, 200]
     assert got.bound_ms is not None
     assert got.clocks_wrong_ms <= got.bound_ms
