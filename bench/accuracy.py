@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from sent import NOBODY, sender_ids
 
 if TYPE_CHECKING:
     from clients import Read
     from numpy.typing import NDArray
-    from servers import Sent
+    from sent import Sent
     from watch import Memory
 
     from harness.records.record_table import RecordTable
@@ -136,18 +137,43 @@ def row_of(client: str, read: Read, sent: Sent) -> Row:
 
 
 def _match(row: Row, table: RecordTable, sent: Sent) -> None:
-    """Every event's interval against the clock around its send; requests match by their order."""
-    order = np.argsort(table.sent_ns, kind="stable")
-    if len(order) != len(sent.arrived_ns):
-        row.notes.append(f"{len(order)} requests read, {len(sent.arrived_ns)} sent")
+    """Every event's interval against the clock around its send."""
+    if len(table) != len(sent.arrived_ns):
+        row.notes.append(f"{len(table)} requests read, {len(sent.arrived_ns)} sent")
+    pairs = by_id(table, sent) if (sent.senders != NOBODY).all() else by_order(table, sent)
+    if pairs is None:
         return
-    apart = sent.arrived_ns - table.sent_ns[order]
-    if np.any(table.counts[order] != sent.counts) or np.abs(apart).max() > APART_NS:
+    read_rows, sent_rows = pairs
+    counts = sent.counts[sent_rows]
+    apart = sent.arrived_ns[sent_rows] - table.sent_ns[read_rows]
+    if np.any(table.counts[read_rows] != counts) or np.any(np.abs(apart) > APART_NS):
         row.notes.append("requests or events do not match what was sent")
         return
-    index = np.repeat(table.offsets[:-1][order] - sent.firsts, sent.counts)
-    index += np.arange(len(index))
-    at, low = table.at_ns[index], table.not_before_ns[index]
-    row.events = len(index)
-    row.off = int(((at < sent.before_ns - SLACK_NS) | (low > sent.after_ns + SLACK_NS)).sum())
-    row.exact = round(float((at == low).mean()), 5)
+    read_events = events_of(table.offsets[read_rows], counts)
+    sent_events = events_of(sent.firsts[sent_rows], counts)
+    at, low = table.at_ns[read_events], table.not_before_ns[read_events]
+    too_early = at < sent.before_ns[sent_events] - SLACK_NS
+    too_late = low > sent.after_ns[sent_events] + SLACK_NS
+    row.events = len(at)
+    row.off = int((too_early | too_late).sum())
+    row.exact = round(float((at == low).mean()), 5) if len(at) else None
+
+
+def by_id(table: RecordTable, sent: Sent) -> tuple[Ints, Ints]:
+    """(rows of the table, rows of what was sent): those that have the same id."""
+    read_ids = sender_ids(table.worker, table.number)
+    _, read_rows, sent_rows = np.intersect1d(read_ids, sent.senders, return_indices=True)
+    return read_rows, sent_rows
+
+
+def by_order(table: RecordTable, sent: Sent) -> tuple[Ints, Ints] | None:
+    """The same where the server knows no ids: two that arrived almost at once may be swapped."""
+    if len(table) != len(sent.arrived_ns):
+        return None
+    return np.argsort(table.sent_ns, kind="stable"), np.arange(len(sent.arrived_ns))
+
+
+def events_of(firsts: Ints, counts: Ints) -> Ints:
+    """Indices of all events of requests whose first ones are these."""
+    begins = np.cumsum(counts) - counts
+    return np.repeat(firsts - begins, counts) + np.arange(int(counts.sum()))

@@ -40,6 +40,7 @@ SPREAD_S: Final = 0.3  # over which users begin where they do not begin together
 STREAMS_PER_CORE: Final = 2048
 LIMIT_S: Final = 400
 PROMPT_TOKENS: Final = 256
+SENDER_HEADER: Final = "X-Sender: {request}"  # so that the server's log knows each request
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +138,8 @@ def harness(server: Server, load: Load, folder: Path) -> Read:
             load.tokens,
             "--quiet",
             "--insecure",
+            "--header",
+            SENDER_HEADER,
             "--out",
             out,
         ],

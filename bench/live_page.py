@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -28,6 +27,7 @@ from servers import Pace, paced
 
 from harness.metrics.recent_latencies import RecentLatencies
 from harness.metrics.run_latencies import RunLatencies
+from harness.server.address import free_ports
 
 TOP = Path(__file__).parents[1]
 POLLERS = 2
@@ -67,7 +67,7 @@ def point_ms() -> float:
 
 def measure(options: argparse.Namespace, url: str) -> None:
     """One level, held by Locust itself."""
-    web, bind = free_port(), free_port()
+    web, bind = free_ports(2, set())
     command = [
         sys.executable,
         "-m",
@@ -111,12 +111,6 @@ def measure(options: argparse.Namespace, url: str) -> None:
         f"\nmedians: closed {closed:.2f}, open {opened:.2f} µs/token; open/closed {ratio:.3f}; "
         f"an answer has {sizes:.0f} bytes"
     )
-
-
-def free_port() -> int:
-    """One that was free a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
 
 
 def steady(base: str, users: int) -> None:

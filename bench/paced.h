@@ -22,6 +22,7 @@ typedef struct Connection Connection;
 
 typedef struct Request {
     long number, prompt_tokens;
+    long sender;                   /* what its X-Sender header says, see sender_of; -1: nothing */
     long tokens, sent, events;     /* asked for; tokens and events sent so far */
     long arrived_ns, due_ns;       /* due: when its next event is to be sent */
     long *before_ns, *after_ns;    /* the clock around each send, an entry for each event */

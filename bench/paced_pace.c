@@ -8,7 +8,7 @@
 
 /* At one waking up streams due within SLACK_NS are sent, TURN at most before requests are read
    again. Requests of PROBE_TOKENS are a client's first questions: nobody waits for them. */
-enum { SLACK_NS = 100000, TURN = 256, PROBE_TOKENS = 2, HEAD_FIELDS = 5 };
+enum { SLACK_NS = 100000, TURN = 256, PROBE_TOKENS = 2, HEAD_FIELDS = 6 };
 
 typedef struct { Request *first, *last; } Queue;
 
@@ -109,7 +109,8 @@ void tell_oracle(Connection *to) {
     long *all = malloc(size * sizeof *all + 1);
     for (long i = 0; i < n_kept; i++) {
         Request *r = kept[i];
-        long head[HEAD_FIELDS] = {r->arrived_ns, r->tokens, pace.per_event, r->stalled, r->events};
+        long head[HEAD_FIELDS] = {r->arrived_ns, r->tokens, pace.per_event, r->stalled, r->sender,
+                                  r->events};
         memcpy(all + at, head, sizeof head);
         memcpy(all + at + HEAD_FIELDS, r->before_ns, r->events * sizeof *all);
         memcpy(all + at + HEAD_FIELDS + r->events, r->after_ns, r->events * sizeof *all);

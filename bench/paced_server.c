@@ -2,13 +2,15 @@
 
      cc -O2 -o paced_server paced_*.c
      ./paced_server [--first-ms 100] [--gap-ms 20] [--tokens-per-event 1] [--hold N]
-                    [--processes N] [--certificate PEM]     (needs -DWITH_TLS -lssl -lcrypto)
+                    [--processes N] [--address 127.0.0.1]
+                    [--certificate PEM]     (needs -DWITH_TLS -lssl -lcrypto)
 
-   Prints its port on 127.0.0.1. Of several processes, which share that port (the kernel deals the
+   Prints its port at that address. Of several processes, which share that port (the kernel deals the
    connections out), each has one of its own behind it in that line: its /oracle is there. A stream's first event is due `--first-ms` after its request came,
    the others one each gap. `--hold N`: the first N requests wait for each other, then begin at once.
    GET /oracle gives all requests since POST /oracle/reset as int64: arrived_ns (the kernel's stamp),
-   tokens, tokens of an event, stalled sends, n events, before_ns[n], after_ns[n]. */
+   tokens, tokens of an event, stalled sends, its sender's id (-1: none), n events, before_ns[n],
+   after_ns[n]. The id is of a header `X-Sender: RUN-WORKER-NUMBER`: WORKER << 32 | NUMBER. */
 #define _GNU_SOURCE
 #include "paced.h"
 
@@ -37,6 +39,7 @@ struct Connection {
 };
 
 Pace pace = {100000000, 20000000, 1, 0};
+static struct in_addr own_address; /* where it listens */
 static int poll_fd, timer_fd, door_fd, own_door_fd = -1, n_processes = 1;
 
 Request **waits_for(Connection *connection) { return &connection->request; }
@@ -111,12 +114,14 @@ static void welcome(void) {
 
 /* A port, 0: any; which it is. */
 static int listen_at(int *door, int port) {
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
-                             .sin_port = htons(port)};
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr = own_address, .sin_port = htons(port)};
     socklen_t size = sizeof at;
     int one = 1;
     *door = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
-    setsockopt(*door, SOL_SOCKET, SO_TIMESTAMPNS, &one, sizeof one); /* connections inherit it */
+    /* connections inherit both */
+    setsockopt(*door, SOL_SOCKET, SO_TIMESTAMPNS, &one, sizeof one);
+    /* BBR paces segments: they would leave later than `send` returns. Refused: as it was. */
+    setsockopt(*door, IPPROTO_TCP, TCP_CONGESTION, "reno", strlen("reno"));
     if (n_processes > 1) setsockopt(*door, SOL_SOCKET, SO_REUSEPORT, &one, sizeof one);
     if (bind(*door, (struct sockaddr *)&at, size) || listen(*door, 4096)) exit(1);
     getsockname(*door, (struct sockaddr *)&at, &size);
@@ -145,13 +150,16 @@ static void listen_here(void) {
 
 static int options(int argc, char **argv) {
     struct option known[] = {{"first-ms", 1, 0, 'f'}, {"gap-ms", 1, 0, 'g'}, {"hold", 1, 0, 'h'},
-                             {"tokens-per-event", 1, 0, 'k'}, {"processes", 1, 0, 'p'}, {"certificate", 1, 0, 'c'}, {0}};
+                             {"tokens-per-event", 1, 0, 'k'}, {"processes", 1, 0, 'p'}, {"certificate", 1, 0, 'c'},
+                             {"address", 1, 0, 'a'}, {0}};
+    own_address.s_addr = htonl(INADDR_LOOPBACK);
     for (int flag; (flag = getopt_long(argc, argv, "", known, NULL)) >= 0;) {
         if (flag == 'f') pace.first_ns = atof(optarg) * 1e6;
         else if (flag == 'g') pace.gap_ns = atof(optarg) * 1e6;
         else if (flag == 'h') pace.hold = atol(optarg);
         else if (flag == 'p') n_processes = atoi(optarg);
         else if (flag == 'k') pace.per_event = atol(optarg);
+        else if (flag == 'a' && inet_aton(optarg, &own_address)) continue;
         else if (flag != 'c' || !tls_begin(optarg)) return 0;
     }
     return pace.gap_ns > 0 && pace.per_event > 0 && pace.per_event <= 512;

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-HEAD: Final = 5  # numbers before a request's times, see paced_server.c
+NOBODY: Final = -1  # sent no id with its request
+HEAD: Final = 6  # numbers before a request's times, see paced_server.c
 
 
 class Sends(NamedTuple):
@@ -24,6 +25,12 @@ class Sends(NamedTuple):
     stalled: int
     before_ns: Ints
     after_ns: Ints
+    sender: int = NOBODY
+
+
+def sender_ids(workers: Ints, numbers: Ints) -> Ints:
+    """The ids that the paced server reads in `X-Sender: RUN-WORKER-NUMBER`."""
+    return workers << 32 | numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +42,7 @@ class Sent:
     counts: Ints  # events of each request
     before_ns: Ints  # the clock just before each send; flat
     after_ns: Ints
+    senders: Ints  # the id that came with each request; NOBODY where none did
     stalled: int  # sends that a full socket delayed: their times mean nothing
 
     @classmethod
@@ -48,6 +56,7 @@ class Sent:
             counts=np.array([len(r.before_ns) for r in rows], np.int64),
             before_ns=np.concatenate([none, *(r.before_ns for r in rows)]),
             after_ns=np.concatenate([none, *(r.after_ns for r in rows)]),
+            senders=np.array([r.sender for r in rows], np.int64),
             stalled=sum(r.stalled for r in rows),
         )
 
@@ -77,10 +86,11 @@ def from_bytes(data: bytes) -> list[Sends]:
     """The paced server's /oracle."""
     flat, rows, at = np.frombuffer(data, np.int64), [], 0
     while at < len(flat):
-        arrived, tokens, per_event, stalled, n = flat[at : at + HEAD].tolist()
+        arrived, tokens, per_event, stalled, sender, n = flat[at : at + HEAD].tolist()
         times = flat[at + HEAD : at + HEAD + 2 * n]
         whole = n == -(-tokens // per_event)
-        rows.append(Sends(arrived, tokens if whole else 0, stalled, times[:n], times[n:]))
+        before_ns, after_ns = times[:n], times[n:]
+        rows.append(Sends(arrived, tokens if whole else 0, stalled, before_ns, after_ns, sender))
         at += HEAD + 2 * n
     return rows
 

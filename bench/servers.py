@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+import sys
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from namespaces import LOOPBACK
 from sent import Sent, from_bytes, from_json
 
 from harness.engine.config import EngineConfig
@@ -23,6 +25,11 @@ HERE: Final = Path(__file__).parent
 BUILD: Final = HERE / "build"  # ignored by git
 FIRST_MS: Final = 100
 PACED: Final = ["paced_server.c", "paced_http.c", "paced_pace.c", "paced_frames.c"]
+FETCH: Final = """\
+import sys, urllib.request
+with urllib.request.urlopen(sys.argv[1]) as answer:
+    sys.stdout.buffer.write(answer.read())
+"""
 SOURCES: Final = {
     "c_client": ["c_client.c"],
     "paced_server": PACED,
@@ -61,17 +68,26 @@ class Server:
     pid: int
     binary: bool  # how it tells what it sent
     oracles: tuple[str, ...] = ()  # of its processes, where it has several
+    inside: tuple[str, ...] = ()  # what goes before a command on its host, where that is another
 
     @property
     def port(self) -> int:
-        """Of 127.0.0.1."""
+        """Of its address."""
         return int(self.url.rpartition(":")[2])
 
     def sent(self, tokens: int) -> Sent:
         """Of the requests that asked for so many tokens and got them: no probes."""
         read = from_bytes if self.binary else from_json
-        rows = [row for url in self.oracles or (self.url,) for row in read(fetch(url + "/oracle"))]
+        urls = [f"{url}/oracle" for url in self.oracles or (self.url,)]
+        rows = [row for url in urls for row in read(self._fetched(url))]
         return Sent.of(rows, tokens)
+
+    def _fetched(self, url: str) -> bytes:
+        """A body, asked for on the server's own host."""
+        if not self.inside:
+            return fetch(url)
+        command = [*self.inside, sys.executable, "-c", FETCH, url]
+        return subprocess.run(command, check=True, capture_output=True).stdout
 
 
 def fetch(url: str) -> bytes:
@@ -84,8 +100,14 @@ def fetch(url: str) -> bytes:
 
 
 @contextlib.contextmanager
-def paced(pace: Pace, certificate: Path | None = None, processes: int = 1) -> Iterator[Server]:
-    """The C server, as long as this lasts."""
+def paced(
+    pace: Pace,
+    certificate: Path | None = None,
+    processes: int = 1,
+    address: str = LOOPBACK,
+    inside: tuple[str, ...] = (),
+) -> Iterator[Server]:
+    """The C server, as long as this lasts. `inside`: as `Server` has it."""
     program = build("paced_server_tls" if certificate else "paced_server")
     flags = [
         "--first-ms",
@@ -98,14 +120,16 @@ def paced(pace: Pace, certificate: Path | None = None, processes: int = 1) -> It
         pace.hold,
         "--processes",
         processes,
+        "--address",
+        address,
     ]
     if certificate:
         flags += ["--certificate", certificate]
-    with _running([program, *flags]) as process:
+    with _running([*inside, program, *flags]) as process:
         scheme = "https" if certificate else "http"
         ports = process.stdout.readline().split()
-        url, *oracles = (f"{scheme}://127.0.0.1:{int(port)}" for port in ports)
-        yield Server(url, process.pid, binary=True, oracles=tuple(oracles))
+        url, *oracles = (f"{scheme}://{address}:{int(port)}" for port in ports)
+        yield Server(url, process.pid, binary=True, oracles=tuple(oracles), inside=inside)
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from harness.server.address import free_port
+from harness.server.address import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,7 +82,7 @@ def locust(
 
     1 is Locust's where requests failed.
     """
-    web, bind = free_port(), free_port()
+    web, bind = free_ports(2, set())
     path = file if file.endswith(".py") else f"locustfiles/{file}.py"
     command = [
         sys.executable,

@@ -20,7 +20,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -28,8 +27,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
-from uuid import uuid4
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from study_process import descendants
@@ -41,6 +39,9 @@ from harness.records.json_files import read_json
 from harness.records.record_table import OUTCOME_CODE
 from harness.records.request_record import Outcome
 
+sys.path.append(str(Path(__file__).parents[1] / "bench"))
+from namespaces import SERVER, WORKERS, Hosts
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -48,9 +49,7 @@ if TYPE_CHECKING:
     from harness.records.record_table import RecordTable
 
 HERE: Final = Path(__file__).parent
-TOP: Final = HERE.parent
 USERS, TOKENS = 8, 30  # 24 requests a second
-WORKERS: Final = ("w0", "w1")
 APART_S: Final = 30.0  # a pause, and a cut
 # the load's seconds; the fault comes when it is under way
 FAULTS: Final = {
@@ -79,84 +78,6 @@ class Row:
     moved_ms: float | None = None  # w0's instants against w1's, by the server's; None: some lack
     bound_ms: float | None = None  # what the harness itself says of its clocks
     wrong: list[str] = field(default_factory=list)
-
-
-class Hosts:
-    """Where processes run. `apart`: each host in a network namespace of its own."""
-
-    def __init__(self, *, apart: bool) -> None:
-        self.apart = apart
-        self._name = f"vh{uuid4().hex[:8]}"
-        self.master, self.server = ("10.77.0.1", "10.78.0.1") if apart else ("127.0.0.1",) * 2
-
-    def __enter__(self) -> Self:
-        if self.apart:
-            try:
-                self._build()
-            except BaseException:
-                self.__exit__()
-                raise
-        return self
-
-    def _build(self) -> None:
-        for host in ("m", "s", *WORKERS):
-            _ip("netns", "add", self._of(host))
-            self._in(host, "link", "set", "lo", "up")
-        for host, address in (("m", self.master), ("s", self.server)):
-            self._in(host, "link", "add", "hub", "type", "bridge")
-            self._in(host, "address", "add", f"{address}/24", "dev", "hub")
-            self._in(host, "link", "set", "hub", "up")
-        for n, host in enumerate(WORKERS, 2):
-            self._link(host, "m", f"10.77.0.{n}")
-            self._link(host, "s", f"10.78.0.{n}")
-        self._link("m", "s", "10.78.0.9")
-
-    def __exit__(self, *_: object) -> None:
-        for host in ("m", "s", *WORKERS) if self.apart else ():
-            subprocess.run(["ip", "netns", "del", self._of(host)], check=False)
-
-    def _of(self, host: str) -> str:
-        return f"{self._name}{host}"
-
-    def _in(self, host: str, *arguments: str) -> None:
-        _ip("-n", self._of(host), *arguments)
-
-    def _link(self, host: str, to: str, address: str) -> None:
-        """A cable from the host to the bridge of another."""
-        _ip(
-            "link",
-            "add",
-            f"to-{to}",
-            "netns",
-            self._of(host),
-            "type",
-            "veth",
-            "peer",
-            "name",
-            f"of-{host}",
-            "netns",
-            self._of(to),
-        )
-        self._in(to, "link", "set", f"of-{host}", "master", "hub", "up")
-        self._in(host, "address", "add", f"{address}/24", "dev", f"to-{to}")
-        self._in(host, "link", "set", f"to-{to}", "up")
-
-    def cut(self, host: str, how: str = "down") -> None:
-        """Between the host and the master; `up` mends it."""
-        self._in("m", "link", "set", f"of-{host}", how)
-
-    def peer(self, host: str) -> str:
-        """The address from which the server hears it."""
-        return f"10.78.0.{WORKERS.index(host) + 2}" if self.apart else "127.0.0.1"
-
-    def start(self, host: str, *command: object, **popen: Any) -> subprocess.Popen[str]:
-        """A process there."""
-        where = ("ip", "netns", "exec", self._of(host)) if self.apart else ()
-        return subprocess.Popen([*where, sys.executable, *map(str, command)], text=True, **popen)
-
-
-def _ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True)
 
 
 def played(fault: str, seed: int, folder: Path, *, apart: bool = True) -> Row:
@@ -190,20 +111,12 @@ class Run:
     def _start(self) -> None:
         hosts = self.hosts
         script = (HERE / "scripted_vllm.py", 40, 10, hosts.server, self.arrivals)
-        server = hosts.start("s", *script, stdout=subprocess.PIPE)
+        server = hosts.start(SERVER, *script, stdout=subprocess.PIPE)
         self.processes.append(server)
         assert server.stdout is not None
         url = f"http://{hosts.server}:{server.stdout.readline().strip()}"
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
         seconds = FAULTS[self.fault]
-        self.master = self._locust(
-            "m",
-            TOP,
-            {},
-            "locustfiles/chat.py",
-            "--master",
-            "--headless",
+        self.master = hosts.locust_master(
             "--expect-workers",
             2,
             "-u",
@@ -222,46 +135,15 @@ class Run:
             self.run_folder,
             "--seed",
             self.seed,
-            "--master-bind-port",
-            port,
+            stdout=self.log,
         )
+        self.processes.append(self.master)
         ahead = AHEAD_MS * (1 if self.seed % 2 else -1) * (self.fault == "clock off by 200 ms")
         self.workers = []
         for host, home in self.homes.items():
-            home.mkdir()
-            env = {"AHEAD_MS": str(ahead if host == "w0" else 0)}
-            self.workers.append(
-                self._locust(
-                    host,
-                    home,
-                    env,
-                    HERE / "host_locustfile.py",
-                    "--worker",
-                    "--master-host",
-                    hosts.master,
-                    "--master-port",
-                    port,
-                )
-            )
-
-    def _locust(
-        self, host: str, cwd: Path, env: dict[str, str], file: object, *arguments: object
-    ) -> subprocess.Popen[str]:
-        process = self.hosts.start(
-            host,
-            "-m",
-            "locust",
-            "-f",
-            file,
-            *arguments,
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=self.log,
-            stderr=subprocess.STDOUT,
-            env=os.environ | env | {"PYTHONPATH": f"{TOP}:{os.environ.get('PYTHONPATH', '')}"},
-        )
-        self.processes.append(process)
-        return process
+            worker = hosts.locust_worker(host, ahead if host == "w0" else 0, home, stdout=self.log)
+            self.workers.append(worker)
+            self.processes.append(worker)
 
     def _kill(self) -> None:
         """What is left of it, decoders too."""

@@ -14,7 +14,7 @@ import pytest
 from compose import wait_for, where
 
 from harness import __version__
-from harness.server.address import free_port
+from harness.server.address import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,13 +107,13 @@ def test_the_image_runs_what_it_is_given(image, words, code, says) -> None:
 def containers(image) -> Iterator[dict[str, str]]:
     """An engine, a master and its worker, and a worker without a master, by their names."""
     assert image["Config"]["Healthcheck"]["Test"][0] == "CMD"
-    engine, web, master = free_port(), free_port(), free_port()
+    engine, web, master, nobody = free_ports(4, set())
     file = f"-f locustfiles/chat.py --host http://127.0.0.1:{engine}"
     given = {
         "engine": f"engine --port {engine}",
         "master": f"{file} --master --web-port {web} --master-bind-port {master}",
         "worker": f"{file} --worker --master-host 127.0.0.1 --master-port {master}",
-        "alone": f"{file} --worker --master-host 127.0.0.1 --master-port {free_port()}",
+        "alone": f"{file} --worker --master-host 127.0.0.1 --master-port {nobody}",
     }
     started: dict[str, str] = {}
     try:

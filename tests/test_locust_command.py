@@ -26,7 +26,7 @@ from harness.metrics.metrics import LATENCIES
 from harness.records.folder_reader import Run, read_run
 from harness.records.record_table import OUTCOMES, concat_tables
 from harness.records.request_record import Outcome
-from harness.server.address import free_port
+from harness.server.address import free_port, free_ports
 from harness.wire.vllm_metrics import server_sample
 
 if TYPE_CHECKING:
@@ -484,8 +484,7 @@ def test_a_missed_slo_sets_the_exit_code(url: str, tmp_path: Path) -> None:
 def test_the_web_ui_shows_true_percentiles(url: str, processes: int, tmp_path: Path) -> None:
     """The page's tables, the CSV and the metrics over HTTP hold the records of the run folder."""
     folder = tmp_path / "run"
-    web = free_port()
-    port = free_port()
+    web, port = free_ports(2, set())
     more = ("--processes", 2, "--master-bind-port", port, "--master-port", port)
     process = locust(
         "chat",

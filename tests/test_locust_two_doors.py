@@ -21,7 +21,7 @@ from harness.export.live_state import FINAL_STATES
 from harness.metrics.result import read_result
 from harness.records import names
 from harness.run.run_page import ending
-from harness.server.address import free_port
+from harness.server.address import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,8 +95,7 @@ def doors(url: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     found = {}
     for door, more in (("run", []), ("locust", []), ("workers", ["--processes", "2"])):
         folder = tmp_path_factory.mktemp(door) / "run"
-        web = free_port()
-        bind = free_port()
+        web, bind = free_ports(2, set())
         if door == "run":
             own = [*RUN, url, "--users", str(USERS), "--requests", str(REQUESTS), "--quiet"]
             own += ["--ui", "--ui-port", str(web), "--out", str(folder)]

@@ -20,7 +20,7 @@ from harness.engine.process import start_engine
 from harness.engine.server import ServingOptions
 from harness.errors import ConfigError
 from harness.records.redact import HIDDEN, redact_text
-from harness.server.address import Address, free_port
+from harness.server.address import Address, free_ports
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,8 +80,7 @@ def pages(*urls: str) -> dict[str, bytes]:
 @pytest.mark.long
 def test_nothing_that_a_run_leaves_holds_a_secret(tmp_path: Path) -> None:
     """Files, what was printed, the pages that it served, and every process's arguments."""
-    port = free_port()
-    ui = free_port()
+    port, ui = free_ports(2, set())
     paths = "", "harness/live.json", "stats/requests", "exceptions"
     urls = [f"http://127.0.0.1:{port}/metrics", *(f"http://127.0.0.1:{ui}/{one}" for one in paths)]
     serving = ServingOptions(api_key=KEY)

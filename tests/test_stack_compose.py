@@ -14,7 +14,7 @@ from compose import SEARCH, Stack, wait_for, where
 from recording import RECORDED
 from study_process import harness, started
 
-from harness.server.address import free_port
+from harness.server.address import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -298,7 +298,8 @@ def engines(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
     """URLs of containers beside the stack, by name."""
     for key, value in where().items():
         monkeypatch.setenv(key, value)
-    ports = {f"{stack.project}-drill-{name}": free_port() for name in ("one", "two", "other")}
+    names = [f"{stack.project}-drill-{name}" for name in ("one", "two", "other")]
+    ports = dict(zip(names, free_ports(3, set()), strict=True))
     try:
         for name, port in ports.items():
             command = ("vllm-harness", "engine", "--port", str(port), "--max-num-seqs", "8")

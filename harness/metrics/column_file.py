@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import msgpack
 import numpy as np
@@ -19,27 +20,12 @@ if TYPE_CHECKING:
     PackedColumn = tuple[int, int, Packed]  # see `record_source.pack`
 
 
-@dataclass(frozen=True, slots=True)
-class StoredColumns:
-    """Where some columns lie in the file."""
-
-    file: BinaryIO
-    begin: int
-    size: int
-
-    def items(self) -> Iterator[tuple[str, PackedColumn]]:
-        """As those of the mapping that was stored. Raises OSError."""
-        stored = os.pread(self.file.fileno(), self.size, self.begin)
-        for name, n, first, kind, raw in msgpack.unpackb(stored):
-            yield name, (n, first, np.frombuffer(raw, kind))
-
-
 class ColumnFile:
-    """A file without a name in a folder: it takes columns, and ends with the process."""
+    """A file without a name in a folder: it takes columns, and is gone with the process."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._file: BinaryIO | None = None
+        self._descriptor: int | None = None
         self._size = 0
         self._is_usable = True
 
@@ -52,18 +38,38 @@ class ColumnFile:
             rows.append((name, n, first, steps.dtype.str, steps.tobytes()))
         packed: bytes = msgpack.packb(rows)
         try:
-            if self._file is None:
-                self._file = TemporaryFile(buffering=0, dir=self._folder)
-            written = os.pwrite(self._file.fileno(), packed, self._size)
+            written = os.pwrite(self._opened(), packed, self._size)
         except OSError:
             written = 0
-        if self._file is None or written < len(packed):
+        if written < len(packed):
             self._is_usable = False
             return columns
-        stored = StoredColumns(self._file, self._size, len(packed))
+        stored = StoredColumns(self, self._size, len(packed))
         self._size += len(packed)
         return stored
 
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
+    def read(self, begin: int, size: int) -> bytes:
+        """Raises OSError."""
+        return os.pread(self._opened(), size, begin)
+
+    def _opened(self) -> int:
+        if self._descriptor is None:
+            file = TemporaryFile(buffering=0, dir=self._folder)
+            # Columns may be read as long as anything refers to them, and so to this file.
+            weakref.finalize(self, file.close)
+            self._descriptor = file.fileno()
+        return self._descriptor
+
+
+@dataclass(frozen=True, slots=True)
+class StoredColumns:
+    """Where some columns lie in their file."""
+
+    file: ColumnFile
+    begin: int
+    size: int
+
+    def items(self) -> Iterator[tuple[str, PackedColumn]]:
+        """Those of the mapping that was stored. Raises OSError."""
+        for name, n, first, kind, raw in msgpack.unpackb(self.file.read(self.begin, self.size)):
+            yield name, (n, first, np.frombuffer(raw, kind))

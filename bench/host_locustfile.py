@@ -14,7 +14,7 @@ from harness.senders.users import ChatUser
 from harness.units import MS
 
 names.RUN = "on another host.json"  # type: ignore[misc]
-CLOCK.shift(int(os.environ.get("AHEAD_MS", "0")) * MS)
+CLOCK.shift(round(float(os.environ.get("AHEAD_MS", "0")) * MS))
 
 
 class Chat(ChatUser):
