@@ -162,7 +162,7 @@ def c_client(server: Server, load: Load, folder: Path) -> Read:
     done, watch = watched(
         server,
         [
-            build("c_client"),
+            build("c_client_tls" if server.is_tls else "c_client"),
             server.port,
             load.streams,
             load.requests,

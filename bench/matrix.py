@@ -48,7 +48,9 @@ def serving(cell: Cell) -> Iterator[Server]:
                 "req",
                 "-x509",
                 "-newkey",
-                "rsa:2048",
+                "ec",  # an RSA signature takes so long that a server of many streams is late
+                "-pkeyopt",
+                "ec_paramgen_curve:P-256",
                 "-nodes",
                 "-keyout",
                 certificate,

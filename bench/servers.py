@@ -25,6 +25,7 @@ FIRST_MS: Final = 100
 PACED: Final = ["paced_server.c", "paced_http.c", "paced_pace.c", "paced_frames.c"]
 SOURCES: Final = {
     "c_client": ["c_client.c"],
+    "c_client_tls": ["c_client.c", "-DWITH_TLS", "-lssl", "-lcrypto"],
     "paced_server": PACED,
     "paced_server_tls": [*PACED, "-DWITH_TLS", "-lssl", "-lcrypto"],
 }
@@ -61,6 +62,11 @@ class Server:
     pid: int
     binary: bool  # how it tells what it sent
     oracles: tuple[str, ...] = ()  # of its processes, where it has several
+
+    @property
+    def is_tls(self) -> bool:
+        """Whether it speaks TLS, with a certificate of our own making."""
+        return self.url.startswith("https:")
 
     @property
     def port(self) -> int:
