@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 from servers import build
 from watch import Watch
 
@@ -28,7 +29,6 @@ from harness.senders.drive_options import DriveOptions, request_bytes
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
     from servers import Server
 
@@ -66,7 +66,10 @@ class Load:
 
 @dataclass(slots=True)
 class Read:
-    """What a client read, in ns; `table` where it keeps records, `note` when something is wrong."""
+    """What a client read, in ns; `table` where it keeps records, `note` when something is wrong.
+
+    `ttft_ns` is in the order in which the requests began.
+    """
 
     watch: Watch
     ttft_ns: Values | None = None
@@ -148,7 +151,8 @@ def harness(server: Server, load: Load, folder: Path) -> Read:
     read = Read(watch, note=note_of(done))
     if (out / names.RESULT).exists():
         table = concat_tables(list(read_run(out).chunks()))
-        read.table = table = table.select(table.outcome == OK)
+        table = table.select(table.outcome == OK)
+        read.table = table = table.select(np.argsort(table.sent_ns, kind="stable"))
         first, gap = ttft(table), itl(table)
         read.ttft_ns, read.ttft_bounds = first.ns, (first.lo_ns, first.hi_ns)
         read.itl_ns, read.itl_bounds = gap.ns, (gap.lo_ns, gap.hi_ns)

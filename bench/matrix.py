@@ -76,7 +76,7 @@ def measure(cell: Cell, client: str) -> Row:
     wait_for_calm()
     with serving(cell) as server, tempfile.TemporaryDirectory() as folder:
         read = rivals.CLIENTS[client](server, cell.load, Path(folder))
-        return row_of(client, read, server.sent(cell.tokens))
+        return row_of(client, read, server.sent(cell.tokens), cell.streams)
 
 
 def wait_for_calm() -> None:
