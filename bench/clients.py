@@ -151,10 +151,10 @@ def harness(server: Server, load: Load, folder: Path) -> Read:
     read = Read(watch, note=note_of(done))
     if (out / names.RESULT).exists():
         table = concat_tables(list(read_run(out).chunks()))
-        table = table.select(table.outcome == OK)
-        read.table = table = table.select(np.argsort(table.sent_ns, kind="stable"))
+        read.table = table = table.select(table.outcome == OK)
+        in_order = np.argsort(table.sent_ns, kind="stable")
         first, gap = ttft(table), itl(table)
-        read.ttft_ns, read.ttft_bounds = first.ns, (first.lo_ns, first.hi_ns)
+        read.ttft_ns, read.ttft_bounds = first.ns[in_order], (first.lo_ns, first.hi_ns)
         read.itl_ns, read.itl_bounds = gap.ns, (gap.lo_ns, gap.hi_ns)
     return read
 

@@ -240,19 +240,17 @@ def guidellm(server: Server, load: Load, folder: Path) -> Read:
     )
     read = Read(watch, note=note_of(done))
     if out.exists():
-        read.ttft_ns, read.itl_ns = read_guidellm(out)
-        read.note = read.note or "its ITL is one mean a request"
+        read.ttft_ns = read_guidellm(out)
+        read.note = read.note or "it keeps a mean ITL of each request, no gaps"
     return read
 
 
-def read_guidellm(file: Path) -> tuple[Values, Values]:
-    """(TTFT, ITL) of its report, in which a request has one ITL: the mean of its gaps."""
+def read_guidellm(file: Path) -> Values:
+    """TTFT in its report."""
     (benchmark,) = json.loads(file.read_text())["benchmarks"]
     rows = benchmark["requests"]["successful"]
     rows.sort(key=lambda row: row["request_start_time"])
-    ttft_ms = [row["time_to_first_token_ms"] for row in rows]
-    itl_ms = [row["inter_token_latency_ms"] for row in rows]
-    return _ns(ttft_ms), _ns(itl_ms)
+    return _ns([row["time_to_first_token_ms"] for row in rows])
 
 
 def _ns(values_ms: Sequence[float]) -> Values:
