@@ -33,8 +33,9 @@ COLORS: Final = {
     "vllm bench": Color.green,
     "vllm-rs bench": Color.red,
     "aiperf": Color.ink,
-    "guidellm": Color.rule,
+    "guidellm": Color.ink,
 }
+CAPTION: Final = "Dashed lines are TLS, the dotted one is guidellm."
 INTRO: Final = """\
 Each client streams 128 tokens a request, one each 20 ms, on so many streams at once for about 8 s,
 as its users run it and one client after the other, beside a server that logs when each request
@@ -273,7 +274,8 @@ def page(visits: Sequence[Kept], most: int, picture: str) -> str:
         out += ["", "### Not measured", "", *missing]
     out += ["", "## Losses", "", "Where another client has the better figure:", ""]
     out += losses(visits, most)
-    out += ["", "## Picture", "", f"![Cost and error]({picture})", "", "## All rows", "", LEGEND]
+    out += ["", "## Picture", "", f"![Cost and error]({picture})", "", CAPTION]
+    out += ["", "## All rows", "", LEGEND]
     for number, kept in enumerate(visits, 1):
         if len(visits) > 1:
             out += ["", f"Visit {number}:"]
@@ -312,8 +314,15 @@ def lines_of(visits: Sequence[Kept], figure: Figure, least: float) -> list[Serie
             f"{client}, TLS" if server == "tls" else client,
             COLORS[client],
             own,
-            dash=Dash.dashed if server == "tls" else Dash.solid,
+            dash=dash_of(client, server),
             dots=True,
         )
         for (client, server), own in points.items()
     ]
+
+
+def dash_of(client: str, server: str) -> Dash:
+    """There are fewer colors than clients."""
+    if server == "tls":
+        return Dash.dashed
+    return Dash.dotted if client == "guidellm" else Dash.solid
