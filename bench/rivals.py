@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 VLLM: Final = Path(os.environ.get("HARNESS_VLLM", HERE.parent / ".vllm"))
 VLLM_RS: Final = Path(os.environ.get("HARNESS_VLLM_RS", VLLM / "venv/bin/vllm-rs"))
 TOKENIZER: Final = VLLM / "tiny"
-AIPERF: Final = Path(os.environ.get("HARNESS_AIPERF", "/no/aiperf"))
-GUIDELLM: Final = Path(os.environ.get("HARNESS_GUIDELLM", "/no/guidellm"))
+AIPERF: Final = Path(os.environ.get("HARNESS_AIPERF", VLLM / "aiperf/bin/aiperf"))
+GUIDELLM: Final = Path(os.environ.get("HARNESS_GUIDELLM", VLLM / "guidellm/bin/guidellm"))
 PROMPTS: Final = 1_000  # that aiperf makes before it begins, at most: it sends them in turn
 VLLM_RESULT: Final = "bench.json"  # what both of its benchmarks write
 # `vllm bench serve` without the rest of the command line, which needs the package's metadata.
