@@ -42,7 +42,7 @@ as its users run it and one client after the other, beside a server that logs wh
 arrived and when each token was sent. An error is what the client read minus what was sent, at that
 quantile; `!`: further off than 1% and 0.5 ms. CPU is that of all processes of the client, memory a
 stream what they grew by from the first request on. The C client parses nothing and reports no
-latencies: it is the lower bound of the cost.
+latencies: it is the lower bound of the cost, in which its connecting, also in TLS, is counted.
 """
 LATER: Final = """\
 vLLM's two benchmarks open a connection for each stream when they send its first request, all in the
