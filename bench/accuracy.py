@@ -50,6 +50,7 @@ class Row:
     tokens_per_s: float = 0.0
     ttft: Latency = field(default_factory=Latency)
     itl: Latency = field(default_factory=Latency)
+    later_ttft: Latency = field(default_factory=Latency)  # without each stream's first request
     cpu_us: dict[str, float] = field(default_factory=dict)  # by kind of process
     server_us: float = 0.0
     ratio: float = 0.0  # of its CPU per token to the C client's
@@ -107,8 +108,11 @@ def near(claim: Range, want: Range, least_ms: float) -> bool:
     return max(want[0] - claim[1], claim[0] - want[1]) <= max(least_ms, SHARE * want[0])
 
 
-def row_of(client: str, read: Read, sent: Sent) -> Row:
-    """Compare. The load lasts from the first arrival to the end of what it makes a client do."""
+def row_of(client: str, read: Read, sent: Sent, streams: int = 0) -> Row:
+    """Compare. The load lasts from the first arrival to the end of what it makes a client do.
+
+    The first requests, one of each of so many `streams`, wait for their connections, too.
+    """
     row = Row(client, tokens=int(sent.tokens.sum()), notes=[read.note] if read.note else [])
     if not row.tokens:
         row.notes.append("nothing was sent")
@@ -118,6 +122,10 @@ def row_of(client: str, read: Read, sent: Sent) -> Row:
     row.tokens_per_s = row.tokens / (last - begin) * 1e9
     row.ttft = latency(read.ttft_ns, read.ttft_bounds, sent.ttft_ns(), TTFT_MS)
     row.itl = latency(read.itl_ns, read.itl_bounds, sent.itl_ns(), ITL_MS)
+    if streams and read.ttft_ns is not None:
+        low_ns, high_ns = sent.ttft_ns()
+        later_sent_ns = low_ns[streams:], high_ns[streams:]
+        row.later_ttft = latency(read.ttft_ns[streams:], None, later_sent_ns, TTFT_MS)
     used = read.watch.cpu(begin, end)
     if read.cpu_s >= 0:
         used["client"] = read.cpu_s

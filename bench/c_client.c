@@ -1,13 +1,16 @@
 /* The floor: what reading streams costs in C, with one epoll and kernel stamps.
 
      cc -O2 -o c_client c_client.c && ./c_client PORT STREAMS REQUESTS BODY-FILE TOKENS SPREAD-MS [PROCESSES]
+     cc -O2 -DWITH_TLS -o c_client_tls c_client.c -lssl -lcrypto     (the same, in TLS)
 
    Sends the request in BODY-FILE (whole HTTP bytes) REQUESTS times over STREAMS kept connections to
    127.0.0.1, opened at once or spread over SPREAD-MS, reads until each response's last chunk, and
    keeps each read's stamp. Prints CPU microseconds per token, user and system, of all processes that
-   share the streams. It parses nothing. */
+   share the streams. It parses nothing. In TLS it looks ahead for the stamp, as OpenSSL gives none, and
+verifies no certificate. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
+#include <errno.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,25 +20,35 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include "paced_tls.h"
+
+enum { ROOM = 65536 };
+
+typedef struct Stream {
+    int fd;
+    SSL *tls; /* NULL: plain */
+} Stream;
 
 static long left;
 static char request[1 << 20];
 static size_t request_size;
 static struct sockaddr_in at = {.sin_family = AF_INET};
 
-static void ask(int fd) {
+static void ask(Stream *to) {
     left--;
-    if (send(fd, request, request_size, 0) != (ssize_t)request_size) exit(1);
+    if (tls_send(to->fd, to->tls, request, request_size) != (ssize_t)request_size) exit(1);
 }
 
-static void start(int poll) {
-    int fd = socket(AF_INET, SOCK_STREAM, 0), one = 1;
-    setsockopt(fd, SOL_SOCKET, SO_TIMESTAMPNS, &one, sizeof one);
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    if (connect(fd, (struct sockaddr *)&at, sizeof at)) exit(1);
-    struct epoll_event event = {.events = EPOLLIN, .data.fd = fd};
-    epoll_ctl(poll, EPOLL_CTL_ADD, fd, &event);
-    ask(fd);
+static void start(int poll, Stream *new) {
+    int one = 1;
+    new->fd = socket(AF_INET, SOCK_STREAM, 0);
+    setsockopt(new->fd, SOL_SOCKET, SO_TIMESTAMPNS, &one, sizeof one);
+    setsockopt(new->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    if (connect(new->fd, (struct sockaddr *)&at, sizeof at)) exit(1);
+    new->tls = tls_connect(new->fd);
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = new};
+    epoll_ctl(poll, EPOLL_CTL_ADD, new->fd, &event);
+    ask(new);
 }
 
 static double now_ms(void) {
@@ -59,32 +72,30 @@ static int client(char **argv, int processes, int which) {
     at.sin_port = htons(atoi(argv[1]));
     at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     long *stamps = malloc(sizeof(long) * requests * (tokens + 8));
+    Stream *all = calloc(streams, sizeof *all);
     int poll = epoll_create1(0);
     double begun_ms = now_ms(), spread_ms = atof(argv[6]);
-    static char data[65536];
+    static char data[ROOM];
     static struct epoll_event ready[4096];
     while (ended < streams) {
-        while (started < streams && now_ms() >= begun_ms + started * spread_ms / streams) {
-            start(poll);
-            started++;
+        /* one at a time: in TLS each takes a while, and the others must be read meanwhile */
+        int wait_ms = -1;
+        if (started < streams) {
+            int due = now_ms() >= begun_ms + started * spread_ms / streams;
+            if (due) start(poll, &all[started++]);
+            wait_ms = !due;
         }
-        int n = epoll_wait(poll, ready, 4096, started < streams ? 1 : -1);
+        int n = epoll_wait(poll, ready, 4096, wait_ms);
         for (int i = 0; i < n; i++) {
-            char control[64];
-            struct iovec part = {data, sizeof data};
-            struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control,
-                                     .msg_controllen = sizeof control};
-            int fd = ready[i].data.fd;
-            ssize_t size = recvmsg(fd, &message, MSG_DONTWAIT);
+            Stream *from = ready[i].data.ptr;
+            long stamp_ns = 0;
+            ssize_t size = tls_recv(from->fd, from->tls, data, ROOM, &stamp_ns);
+            if (size < 0 && errno == EAGAIN) continue; /* a part of a record, or a ticket */
             if (size <= 0) return 1;
-            struct cmsghdr *first = CMSG_FIRSTHDR(&message);
-            if (first && reads < requests * (tokens + 8)) {
-                struct timespec *when = (struct timespec *)CMSG_DATA(first);
-                stamps[reads] = when->tv_sec * 1000000000L + when->tv_nsec;
-            }
+            if (reads < requests * (tokens + 8)) stamps[reads] = stamp_ns;
             reads++;
             if (size >= 5 && !memcmp(data + size - 5, "0\r\n\r\n", 5)) {
-                if (left > 0) ask(fd);
+                if (left > 0) ask(from);
                 else ended++;
             }
         }

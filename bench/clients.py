@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 from servers import build
 from watch import Watch
 
@@ -28,7 +29,6 @@ from harness.senders.drive_options import DriveOptions, request_bytes
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
     from servers import Server
 
@@ -66,7 +66,10 @@ class Load:
 
 @dataclass(slots=True)
 class Read:
-    """What a client read, in ns; `table` where it keeps records, `note` when something is wrong."""
+    """What a client read, in ns; `table` where it keeps records, `note` when something is wrong.
+
+    `ttft_ns` is in the order in which the requests began.
+    """
 
     watch: Watch
     ttft_ns: Values | None = None
@@ -149,8 +152,9 @@ def harness(server: Server, load: Load, folder: Path) -> Read:
     if (out / names.RESULT).exists():
         table = concat_tables(list(read_run(out).chunks()))
         read.table = table = table.select(table.outcome == OK)
+        in_order = np.argsort(table.sent_ns, kind="stable")
         first, gap = ttft(table), itl(table)
-        read.ttft_ns, read.ttft_bounds = first.ns, (first.lo_ns, first.hi_ns)
+        read.ttft_ns, read.ttft_bounds = first.ns[in_order], (first.lo_ns, first.hi_ns)
         read.itl_ns, read.itl_bounds = gap.ns, (gap.lo_ns, gap.hi_ns)
     return read
 
@@ -162,7 +166,7 @@ def c_client(server: Server, load: Load, folder: Path) -> Read:
     done, watch = watched(
         server,
         [
-            build("c_client"),
+            build("c_client_tls" if server.is_tls else "c_client"),
             server.port,
             load.streams,
             load.requests,

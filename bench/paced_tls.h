@@ -1,18 +1,19 @@
 /* One connection's bytes: plain, or through OpenSSL where it was compiled in and a certificate was
-   given. Part of paced_server.c. */
+   given. Part of paced_server.c and of c_client.c, each of which uses some of it. */
+#include <fcntl.h>
 #include <sys/socket.h>
 #ifdef WITH_TLS
 #include <openssl/ssl.h>
 static SSL_CTX *context; /* NULL: plain */
 
-static int tls_begin(const char *certificate) {
+static inline int tls_begin(const char *certificate) {
     context = SSL_CTX_new(TLS_server_method());
     SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
     return SSL_CTX_use_certificate_chain_file(context, certificate) == 1 &&
            SSL_CTX_use_PrivateKey_file(context, certificate, SSL_FILETYPE_PEM) == 1;
 }
 
-static SSL *tls_new(int fd) {
+static inline SSL *tls_new(int fd) {
     if (!context) return NULL;
     SSL *tls = SSL_new(context);
     SSL_set_fd(tls, fd);
@@ -20,7 +21,17 @@ static SSL *tls_new(int fd) {
     return tls;
 }
 
-static void tls_free(SSL *tls) { SSL_free(tls); }
+static inline void tls_free(SSL *tls) { SSL_free(tls); }
+
+/* A client's end: it has shaken hands, verifies nothing and does not wait from now on. */
+static inline SSL *tls_connect(int fd) {
+    if (!context) context = SSL_CTX_new(TLS_client_method());
+    SSL *tls = SSL_new(context);
+    SSL_set_fd(tls, fd);
+    if (SSL_connect(tls) != 1) exit(1);
+    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+    return tls;
+}
 
 /* -1 with EAGAIN where it has to wait, 0 at the end. */
 static ssize_t outcome(SSL *tls, int size) {
@@ -31,9 +42,10 @@ static ssize_t outcome(SSL *tls, int size) {
 }
 #else
 typedef void SSL;
-static int tls_begin(const char *certificate) { return !certificate; }
-static SSL *tls_new(int fd) { return (void)fd, NULL; }
-static void tls_free(SSL *tls) { (void)tls; }
+static inline int tls_begin(const char *certificate) { return !certificate; }
+static inline SSL *tls_new(int fd) { return (void)fd, NULL; }
+static inline void tls_free(SSL *tls) { (void)tls; }
+static inline SSL *tls_connect(int fd) { return (void)fd, NULL; }
 #endif
 
 /* As recv, with the kernel's stamp. OpenSSL gives none, so there it is taken by looking ahead. */

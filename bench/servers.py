@@ -32,6 +32,7 @@ with urllib.request.urlopen(sys.argv[1]) as answer:
 """
 SOURCES: Final = {
     "c_client": ["c_client.c"],
+    "c_client_tls": ["c_client.c", "-DWITH_TLS", "-lssl", "-lcrypto"],
     "paced_server": PACED,
     "paced_server_tls": [*PACED, "-DWITH_TLS", "-lssl", "-lcrypto"],
 }
@@ -69,6 +70,11 @@ class Server:
     binary: bool  # how it tells what it sent
     oracles: tuple[str, ...] = ()  # of its processes, where it has several
     inside: tuple[str, ...] = ()  # what goes before a command on its host, where that is another
+
+    @property
+    def is_tls(self) -> bool:
+        """Whether it speaks TLS, with a certificate of our own making."""
+        return self.url.startswith("https:")
 
     @property
     def port(self) -> int:

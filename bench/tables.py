@@ -14,6 +14,7 @@ from servers import HERE
 from harness.records.runinfo import hardware, versions
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from accuracy import Latency, Range, Row
@@ -89,20 +90,28 @@ def markdown(
 ) -> str:
     """The whole page; `measured_on`: this machine unless given."""
     out = ["# Accuracy and cost", "", machine_line(measured_on), "", LEGEND]
-    for cell, rows, note in results:
-        out += ["", f"## {cell.name}", ""]
-        if note:
-            out += [note, ""]
-        if rows:
-            out += [_cells(HEADINGS), _cells(["---"] * len(HEADINGS))]
-            out += [_cells(columns(row)) for row in rows]
+    out += cell_tables(results)
     if memory:
         out += ["", "## Memory", "", *memory]
     return "\n".join(out) + "\n"
 
 
-def _cells(values: Any) -> str:
-    return f"| {' | '.join(values)} |"
+def cell_tables(results: list[tuple[Cell, list[Row], str]], heading: str = "##") -> list[str]:
+    """The lines of a table for each cell."""
+    out: list[str] = []
+    for cell, rows, note in results:
+        out += ["", f"{heading} {cell.name}", ""]
+        if note:
+            out += [note, ""]
+        if rows:
+            out += table(HEADINGS, [columns(row) for row in rows])
+    return out
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Its lines in Markdown."""
+    lines = [headings, ["---"] * len(headings), *rows]
+    return [f"| {' | '.join(line)} |" for line in lines]
 
 
 def machine() -> dict[str, Any]:

@@ -33,10 +33,15 @@ def family(pid: int) -> list[int]:
 
 
 def busy_s() -> float:
-    """CPU seconds that all processors of this machine were busy since it started."""
-    fields = (PROC / "stat").read_text().split("\n", 1)[0].split()[1:]
-    user, nice, system, _, _, irq, softirq, steal = map(int, fields[:8])
-    return (user + nice + system + irq + softirq + steal) * TICK_S
+    """CPU seconds that the processors were busy on which we may run, since the machine started."""
+    ours = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+    busy = 0
+    for line in (PROC / "stat").read_text().splitlines():
+        name, *fields = line.split()
+        if name in ours:
+            user, nice, system, _, _, irq, softirq, steal = map(int, fields[:8])
+            busy += user + nice + system + irq + softirq + steal
+    return busy * TICK_S
 
 
 def cpu_s(pid: int) -> float:

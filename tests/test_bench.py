@@ -14,9 +14,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import deployments
+import numpy as np
 import pytest
+import rivals
 import soak
+import streams
+import streams_page
+import visits
+from accuracy import Latency, Row, by_id
+from cells import Cell
 from deployments_table import answer, read_study
+from sent import HEAD, Sent, from_bytes, sender_ids
+from visits import Kept, key_of
 
 from harness.core.typed_json import to_json
 from harness.lifecycle.deployments import launches, read_deployments
@@ -27,7 +36,10 @@ from harness.search.comparison import KNEE, Best, Setting
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from numpy.typing import NDArray
+
 ROOT = Path(__file__).parents[1]
+DATA = ROOT / "tests/data/clients"
 CLIENTS = ["C client", "vllm-harness", "Locust HttpUser"]
 # TLS needs more than the rest: OpenSSL's headers, and its command for a certificate
 HEADERS = ["cc", "-xc", "-fsyntax-only", "-include", "openssl/ssl.h", "/dev/null"]
@@ -100,6 +112,126 @@ def test_what_is_read_matches_what_was_sent(
     assert [client for client in rows if f"| {client} |" not in page] == []
     row = rows["vllm-harness"]
     figure(f"off {row['off']}/{row['events']}, {row['cost_us']:.0f} us/token of 4 streams")
+
+
+def to_ms(values_ns: NDArray[np.number]) -> list[float]:
+    """Rounded as the samples are said here."""
+    return [round(float(value) / 1e6, 3) for value in values_ns]
+
+
+def test_what_aiperf_exports() -> None:
+    """Three requests of a real run, in the order in which they began."""
+    ttft_ns, itl_ns = rivals.read_aiperf(DATA / "aiperf.jsonl")
+    assert to_ms(ttft_ns) == [109.702, 109.241, 104.018]
+    assert to_ms(itl_ns)[:5] == [18.425, 20.01, 20.113, 19.88, 18.36]
+    assert len(itl_ns) == 12
+
+
+def test_what_guidellm_exports() -> None:
+    """Three requests of a real run, in the order in which they began."""
+    assert to_ms(rivals.read_guidellm(DATA / "guidellm.json")) == [102.117, 101.922, 105.66]
+
+
+def logged(arrived_ns: int, sender: int, sends_ns: list[int]) -> list[int]:
+    """A request of so many tokens in the paced server's log; each send took 10 ns."""
+    head = [arrived_ns, len(sends_ns), 1, 0, sender, len(sends_ns)]
+    assert len(head) == HEAD
+    return [*head, *sends_ns, *(at + 10 for at in sends_ns)]
+
+
+def test_requests_find_their_sends_by_id() -> None:
+    """Also two that arrived in another order than they were sent, and one that nobody read."""
+    log = [
+        *logged(100, 1 << 32 | 7, [110, 120]),
+        *logged(101, 5, [111, 121]),
+        *logged(102, 6, [112, 122]),
+    ]
+    sent = Sent.of(from_bytes(np.array(log, np.int64).tobytes()), tokens=2)
+    ids = sender_ids(np.array([0, 1]), np.array([5, 7]))
+    assert ids.tolist() == [5, 1 << 32 | 7]
+
+    class Table:
+        worker, number = np.array([0, 1]), np.array([5, 7])
+
+    read_rows, sent_rows = by_id(Table, sent)  # type: ignore[arg-type]
+    assert dict(zip(read_rows.tolist(), sent_rows.tolist(), strict=True)) == {0: 1, 1: 0}
+
+
+def of_client(client: str, ttft_ms: float, cost_us: float) -> Row:
+    """A client that read such a TTFT, at each quantile, for the 100 ms that were sent."""
+    sent = [(99.9, 100.1)] * 3
+    read = [ttft_ms] * 3 if ttft_ms else []
+    row = Row(
+        client,
+        tokens=100,
+        cpu_us={"client": cost_us},
+        ttft=Latency(read, [], sent, [""] * len(read)),
+    )
+    row.memory_mb = {"client": (10.0, 11.28, 12.0), "server": (1.0, 99.0, 99.0)}
+    return row
+
+
+CELL = Cell(64, seconds=visits.SECONDS)
+HERE = {
+    "cpu": "A CPU", "usable_cores": 32, "memory": "1000000 kB", "system": "Linux", "python": "3.12",
+    "versions": {"locust": "2"}, "commit": "abc",
+}  # fmt: skip
+
+
+def visit(ours_us: float) -> Kept:
+    """Three clients on 64 streams, and one that is not here."""
+    rows = [
+        of_client("C client", 0, 5),
+        of_client("vllm-harness", 100.02, ours_us),
+        of_client("aiperf", 140, 8),
+    ]
+    kept = {key_of(CELL, row.client): row for row in rows}
+    return Kept(HERE, kept, {key_of(CELL, "guidellm"): "it is not installed here"})
+
+
+@pytest.mark.parametrize(
+    ("title", "want"),
+    [
+        ("p95 TTFT, error in ms", {"vllm-harness": "+0.02", "aiperf": "+40.00 !"}),
+        (
+            "CPU per token, us",
+            {"C client": "5.0", "vllm-harness": "14.1 to 14.6", "aiperf": "8.0"},
+        ),
+        ("Memory a stream, kB", {"C client": "20", "vllm-harness": "20", "aiperf": "20"}),
+        ("p95 ITL, error in ms", {}),
+    ],
+)
+def test_a_table_of_many_streams(title: str, want: dict[str, str]) -> None:
+    """A row for each client that has the figure, over two visits."""
+    (figure,) = [one for one in streams_page.MAIN if one.title == title]
+    lines = streams_page.figure_table([visit(14.1), visit(14.6)], figure, 64)
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[5:]]
+    rows = [row for row in cells if row[0] not in ("client", "---")]
+    assert {row[0]: row[1] for row in rows} == want
+
+
+def test_the_losses_of_many_streams() -> None:
+    """Who costs less than ours, but not who is further off; and who was not measured."""
+    text = streams_page.page([visit(14.1), visit(14.6)], 64, "x.svg")
+    losses = text.partition("## Losses")[2].partition("## Picture")[0]
+    assert [line for line in losses.splitlines() if line.startswith("- ")] == [
+        "- CPU per token, us: C client has 5.0 against 14.1 to 14.6 at 64 streams.",
+        "- CPU per token, us: aiperf has 8.0 against 14.1 to 14.6 at 64 streams.",
+    ]
+    assert "- guidellm at 64 streams: it is not installed here." in text
+    assert text.count("A CPU, 32 cores") == 2
+
+
+def test_an_older_visit_is_drawn(tmp_path: Path) -> None:
+    """Its file lacks what later ones have, and a second one lies beside it."""
+    older = (ROOT / "bench/results/streams.json").read_text()
+    for name in ("streams.json", "streams-2.json"):
+        (tmp_path / name).write_text(older)
+    page = tmp_path / "streams.md"
+    streams.draw(page, 10_000)
+    text = page.read_text()
+    assert [part in text for part in ("# Many streams", "Visit 2:", "| C client |")] == [True] * 3
+    assert page.with_suffix(".svg").read_text().startswith("<svg")
 
 
 @pytest.mark.parametrize(
