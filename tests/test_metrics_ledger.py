@@ -189,8 +189,8 @@ def test_many_requests_wait_on_disk(is_full, tmp_path, monkeypatch):
         at = 1000 * number
         for ledger in (in_memory, on_disk):
             ledger.put([record(number, at, [at + 300, at + 500])])
-    stored = [packed.is_stored for packed in on_disk._packed]
-    assert any(stored) is not is_full
+    tables = [one for one in on_disk.look(0, 100 * SECOND).ended if isinstance(one, PackedTable)]
+    assert any(one.is_stored for one in tables) is not is_full
     assert list(tmp_path.iterdir()) == []
     for from_s, until_s in [(0, 100), (30, 60), (95, 100)]:
         want = in_memory.look(from_s * SECOND, until_s * SECOND).table

@@ -54,7 +54,7 @@ class ColumnFile:
 
     def _opened(self) -> int:
         if self._descriptor is None:
-            file = TemporaryFile(buffering=0, dir=self._folder)
+            file = TemporaryFile(buffering=0, dir=self._folder)  # noqa: SIM115 - closed below
             # Columns may be read as long as anything refers to them, and so to this file.
             weakref.finalize(self, file.close)
             self._descriptor = file.fileno()

@@ -129,9 +129,7 @@ class LogHistogram:
         return float(means_ns[place])
 
 
-def _counted(
-    ns: Ints, keys: Ints, size: int, weights: Ints | None
-) -> tuple[Ints | Floats, Floats]:
+def _counted(ns: Ints, keys: Ints, size: int, weights: Ints | None) -> tuple[Ints | Floats, Floats]:
     """(how many values, their sum) of each key."""
     totals_ns = ns if weights is None else ns * weights
     return np.bincount(keys, weights, size), np.bincount(keys, totals_ns, size)
