@@ -73,7 +73,7 @@ class LogHistogram:
             keys = blocks * width + (bins - low)
             counts, sums = _counted(ns, keys, size, weights)
         else:
-            counts = np.zeros(size, np.int64)
+            counts = np.zeros(size)
             sums = np.zeros(size)
             block_numbers = np.ascontiguousarray(blocks, np.int64)
             values_ns = np.ascontiguousarray(ns, np.int64)
@@ -81,9 +81,7 @@ class LogHistogram:
         filled = np.flatnonzero(counts)
         block, bin_above_low = np.divmod(used[filled], width)
         cells = block * DURATION_BINS + low + bin_above_low
-        cell_counts = counts[filled].astype(np.float64)
-        cell_sums = sums[filled].astype(np.float64)
-        self._merge(cells, cell_counts, cell_sums)
+        self._merge(cells, counts[filled], sums[filled])
 
     def _merge(self, cells: Ints, counts: Floats, sums: Floats) -> None:
         both = np.concatenate([self._cells, cells])
@@ -129,10 +127,11 @@ class LogHistogram:
         return float(means_ns[place])
 
 
-def _counted(ns: Ints, keys: Ints, size: int, weights: Ints | None) -> tuple[Ints | Floats, Floats]:
+def _counted(ns: Ints, keys: Ints, size: int, weights: Ints | None) -> tuple[Floats, Floats]:
     """(how many values, their sum) of each key."""
     totals_ns = ns if weights is None else ns * weights
-    return np.bincount(keys, weights, size), np.bincount(keys, totals_ns, size)
+    counts = np.bincount(keys, weights, size).astype(np.float64)
+    return counts, np.bincount(keys, totals_ns, size).astype(np.float64)
 
 
 def _sums(where: Ints, values: Floats) -> Floats:

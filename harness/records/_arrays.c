@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define LAYOUT_VERSION 3
+#define LAYOUT_VERSION 4
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the low bytes come first");
 
 /* Integers wrap around as numpy's do: what was read may be anything. */
@@ -414,8 +414,7 @@ static PyObject *gaps(PyObject *Py_UNUSED(module), PyObject *args) {
 static int count(const Py_buffer *values, const Py_buffer *bins, const Py_buffer *blocks,
                  int64_t low, int64_t width, Py_buffer *counts, Py_buffer *sums) {
     const int64_t *ns = values->buf, *bin = bins->buf, *block = blocks->buf;
-    int64_t *count = counts->buf;
-    double *sum = sums->buf;
+    double *count = counts->buf, *sum = sums->buf; /* whole numbers are exact up to 2^53 */
     int64_t cells = counts->len / 8, rows = width > 0 ? cells / width : 0;
     int each = blocks->len != 8; /* or one block for all */
     for (Py_ssize_t i = 0; i < values->len / 8; i++) {

@@ -40,5 +40,5 @@ def gaps(
     /,
 ) -> int: ...
 def count(
-    ns: Ints, bins: Ints, blocks: Ints, low: int, width: int, counts: Ints, sums: Floats, /
+    ns: Ints, bins: Ints, blocks: Ints, low: int, width: int, counts: Floats, sums: Floats, /
 ) -> None: ...

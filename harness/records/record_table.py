@@ -212,12 +212,14 @@ def constants_once(table: RecordTable) -> RecordTable:
     """
     if not len(table):
         return table
-    columns = {}
+    columns: dict[str, Ints] = {}
     for name in PER_REQUEST:
         column = getattr(table, name)
         if (column == column[0]).all():
-            columns[name] = repeated(int(column[0]), len(column))
-    return replace(table, **columns)
+            column = repeated(int(column[0]), len(column))
+        columns[name] = column
+    events = {name: getattr(table, name) for name in ARRAYS}
+    return RecordTable(**columns, **events, offsets=table.offsets, whole=table.whole)
 
 
 def repeated(value: int, n: int) -> Ints:
