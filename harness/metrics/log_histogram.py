@@ -8,7 +8,7 @@ is exact if they are all equal, and never above the largest.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -29,6 +29,7 @@ _BIN_OF_ONE: Final = (1023 << MANTISSA_BITS) - 1  # a double's exponent is store
 DURATION_BINS: Final = (54 << MANTISSA_BITS) + 1  # up to 2^53 ns, a hundred days
 # Cells per value up to which a dense np.bincount is faster than sorting.
 DENSE_CELLS: Final = 4
+LEAST_FRESH: Final = 1 << 13  # cells that are not joined yet, at least: 200 kB
 
 
 def duration_bin(ns: Ints) -> Ints:
@@ -44,21 +45,18 @@ def duration_bin(ns: Ints) -> Ints:
     return np.clip(bins, 0, DURATION_BINS - 1, out=bins)
 
 
-class LogHistogram:
-    """Durations counted by block of time and bin. Only cells with a count take memory."""
+class Cells(NamedTuple):
+    """Durations counted by block of time and bin: the cells with a count, ascending."""
 
-    def __init__(self) -> None:
-        self._cells = np.zeros(0, np.int64)  # block * DURATION_BINS + bin, ascending
-        self._counts = np.zeros(0)  # whole numbers; exact as doubles up to 2^53
-        self._sums = np.zeros(0)  # of each cell's values, ns
-        self._totals: tuple[Ints, Floats, Floats] | None = None
+    cells: Ints  # block * DURATION_BINS + bin
+    counts: Floats  # whole numbers; exact as doubles up to 2^53
+    sums_ns: Floats  # of each cell's values
 
-    def add(
-        self, ns: Ints, bins: Ints, blocks: Ints | int = 0, weights: Ints | None = None
-    ) -> None:
+    @classmethod
+    def of(cls, ns: Ints, bins: Ints, blocks: Ints | int = 0, weights: Ints | None = None) -> Cells:
         """Count durations with their bins (`duration_bin`) by block, each `weights` times."""
         if not len(ns):
-            return
+            return cls(np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
         # Cells are renumbered within the range of bins that occurs here, so that only a small array
         # is needed. If the values are spread too wide for that, they are sorted instead.
         low = int(bins.min())
@@ -81,14 +79,45 @@ class LogHistogram:
         filled = np.flatnonzero(counts)
         block, bin_above_low = np.divmod(used[filled], width)
         cells = block * DURATION_BINS + low + bin_above_low
-        self._merge(cells, counts[filled], sums[filled])
+        return cls(cells, counts[filled], sums[filled])
 
-    def _merge(self, cells: Ints, counts: Floats, sums: Floats) -> None:
-        both = np.concatenate([self._cells, cells])
-        self._cells, where = np.unique(both, return_inverse=True)
-        self._counts = _sums(where, np.concatenate([self._counts, counts]))
-        self._sums = _sums(where, np.concatenate([self._sums, sums]))
+    @classmethod
+    def joined(cls, parts: Sequence[Cells]) -> Cells:
+        """Each cell once, with all that any of them counted."""
+        cells, where = np.unique(np.concatenate([p.cells for p in parts]), return_inverse=True)
+        counts = _sums(where, np.concatenate([p.counts for p in parts]))
+        return cls(cells, counts, _sums(where, np.concatenate([p.sums_ns for p in parts])))
+
+
+class LogHistogram:
+    """Durations counted by block of time and bin. Only cells with a count take memory."""
+
+    def __init__(self) -> None:
+        self._whole = Cells.of(np.zeros(0, np.int64), np.zeros(0, np.int64))
+        self._fresh: list[Cells] = []  # not joined to it yet
+        self._n_fresh = 0  # cells of these
+        self._totals: tuple[Ints, Floats, Floats] | None = None
+
+    def add(
+        self, ns: Ints, bins: Ints, blocks: Ints | int = 0, weights: Ints | None = None
+    ) -> None:
+        """As `Cells.of`, to what was counted before."""
+        self.add_cells(Cells.of(ns, bins, blocks, weights))
+
+    def add_cells(self, cells: Cells) -> None:
+        self._fresh.append(cells)
+        self._n_fresh += len(cells.cells)
         self._totals = None
+        # Joining sorts all cells, so it waits until there are about as many new ones.
+        if self._n_fresh > max(len(self._whole.cells), LEAST_FRESH):
+            self._join()
+
+    def _join(self) -> Cells:
+        if self._fresh:
+            self._whole = Cells.joined([self._whole, *self._fresh])
+            self._fresh = []
+            self._n_fresh = 0
+        return self._whole
 
     @classmethod
     def concat_blocks(cls, parts: Sequence[LogHistogram], blocks: Sequence[int]) -> LogHistogram:
@@ -96,8 +125,9 @@ class LogHistogram:
         joined = cls()
         first_block = 0
         for part, n_blocks in zip(parts, blocks, strict=True):
-            cells = part._cells + first_block * DURATION_BINS  # noqa: SLF001 - of this class
-            joined._merge(cells, part._counts, part._sums)  # noqa: SLF001 - of this class
+            own = part._join()  # noqa: SLF001 - of this class
+            moved = own._replace(cells=own.cells + first_block * DURATION_BINS)
+            joined.add_cells(moved)
             first_block += n_blocks
         return joined
 
@@ -105,17 +135,19 @@ class LogHistogram:
     def cells(self) -> tuple[Ints, Ints, Floats]:
         """(block, index of its bin in `totals`, count) of each cell with a count."""
         used_bins, _, _ = self.totals
-        block = self._cells // DURATION_BINS
-        place = np.searchsorted(used_bins, self._cells % DURATION_BINS)
-        return block, place, self._counts
+        whole = self._join()
+        block = whole.cells // DURATION_BINS
+        place = np.searchsorted(used_bins, whole.cells % DURATION_BINS)
+        return block, place, whole.counts
 
     @property
     def totals(self) -> tuple[Ints, Floats, Floats]:
         """(bin, count, mean of its values in ns) of each bin with a count, ascending."""
         if self._totals is None:
-            bins, where = np.unique(self._cells % DURATION_BINS, return_inverse=True)
-            counts = _sums(where, self._counts)
-            means_ns = _sums(where, self._sums) / counts
+            whole = self._join()
+            bins, where = np.unique(whole.cells % DURATION_BINS, return_inverse=True)
+            counts = _sums(where, whole.counts)
+            means_ns = _sums(where, whole.sums_ns) / counts
             self._totals = (bins, counts, means_ns)
         return self._totals
 

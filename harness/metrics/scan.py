@@ -6,10 +6,10 @@ counts. So the events are decoded once, and the gaps of a chunk are computed onc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from harness.records.record_table import RecordTable
 
 
+T = TypeVar("T")
+
+
 @dataclass(frozen=True)
 class EventChunk:
     """The events of a chunk and the gaps that they end, computed once, on first use."""
@@ -31,6 +34,14 @@ class EventChunk:
     chunk: RecordTable
     key: str = "itl"  # of GAPS
     _others: dict[str, EventChunk | None] = field(default_factory=dict)
+    _shared: dict[Hashable, Any] = field(default_factory=dict)
+
+    def shared(self, what: Hashable, count: Callable[[], T]) -> T:
+        """What several visitors count alike, counted once."""
+        if what not in self._shared:
+            self._shared[what] = count()
+        found: T = self._shared[what]
+        return found
 
     def of(self, key: str) -> EventChunk:
         """The same events with the gaps of another latency."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from harness.core.arrays import between
 from harness.metrics.latency_figures import BOUND_COLUMNS, BlockedWindow, LatencyFigures
-from harness.metrics.log_histogram import LogHistogram
+from harness.metrics.log_histogram import Cells, LogHistogram
 from harness.metrics.metrics import lost_gaps
 from harness.metrics.scan import EventChunk, within_window
 from harness.metrics.statistics import design_effect, tail_size
@@ -107,22 +107,42 @@ class WindowGapCounter(GapCounter):
 
     def add(self, piece: EventChunk) -> None:
         piece = piece.of(self.key)
+        if self.group is None:
+            # Latencies whose gaps are the same here are also counted alike.
+            counted = piece.shared(self.span, lambda: self._counted(piece))
+        else:
+            counted = self._counted(piece)
+        for column, cells in counted.cells.items():
+            self.histograms[column].add_cells(cells)
+        self.finite += counted.n
+        self.sum_ns += counted.sum_ns
+        self.max_ns = max(self.max_ns, counted.max_ns)
+
+    def _counted(self, piece: EventChunk) -> _CountedGaps:
         here = within_window(piece.end_ns, self.start_ns, self.end_ns)
         if self.group is not None:
             request = piece.chunk.request_of_event[piece.ends]
             of_group = self.group.rows(piece.chunk)[request]
             here = of_group if isinstance(here, slice) else of_group & here
-        for name, (ns, bins) in piece.columns.items():
+        cells = {}
+        for column, (ns, bins) in piece.columns.items():
             # blocks are of the values; a stamp's bounds need only their quantiles
             blocks: Ints | int = 0
-            if name == "ns":
+            if column == "ns":
                 blocks = (piece.end_ns[here] - self.start_ns) // self.span.block_ns
-            self.histograms[name].add(ns[here], bins[here], blocks)
+            cells[column] = Cells.of(ns[here], bins[here], blocks)
         gap_ns = piece.gap_ns[here]
-        self.finite += len(gap_ns)
-        self.sum_ns += int(gap_ns.sum())
         longest_ns = int(gap_ns.max(initial=-1))
-        self.max_ns = max(self.max_ns, longest_ns)
+        return _CountedGaps(cells, len(gap_ns), int(gap_ns.sum()), longest_ns)
+
+
+class _CountedGaps(NamedTuple):
+    """The gaps of a chunk that ended in a span."""
+
+    cells: dict[str, Cells]  # by column of bounds
+    n: int
+    sum_ns: int
+    max_ns: int
 
 
 WindowGaps = dict[tuple[int, int], WindowGapCounter]  # a window is (settled_ns, end_ns)

@@ -106,8 +106,11 @@ class PositionCounter:
         point = np.searchsorted(EDGES, position, "right") - 1
         self.curve.add(gap_ns, bins, point)
         requests = len(chunk.offsets) - 1
+        last = int(position.max())
         means_ns = []
         for number, middle in enumerate(POSITIONS):
+            if last < (1 - REACH) * middle:
+                break
             near = np.abs(position - middle) <= REACH * middle
             block = np.full(near.sum(), number)
             self.around.add(gap_ns[near], bins[near], block)

@@ -155,12 +155,19 @@ class SeenNumbers:
 
     def add(self, key: tuple[int, int]) -> bool:
         """Add a key; False if it was there already."""
-        if key in self:
-            return False
         worker, number = key
-        above = self._above.setdefault(worker, set())
-        above.add(number)
         below = self._below.get(worker, 0)
+        if number < below:
+            return False
+        above = self._above.get(worker)
+        if above is None:
+            above = self._above[worker] = set()
+        if number in above:
+            return False
+        if number > below:
+            above.add(number)
+            return True
+        below += 1
         while below in above:
             above.remove(below)
             below += 1
