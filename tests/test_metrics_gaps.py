@@ -1,15 +1,17 @@
 """Gaps that are counted say what gaps that are kept would say."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 from measure_tables import SECOND, window
 from random_tables import Pieces, random_table
 
+from harness.metrics import log_histogram
+from harness.metrics.event_gaps import event_gaps, event_gaps_in_python
 from harness.metrics.evidence import gather_evidence
 from harness.metrics.latency_figures import blocked_windows, latency_json, sample_figures
-from harness.metrics.log_histogram import DURATION_BINS, LogHistogram, duration_bin
+from harness.metrics.log_histogram import DURATION_BINS, Cells, LogHistogram, duration_bin
 from harness.metrics.metrics import GAPS
 from harness.metrics.scan import scan
 from harness.metrics.slo import Slo
@@ -170,3 +172,28 @@ def test_weights_are_repetitions():
     repeated = np.repeat(values, weights)
     once.add(repeated, duration_bin(repeated))
     assert [x.tolist() for x in weighed.totals] == [x.tolist() for x in once.totals]
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("n", [0, 1, 400])
+def test_gaps_in_c_are_those_in_python(seed, n):
+    """Also of requests with one event, and with none."""
+    table = random_table(seed, n)
+    got = event_gaps(table)
+    want = event_gaps_in_python(table)
+    for f in fields(want):
+        assert np.array_equal(getattr(got, f.name), getattr(want, f.name)), f.name
+
+
+@pytest.mark.parametrize("spread_ms", [0.0, 0.001, 3.0, 3000.0])
+@pytest.mark.parametrize("blocks", [1, 24])
+def test_cells_in_c_are_those_in_python(spread_ms, blocks, monkeypatch):
+    """Alike, near each other, and so far apart that they are sorted; in one block and in many."""
+    draw = np.random.default_rng(1)
+    ns = (20e6 + draw.exponential(spread_ms * 1e6, 5000)).astype(np.int64)
+    block = draw.integers(0, blocks, 5000) if blocks > 1 else 0
+    got = Cells.of(ns, duration_bin(ns), block)
+    monkeypatch.setattr(log_histogram, "WHY_PYTHON", "asked for")
+    want = Cells.of(ns, duration_bin(ns), block)
+    for name, column in want._asdict().items():
+        assert np.array_equal(getattr(got, name), column), name
