@@ -18,13 +18,16 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from harness.core.load import Users
+from harness.errors import EXIT_INCONCLUSIVE, EXIT_OK
 from harness.metrics.evidence import Window
 from harness.metrics.slo import Slo
 from harness.records import names
@@ -42,6 +45,7 @@ GAP_NS: Final = 20 * MS
 FIRST_NS: Final = 100 * MS
 LONG: Final = 0.01  # of the gaps: three times as long
 INEXACT: Final = 0.01  # of the events: two shared a read
+REPORTED: Final = (EXIT_OK, EXIT_INCONCLUSIVE)
 BATCH: Final = 200  # records a write, about as in a run
 
 
@@ -64,23 +68,27 @@ class Maker:
         life_ns = FIRST_NS + self.tokens * GAP_NS
         began = self.now_ns
         settled, end = began + life_ns, began + rounds * life_ns
-        ready: list[tuple[int, RequestRecord]] = []
+        made: list[RequestRecord] = []
         for user in range(users):
             at = began + user * life_ns // (4 * users)
             for _ in range(rounds):
-                ready.append((at, self.request(user, at)))
-                at = ready[-1][1].done_ns + MS
-        ready.sort(key=lambda pair: pair[1].done_ns)
+                made.append(self.request(user, at))
+                at = made[-1].done_ns + MS
+        # As in a run: numbered as they are sent, written as they end.
+        made.sort(key=attrgetter("sent_ns"))
+        ready = [replace(record, number=self.number + i) for i, record in enumerate(made)]
+        self.number += len(ready)
+        ready.sort(key=attrgetter("done_ns"))
         for part in range(0, len(ready), BATCH):
-            self.writer.put([record for _, record in ready[part : part + BATCH]])
-        self.now_ns = max(record.done_ns for _, record in ready) + SECOND
+            self.writer.put(ready[part : part + BATCH])
+        self.now_ns = ready[-1].done_ns + SECOND
         for at in range(began, self.now_ns, SECOND):
             self.samples.append(ServerSample(at, running=users, waiting=0.0, kv_usage=0.5))
         window = Window(index, Users(users), "up", began, began, settled, end, end)
         self.steps.append(window.to_json() | {"decision": decision, "reason": "", "invalid": ""})
 
     def request(self, user: int, sent: int) -> RequestRecord:
-        """One answer."""
+        """One answer; its number comes later."""
         n = self.tokens
         gaps = self.draw.normal(GAP_NS, 0.2 * MS, n) * np.where(self.draw.random(n) < LONG, 3, 1)
         gaps[0] = FIRST_NS * self.draw.lognormal(0, 0.3)
@@ -89,7 +97,7 @@ class Maker:
         ones = np.ones(n, np.int64)
         made = RequestRecord(
             0,
-            self.number,
+            0,
             user,
             sent,
             int(at[-1]) + MS,
@@ -101,7 +109,6 @@ class Maker:
             events_before=1,
             silent_events=1,
         )
-        self.number += 1
         for name, column in (("at_ns", at), ("not_before_ns", low), ("tokens", ones)):
             getattr(made, name).frombytes(column.tobytes())
         return made
@@ -152,6 +159,8 @@ def report(path: Path) -> Cost:
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     took_s = time.monotonic() - began_s
+    if process.returncode not in REPORTED:
+        sys.exit(f"The report ended with exit code {process.returncode}.")
     return Cost(used.ru_utime + used.ru_stime, took_s, used.ru_maxrss / 1e3)
 
 

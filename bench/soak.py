@@ -9,7 +9,7 @@ reports itself. After the warm-up the rest is cut into ten blocks; the slope is 
 through the blocks' medians, its 95% interval is Student's with 8 degrees of freedom. A figure is
 flat when the whole interval is below what LIMITS allows in an hour, rising when none of it is,
 else inconclusive. With --streams the limit is that of all processes' memory together. Then the
-folder is read again: as many records as requests were sent, and a report within REPORT_S of CPU and
+folder is read again: as many records as requests were sent, and a report within REPORT_S and
 REPORT_MB. Exits with 0 only when all of that holds. Writes bench/results/soak.md, and the same as
 JSON beside it, which git ignores.
 """
@@ -36,7 +36,7 @@ from clients import STREAMS_PER_CORE
 from servers import Pace, paced
 
 from harness.engine.config import EngineConfig
-from harness.errors import MeasurementInvalid
+from harness.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_SLO_MISSED, MeasurementInvalid
 from harness.metrics.slo import Slo
 from harness.records import names
 from harness.records.folder_reader import read_run, read_sends
@@ -68,7 +68,8 @@ STREAMS_WARM_UP_S: Final = 300.0  # with --streams, or half of the time if that 
 BLOCKS: Final = 10
 STUDENT: Final = 2.306  # 97.5% with BLOCKS - 2 degrees of freedom
 HOUR_S: Final = 3600.0
-REPORT_S, REPORT_MB = 60.0, 1000.0  # of CPU and memory, at most, of a report on the folder
+REPORT_S, REPORT_MB = 60.0, 1000.0  # at most, of a report on the folder
+REPORTED: Final = (EXIT_OK, EXIT_INCONCLUSIVE, EXIT_SLO_MISSED, MeasurementInvalid.exit_code)
 Points = list[tuple[float, float]]  # seconds since the start, value
 
 
@@ -199,15 +200,18 @@ def read_again(out: Path) -> list[Answer]:
     began_s = time.monotonic()
     command = [sys.executable, "-m", "harness", "report", str(out)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    _, _, used = os.wait4(process.pid, 0)  # of this child alone
-    process.returncode = 0  # it is over: nothing is left to wait for
+    _, status, used = os.wait4(process.pid, 0)  # of this child alone
+    process.returncode = code = os.waitstatus_to_exitcode(status)
     wall_s = time.monotonic() - began_s
     cpu_s = used.ru_utime + used.ru_stime
     peak_mb = used.ru_maxrss / 1e3
-    takes = f"A report takes {cpu_s:.0f} s of CPU ({wall_s:.0f} s here) and {peak_mb:.0f} MB"
+    takes = f"A report takes {wall_s:.0f} s ({cpu_s:.0f} s of CPU) and {peak_mb:.0f} MB"
+    if code not in REPORTED:
+        takes = f"A report ended with exit code {code}"
+    is_cheap = wall_s <= REPORT_S and peak_mb <= REPORT_MB
     return [
         Answer(f"{sent:,} requests were sent and {records:,} have a record", sent == records),
-        Answer(takes, cpu_s <= REPORT_S and peak_mb <= REPORT_MB),
+        Answer(takes, is_cheap and code in REPORTED),
     ]
 
 

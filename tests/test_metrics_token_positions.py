@@ -89,7 +89,7 @@ def test_a_window_counts_its_own_gaps_alone() -> None:
     assert found.rows[0].p50_ms == pytest.approx(10.515, rel=2e-3)
 
 
-@pytest.mark.parametrize(("requests", "tokens"), [(0, 0), (3, 12), (30, 1)])
+@pytest.mark.parametrize(("requests", "tokens"), [(0, 0), (3, 12), (30, 5), (30, 1)])
 def test_too_little(requests: int, tokens: int) -> None:
     """Without answers, with few, and with answers of one token there is nothing to say."""
     found = figures_of(answers(requests, tokens)) if requests else PositionFigures()

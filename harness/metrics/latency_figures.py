@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -68,6 +68,8 @@ def in_window(
     if not ALL_LATENCIES[key].at_age:
         was_cut_off = table.outcome[seen.row] == CANCELLED
         keep &= ~(seen.only_age & was_cut_off)
+    if keep.all():
+        return replace(seen, at_ns=at_ns)
     return Observations(
         ns=seen.ns[keep],
         lo_ns=seen.lo_ns[keep],
@@ -204,6 +206,8 @@ def sample_figures(table: RecordTable, key: str, spans: Sequence[BlockedWindow])
 
 
 def _joined(parts: Sequence[Observations]) -> Observations:
+    if len(parts) == 1:
+        return parts[0]
     columns = {}
     for field in fields(Observations):
         pieces = [getattr(part, field.name) for part in parts]

@@ -49,16 +49,22 @@ class RecordSource(Protocol):
 class RecordsAsOf:
     """The records as known at `horizon_ns` of the requests that ended at `from_ns` or later.
 
-    `RecordTable.until` says what is cut.
+    `RecordTable.until` says what is cut. `requests` are those of them that began by then, where
+    somebody has them already: what is not cut is not copied.
     """
 
     recorded: RecordSource
     from_ns: int
     horizon_ns: int
+    requests: RecordTable | None = None
 
     @cached_property
     def table(self) -> RecordTable:
-        return self._cut(self.recorded.table)
+        return self._cut(self.recorded.table if self.requests is None else self.requests)
+
+    def forget_table(self) -> None:
+        """Let its memory go until somebody asks for it again."""
+        self.__dict__.pop("table", None)
 
     def chunks(self) -> Iterator[RecordTable]:
         return map(self._cut, self.recorded.chunks())

@@ -33,6 +33,8 @@ LEAST_REQUESTS: Final = 5  # whose differences have an interval that is of use
 _EXPONENTS: Final = np.arange(np.log10(2), np.log10(FARTHEST), 1 / PER_DECADE)
 # Rounded, the lowest ones coincide.
 EDGES: Final = np.unique(np.round(10**_EXPONENTS).astype(np.int64))
+# Looked up for the positions of nearly all answers: six times as fast as a search.
+_POINTS: Final = np.searchsorted(EDGES, np.arange(1 << 13), "right") - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +105,13 @@ class PositionCounter:
         bins = all_bins[here]
         row = chunk.request_of_event[end]
         position = _positions(chunk, end, row)
-        point = np.searchsorted(EDGES, position, "right") - 1
+        point = _points(position)
         self.curve.add(gap_ns, bins, point)
         requests = len(chunk.offsets) - 1
         last = int(position.max())
         means_ns = []
         for number, middle in enumerate(POSITIONS):
-            if last < (1 - REACH) * middle:
+            if number and last < (1 - REACH) * middle:
                 break
             near = np.abs(position - middle) <= REACH * middle
             block = np.full(near.sum(), number)
@@ -158,10 +160,19 @@ class PositionCounter:
 
 def _positions(chunk: RecordTable, end: Ints, row: Ints) -> Ints:
     """The position, in the answer, of the token that ends each gap; `row`: its request."""
+    if (chunk.tokens == 1).all():
+        return np.asarray(end - chunk.offsets[row] + 1)
     tokens_until = np.cumsum(chunk.tokens)
     first_event = chunk.offsets[row]
     before_request = tokens_until[first_event] - chunk.tokens[first_event]
     return np.asarray(tokens_until[end] - before_request)
+
+
+def _points(position: Ints) -> Ints:
+    """The point of the curve that each position belongs to."""
+    if position.max() < len(_POINTS):
+        return _POINTS[position]
+    return np.searchsorted(EDGES, position, "right") - 1
 
 
 def _means(row: Ints, gap_ns: Ints, requests: int) -> Floats:

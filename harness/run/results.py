@@ -17,6 +17,7 @@ import numpy as np
 
 from harness.compare.compare_folders import compare_folders
 from harness.core.extras import has_extra
+from harness.core.freed_memory import give_back
 from harness.core.load import THINKING
 from harness.core.run_kinds import kind_of
 from harness.core.states import Purpose, Status, Verdict
@@ -189,7 +190,10 @@ def compute(run: Run, compat: Sequence[str] = (), slos: Sequence[Slo] = ()) -> R
     if result.interrupted:
         result = replace(result, status=Status.interrupted)
     result = _with_gates(result, recorded, drill)
-    return Results(run, result, counted.gaps)
+    gaps = counted.gaps
+    del counted, replayed, levels  # the tables of the levels, before the reports are made
+    give_back()
+    return Results(run, result, gaps)
 
 
 def _recorded(run: Run, compat: Sequence[str], slos: Sequence[Slo]) -> _Recorded:

@@ -343,7 +343,8 @@ def _timed(
 
 
 ROW_GROUP_EVENTS: Final = 1 << 17  # events per row group, about: 3 MB
-EVENT_INSTANTS: Final = ("token_at_ns.list.element", "token_not_before_ns.list.element")
+EVENT_LISTS: Final = ("token_at_ns", "token_not_before_ns")
+EVENT_INSTANTS: Final = tuple(f"{name}.list.element" for name in EVENT_LISTS)
 
 
 class Phase(StrEnum):
@@ -454,6 +455,8 @@ def parquet_writer(folder: RunFolder) -> Iterator[Callable[[TablePart], None]]:
             compression="zstd",
             use_dictionary=repeating,
             column_encoding=differences,
+            # Those of an event's instant help nobody to skip a row group.
+            write_statistics=[name for name in empty.schema.names if name not in EVENT_LISTS],
         ) as writer,
         ThreadPoolExecutor(1) as thread,
     ):

@@ -90,6 +90,7 @@ def replay(
                 f"level {window.index + 1} was {entry.decision}; the records say {decision}"
             )
         levels.append(level)
+        counted.levels[window].known.forget_table()  # as large as all that is reported of it
     done = Done(Status.measured, None)
     if searched:
         done = _end_of_search(plan, levels, began_ns)
@@ -174,11 +175,11 @@ class LevelTokenStats:
         """`until_ns`: when the next level begins, or the last request has ended."""
         settled_span = (window.settled_ns, window.end_ns)
         self.span = (window.chosen_ns, until_ns)
-        # The records on which the decision was made.
-        self.known = RecordsAsOf(recorded, *settled_span)
-        self.judged = EvidenceCounter(self.known.table, window, slos)
         # The requests whose figures are reported.
         self.table = requests_in_window(recorded.table, window)
+        # The records on which the decision was made.
+        self.known = RecordsAsOf(recorded, *settled_span, self.table)
+        self.judged = EvidenceCounter(self.known.table, window, slos)
         self.tokens = WindowTokens(self.table, settled_span)
         # All requests sent for the level: warm-up and drain, too.
         sent_ns = recorded.table.sent_ns
