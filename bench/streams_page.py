@@ -167,9 +167,9 @@ def summary(visits: Sequence[Kept], most: int) -> str:
         return "Ours was not measured."
     top = seen[-1]
     text = (
-        f"With {top.streams:,} streams vllm-harness reads the p95 of the TTFT "
-        f"{shown(visits, error, top, OURS)} ms from what was sent, and takes "
-        f"{shown(visits, cost, top, OURS)} us of CPU per token"
+        f"With {top.streams:,} streams the p95 TTFT that vllm-harness reads is off by "
+        f"{shown(visits, error, top, OURS)} ms, for {shown(visits, cost, top, OURS)} us of CPU "
+        "per token"
     )
     floor = shown(visits, cost, top, FLOOR)
     return f"{text} (the C client: {floor})." if floor != "-" else f"{text}."
