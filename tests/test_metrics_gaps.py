@@ -187,10 +187,11 @@ def test_gaps_in_c_are_those_in_python(seed, n):
 
 @pytest.mark.parametrize("spread_ms", [0.0, 0.001, 3.0, 3000.0])
 @pytest.mark.parametrize("blocks", [1, 24])
-def test_cells_in_c_are_those_in_python(spread_ms, blocks, monkeypatch):
+@pytest.mark.parametrize("kind", [np.int64, np.float64])
+def test_cells_in_c_are_those_in_python(spread_ms, blocks, kind, monkeypatch):
     """Alike, near each other, and so far apart that they are sorted; in one block and in many."""
     draw = np.random.default_rng(1)
-    ns = (20e6 + draw.exponential(spread_ms * 1e6, 5000)).astype(np.int64)
+    ns = (20e6 + draw.exponential(spread_ms * 1e6, 5000)).astype(kind)
     block = draw.integers(0, blocks, 5000) if blocks > 1 else 0
     got = Cells.of(ns, duration_bin(ns), block)
     monkeypatch.setattr(log_histogram, "WHY_PYTHON", "asked for")

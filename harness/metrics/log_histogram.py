@@ -62,20 +62,12 @@ class Cells(NamedTuple):
         low = int(bins.min())
         width = int(bins.max() - bins.min()) + 1
         size = (int(np.max(blocks)) + 1) * width
-        used = np.arange(size)
         if size > DENSE_CELLS * len(ns) + 4096:
-            keys = blocks * width + (bins - low)
-            used, keys = np.unique(keys, return_inverse=True)
+            used, keys = np.unique(blocks * width + (bins - low), return_inverse=True)
             counts, sums = _counted(ns, keys, len(used), weights)
-        elif WHY_PYTHON or weights is not None:
-            keys = blocks * width + (bins - low)
-            counts, sums = _counted(ns, keys, size, weights)
         else:
-            counts = np.zeros(size)
-            sums = np.zeros(size)
-            block_numbers = np.ascontiguousarray(blocks, np.int64)
-            values_ns = np.ascontiguousarray(ns, np.int64)
-            count(values_ns, np.ascontiguousarray(bins), block_numbers, low, width, counts, sums)
+            used = np.arange(size)
+            counts, sums = _dense(ns, bins, blocks, weights, low, width, size)
         filled = np.flatnonzero(counts)
         block, bin_above_low = np.divmod(used[filled], width)
         cells = block * DURATION_BINS + low + bin_above_low
@@ -157,6 +149,25 @@ class LogHistogram:
         # The first bin up to whose end there are more than `rank` values.
         place = np.searchsorted(np.cumsum(counts), rank, "right")
         return float(means_ns[place])
+
+
+def _dense(
+    ns: Ints,
+    bins: Ints,
+    blocks: Ints | int,
+    weights: Ints | None,
+    low: int,
+    width: int,
+    size: int,
+) -> tuple[Floats, Floats]:
+    """(how many values, their sum) of all cells from bin `low` on, `width` for each block."""
+    if WHY_PYTHON or weights is not None or ns.dtype != np.int64:
+        return _counted(ns, blocks * width + (bins - low), size, weights)
+    counts = np.zeros(size)
+    sums = np.zeros(size)
+    columns = (np.ascontiguousarray(column, np.int64) for column in (ns, bins, blocks))
+    count(*columns, low, width, counts, sums)
+    return counts, sums
 
 
 def _counted(ns: Ints, keys: Ints, size: int, weights: Ints | None) -> tuple[Floats, Floats]:

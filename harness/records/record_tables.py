@@ -9,7 +9,6 @@ import os
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import count
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
 import numpy as np
@@ -40,11 +39,12 @@ MAX_TABLE_REQUESTS: Final = 1 << 13  # per table, at most
 
 # A row of `_arrays.rows` has these cells, then where its packed arrays lie.
 _NUMBERS: Final = (*NUMBER_FIELDS, *OPTIONAL_NUMBERS)
-_CELLS: Final = count(len(_NUMBERS))
-_OUTCOME: Final = next(_CELLS)
-_EVENTS: Final = next(_CELLS)
+_OUTCOME: Final = len(_NUMBERS)
+_EVENTS: Final = _OUTCOME + 1
 # of a text: where it begins in the data; its length is the cell behind
-_ERROR, _, _REASON, _, _NAME = (next(_CELLS) for _ in range(5))
+_ERROR: Final = _EVENTS + 1
+_REASON: Final = _ERROR + 2
+_NAME: Final = _REASON + 2
 _OUTCOME_BYTES: Final = tuple(outcome.value.encode() for outcome in OUTCOMES)
 
 
