@@ -62,12 +62,11 @@ class Cells(NamedTuple):
         low = int(bins.min())
         width = int(bins.max() - bins.min()) + 1
         size = (int(np.max(blocks)) + 1) * width
+        keys = blocks * width + (bins - low)
+        used = np.arange(size)
         if size > DENSE_CELLS * len(ns) + 4096:
-            used, keys = np.unique(blocks * width + (bins - low), return_inverse=True)
-            counts, sums = _counted(ns, keys, len(used), weights)
-        else:
-            used = np.arange(size)
-            counts, sums = _dense(ns, bins, blocks, weights, low, width, size)
+            used, keys = np.unique(keys, return_inverse=True)
+        counts, sums = _counted(ns, keys, len(used), weights)
         filled = np.flatnonzero(counts)
         block, bin_above_low = np.divmod(used[filled], width)
         cells = block * DURATION_BINS + low + bin_above_low
@@ -151,30 +150,16 @@ class LogHistogram:
         return float(means_ns[place])
 
 
-def _dense(
-    ns: Ints,
-    bins: Ints,
-    blocks: Ints | int,
-    weights: Ints | None,
-    low: int,
-    width: int,
-    size: int,
-) -> tuple[Floats, Floats]:
-    """(how many values, their sum) of all cells from bin `low` on, `width` for each block."""
+def _counted(ns: Ints, keys: Ints, size: int, weights: Ints | None) -> tuple[Floats, Floats]:
+    """(how many values, their sum) of each key; as doubles, which whole numbers are up to 2^53."""
     if WHY_PYTHON or weights is not None or ns.dtype != np.int64:
-        return _counted(ns, blocks * width + (bins - low), size, weights)
+        totals_ns = ns if weights is None else ns * weights
+        counted = np.bincount(keys, weights, size).astype(np.float64)
+        return counted, np.bincount(keys, totals_ns, size).astype(np.float64)
     counts = np.zeros(size)
     sums = np.zeros(size)
-    columns = (np.ascontiguousarray(column, np.int64) for column in (ns, bins, blocks))
-    count(*columns, low, width, counts, sums)
+    count(np.ascontiguousarray(ns), keys, counts, sums)
     return counts, sums
-
-
-def _counted(ns: Ints, keys: Ints, size: int, weights: Ints | None) -> tuple[Floats, Floats]:
-    """(how many values, their sum) of each key."""
-    totals_ns = ns if weights is None else ns * weights
-    counts = np.bincount(keys, weights, size).astype(np.float64)
-    return counts, np.bincount(keys, totals_ns, size).astype(np.float64)
 
 
 def _sums(where: Ints, values: Floats) -> Floats:

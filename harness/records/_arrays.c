@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define LAYOUT_VERSION 4
+#define LAYOUT_VERSION 5
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the low bytes come first");
 
 /* Integers wrap around as numpy's do: what was read may be anything. */
@@ -411,38 +411,30 @@ static PyObject *gaps(PyObject *Py_UNUSED(module), PyObject *args) {
 }
 
 /* Nonzero if a value's cell is none of them. */
-static int count(const Py_buffer *values, const Py_buffer *bins, const Py_buffer *blocks,
-                 int64_t low, int64_t width, Py_buffer *counts, Py_buffer *sums) {
-    const int64_t *ns = values->buf, *bin = bins->buf, *block = blocks->buf;
+static int count(const Py_buffer *values, const Py_buffer *cells, Py_buffer *counts,
+                 Py_buffer *sums) {
+    const int64_t *ns = values->buf, *cell = cells->buf;
     double *count = counts->buf, *sum = sums->buf; /* whole numbers are exact up to 2^53 */
-    int64_t cells = counts->len / 8, rows = width > 0 ? cells / width : 0;
-    int each = blocks->len != 8; /* or one block for all */
+    int64_t room = counts->len / 8;
     for (Py_ssize_t i = 0; i < values->len / 8; i++) {
-        int64_t row = block[each ? i : 0], place = less(bin[i], low);
-        if (row < 0 || row >= rows || place < 0 || place >= width) return -1;
-        count[row * width + place]++;
-        sum[row * width + place] += (double)ns[i];
+        if (cell[i] < 0 || cell[i] >= room) return -1;
+        count[cell[i]]++;
+        sum[cell[i]] += (double)ns[i];
     }
     return 0;
 }
 
-/* count(ns, bins, blocks, low, width, counts, sums): adds each value to the cell of its block and
-   bin, `low` being the first of `width` bins; `blocks` has one or as many; ValueError. */
+/* count(ns, cells, counts, sums): adds each value to its cell; ValueError. */
 static PyObject *count_cells(PyObject *Py_UNUSED(module), PyObject *args) {
-    Py_buffer values, bins, blocks, counts, sums;
-    long long low, width;
-    if (!PyArg_ParseTuple(args, "y*y*y*LLw*w*", &values, &bins, &blocks, &low, &width, &counts,
-                          &sums))
-        return NULL;
-    int bad = bins.len != values.len || (blocks.len != 8 && blocks.len != values.len) ||
-              sums.len != counts.len ||
-              count(&values, &bins, &blocks, low, width, &counts, &sums);
+    Py_buffer values, cells, counts, sums;
+    if (!PyArg_ParseTuple(args, "y*y*w*w*", &values, &cells, &counts, &sums)) return NULL;
+    int bad = cells.len != values.len || sums.len != counts.len ||
+              count(&values, &cells, &counts, &sums);
     PyBuffer_Release(&values);
-    PyBuffer_Release(&bins);
-    PyBuffer_Release(&blocks);
+    PyBuffer_Release(&cells);
     PyBuffer_Release(&counts);
     PyBuffer_Release(&sums);
-    if (bad) return PyErr_Format(PyExc_ValueError, "not cells of these blocks and bins");
+    if (bad) return PyErr_Format(PyExc_ValueError, "a value has none of these cells");
     Py_RETURN_NONE;
 }
 
@@ -452,7 +444,7 @@ static PyMethodDef methods[] = {
     {"rows", rows, METH_VARARGS, "Usual frames as rows of integers."},
     {"events", events, METH_VARARGS, "The events of such rows as columns."},
     {"gaps", gaps, METH_VARARGS, "From each event to the next one."},
-    {"count", count_cells, METH_VARARGS, "Values by block and bin."},
+    {"count", count_cells, METH_VARARGS, "Values by cell."},
     {NULL, NULL, 0, NULL},
 };
 
