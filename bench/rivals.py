@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from servers import Server
 
 VLLM: Final = Path(os.environ.get("HARNESS_VLLM", HERE.parent / ".vllm"))
-VLLM_RS: Final = Path(os.environ.get("HARNESS_VLLM_RS", VLLM / "venv/bin/vllm-rs"))
+VLLM_RS: Final = Path(os.environ.get("HARNESS_VLLM_RS", VLLM / "vllm-rs"))
 TOKENIZER: Final = VLLM / "tiny"
 AIPERF: Final = Path(os.environ.get("HARNESS_AIPERF", VLLM / "aiperf/bin/aiperf"))
 GUIDELLM: Final = Path(os.environ.get("HARNESS_GUIDELLM", VLLM / "guidellm/bin/guidellm"))
