@@ -16,7 +16,7 @@ from test_records_codec import OLD
 from harness.records import codec
 from harness.records import record_tables as columns
 from harness.records.codec import MAX_EVENTS, decode, encode
-from harness.records.record_table import RecordTable, concat_tables
+from harness.records.record_table import RecordTable, concat_tables, constants_once
 from harness.records.record_tables import Damage, TablePart, read_tables
 from harness.records.request_record import RequestRecord, SeenNumbers
 
@@ -43,7 +43,7 @@ def damaged_file(how: str) -> bytes:
         data = data * 2
     elif how == "other bytes between":
         data[1000:1000] = draw.bytes(3000) + b"\x93\x01\xce" * 9  # so a frame begins
-    elif how == "older between":  # and one that no C reads, for its text
+    elif how == "older between":  # and texts of more than ASCII, and one that is no UTF-8
         odd = replace(RECORDS[0], number=1000, error="größer", name="ä")
         data[:0] = OLD + encode(odd)
         data += encode(replace(odd, number=1001, name="plain")) + data[-50:]
@@ -159,3 +159,24 @@ def test_what_is_no_frame_is_not_kept(
     assert damage.damaged_bytes == len(junk)
     assert damage.torn_bytes == 0
     assert peak < most_kb * 1024
+
+
+def test_texts_of_all_kinds_make_one_table(tmp_path: Path) -> None:
+    """Names in ASCII and in others in turn: a table for each would take a minute."""
+    names = ["plain", "größe", "", "大きさ"]
+    records = [replace(record, name=names[i % 4]) for i, record in enumerate(RECORDS)]
+    (tmp_path / "records").write_bytes(b"".join(map(encode, records)))
+    with FileIO(tmp_path / "records") as file:
+        (piece,) = read_tables(file, SeenNumbers(), Damage(), {})
+    assert piece.names == [record.name for record in records]
+
+
+@pytest.mark.parametrize("sizes", [[5, 1], [1, 5], [1, 1], [0, 5], [5, 0], [0, 1, 4]])
+def test_columns_of_one_value_stay_so(sizes: list[int]) -> None:
+    """Also where a table has one request, or none."""
+    table = RecordTable.from_records([replace(RECORDS[0], status=200)] * 5)
+    parts = [constants_once(table.select(np.arange(5) < size)) for size in sizes]
+    joined = concat_tables(parts)
+    assert joined.status.tolist() == [200] * sum(sizes)
+    assert joined.status.strides == (0,)
+    assert joined.select(np.arange(sum(sizes)) > 0).status.tolist() == [200] * (sum(sizes) - 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import weakref
 from collections.abc import Iterator
@@ -27,11 +28,11 @@ class ColumnFile:
         self._folder = folder
         self._descriptor: int | None = None
         self._size = 0
-        self._is_usable = True
+        self.is_usable = True  # until the disk takes no more
 
     def store(self, columns: dict[str, PackedColumn]) -> StoredColumns | dict[str, PackedColumn]:
         """Where they lie now; these columns themselves where the disk takes no more."""
-        if not self._is_usable:
+        if not self.is_usable:
             return columns
         rows = []
         for name, (n, first, steps) in columns.items():
@@ -42,7 +43,7 @@ class ColumnFile:
         except OSError:
             written = 0
         if written < len(packed):
-            self._is_usable = False
+            self.is_usable = False
             return columns
         stored = StoredColumns(self, self._size, len(packed))
         self._size += len(packed)
@@ -50,7 +51,10 @@ class ColumnFile:
 
     def read(self, begin: int, size: int) -> bytes:
         """Raises OSError."""
-        return os.pread(self._opened(), size, begin)
+        stored = os.pread(self._opened(), size, begin)
+        if len(stored) < size:
+            raise OSError(errno.EIO, "a part of the stored columns is gone")
+        return stored
 
     def _opened(self) -> int:
         if self._descriptor is None:

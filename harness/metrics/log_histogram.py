@@ -30,6 +30,7 @@ DURATION_BINS: Final = (54 << MANTISSA_BITS) + 1  # up to 2^53 ns, a hundred day
 # Cells per value up to which a dense np.bincount is faster than sorting.
 DENSE_CELLS: Final = 4
 LEAST_FRESH: Final = 1 << 13  # cells that are not joined yet, at least: 200 kB
+CELLS_OBJECTS: Final = 16  # cells as large as the objects that hold some
 
 
 def duration_bin(ns: Ints) -> Ints:
@@ -63,9 +64,10 @@ class Cells(NamedTuple):
         width = int(bins.max() - bins.min()) + 1
         size = (int(np.max(blocks)) + 1) * width
         keys = blocks * width + (bins - low)
-        used = np.arange(size)
         if size > DENSE_CELLS * len(ns) + 4096:
             used, keys = np.unique(keys, return_inverse=True)
+        else:
+            used = np.arange(size)
         counts, sums = _counted(ns, keys, len(used), weights)
         filled = np.flatnonzero(counts)
         block, bin_above_low = np.divmod(used[filled], width)
@@ -86,7 +88,7 @@ class LogHistogram:
     def __init__(self) -> None:
         self._whole = Cells.of(np.zeros(0, np.int64), np.zeros(0, np.int64))
         self._fresh: list[Cells] = []  # not joined to it yet
-        self._n_fresh = 0  # cells of these
+        self._n_fresh = 0  # cells that take as much memory as these
         self._totals: tuple[Ints, Floats, Floats] | None = None
 
     def add(
@@ -96,8 +98,10 @@ class LogHistogram:
         self.add_cells(Cells.of(ns, bins, blocks, weights))
 
     def add_cells(self, cells: Cells) -> None:
+        if not len(cells.cells):
+            return
         self._fresh.append(cells)
-        self._n_fresh += len(cells.cells)
+        self._n_fresh += len(cells.cells) + CELLS_OBJECTS
         self._totals = None
         # Joining sorts all cells, so it waits until there are about as many new ones.
         if self._n_fresh > max(len(self._whole.cells), LEAST_FRESH):

@@ -49,8 +49,8 @@ class RecordSource(Protocol):
 class RecordsAsOf:
     """The records as known at `horizon_ns` of the requests that ended at `from_ns` or later.
 
-    `RecordTable.until` says what is cut. `requests` are those of them that began by then, where
-    somebody has them already: what is not cut is not copied.
+    `RecordTable.until` says what is cut. `requests`: their table before it is cut, if there is one
+    already; columns in which nothing is cut are then shared with it.
     """
 
     recorded: RecordSource

@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define LAYOUT_VERSION 5
+#define LAYOUT_VERSION 6
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the low bytes come first");
 
 /* Integers wrap around as numpy's do: what was read may be anything. */
@@ -232,11 +232,22 @@ static void span_of(Reader *reader, int first, int fixed, const char *data, int6
     cells[1] = (int64_t)n;
 }
 
-/* A text in ASCII; others are left to Python, which knows what is no UTF-8. */
+static int is_ascii(const char *text, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        if (text[i] & 0x80) return 0;
+    return 1;
+}
+
+/* A text in UTF-8: where it lies. */
 static void text_of(Reader *reader, const char *data, int64_t *cells) {
     span_of(reader, 0xd9, 1, data, cells);
-    for (int64_t i = 0; reader->at && i < cells[1]; i++)
-        if (data[cells[0] + i] & 0x80) reader->at = NULL;
+    if (!reader->at || is_ascii(data + cells[0], cells[1])) return;
+    PyObject *text = PyUnicode_DecodeUTF8(data + cells[0], (Py_ssize_t)cells[1], NULL);
+    if (!text) {
+        PyErr_Clear();
+        reader->at = NULL;
+    }
+    Py_XDECREF(text);
 }
 
 static void outcome_of(Reader *reader, const char *data, PyObject *outcomes, int64_t *cell) {
@@ -318,8 +329,7 @@ static PyObject *rows(PyObject *Py_UNUSED(module), PyObject *args) {
         return NULL;
     Py_ssize_t room = out.len / (8 * ROW_CELLS), found = 0, events = 0, taken = 0;
     int64_t *row = out.buf;
-    if (at < 0) at = data.len;
-    for (; found < room && events < most_events && at < data.len; found++, at += taken) {
+    for (; at >= 0 && found < room && events < most_events && at < data.len; found++, at += taken) {
         taken = frame_of(data.buf, data.len, at, crc32, outcomes, row);
         if (taken <= 0) break;
         events += (Py_ssize_t)row[EVENTS_CELL];
@@ -380,7 +390,7 @@ static Py_ssize_t gaps_of(const Py_buffer *offsets, const Py_buffer *columns, Py
     Py_ssize_t room = found[0].len / 8, events = columns[0].len / 8, n = 0;
     for (Py_ssize_t request = 0; request + 1 < offsets->len / 8; request++) {
         int64_t first = offset[request], last = offset[request + 1];
-        if (first < 0 || last > events || last - first - 1 > room - n) return -1;
+        if (first < 0 || last < first || last > events || last - first - 1 > room - n) return -1;
         for (int64_t i = first + 1; i < last; i++, n++) {
             int64_t shortest = less(low[i], at[i - 1]);
             end[n] = i;

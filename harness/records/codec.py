@@ -71,7 +71,7 @@ _START: Final = bytes((_ARRAY3, VERSION, _UINT32))
 
 # Packing takes half of the encoding time in Python and a twentieth of it in C, with the same bytes.
 # The C version does not need numpy, whose import takes longer than all others of a load process.
-LAYOUT: Final = 5  # as in `_arrays.c`
+LAYOUT: Final = 6  # as in `_arrays.c`
 WHY_PYTHON: Final = load_extension("harness.records._arrays", LAYOUT)
 if not WHY_PYTHON:
     from harness.records._arrays import pack, unpack

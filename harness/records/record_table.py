@@ -205,7 +205,7 @@ class RecordTable:
 
 
 def constants_once(table: RecordTable) -> RecordTable:
-    """The same values; a column of requests that are all alike there takes no memory.
+    """The same values; a column whose values are all alike takes the memory of one.
 
     Such a column is read-only: numpy's view of one value, repeated. Most columns of most runs are:
     what was asked for, the status, and what a workload does not have.
@@ -245,9 +245,12 @@ def _taken(column: Ints, rows: Bools | Ints | slice) -> Ints:
 
 
 def _joined(columns: Sequence[Ints]) -> Ints:
-    first = columns[0]
-    if all(map(_is_repeated, columns)) and all(column[0] == first[0] for column in columns):
-        return repeated(int(first[0]), sum(map(len, columns)))
+    """One after another; of the same value only, it is that value, repeated."""
+    filled = [column for column in columns if len(column)]
+    if filled and all(len(column) == 1 or _is_repeated(column) for column in filled):
+        values = {int(column[0]) for column in filled}
+        if len(values) == 1:
+            return repeated(values.pop(), sum(map(len, filled)))
     return np.concatenate(columns)
 
 

@@ -9,6 +9,7 @@ import os
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
 import numpy as np
@@ -93,7 +94,11 @@ def read_tables(
     """
     columns = TableBuilder(names)
     size = os.fstat(file.fileno()).st_size
-    for frame in read_blocks(file, size, damage, UsualFrames.take):
+    cells = np.empty((0, 0), np.int64)
+    if not WHY_PYTHON:
+        cells = np.empty((MAX_TABLE_REQUESTS, ROW_CELLS), np.int64)
+    take = partial(UsualFrames.take, cells)
+    for frame in read_blocks(file, size, damage, take):
         if isinstance(frame, UsualFrames):
             if columns.rows:
                 yield columns.piece()
@@ -128,11 +133,10 @@ class UsualFrames:
     rows: Ints  # (n, ROW_CELLS), see `_arrays.c`
 
     @classmethod
-    def take(cls, data: bytes, at: int) -> tuple[UsualFrames | None, int]:
-        """As `read_blocks` wants it."""
+    def take(cls, cells: Ints, data: bytes, at: int) -> tuple[UsualFrames | None, int]:
+        """As `read_blocks` wants it; `cells`: room for as many rows as it may take."""
         if WHY_PYTHON:
             return None, at
-        cells = np.empty((MAX_TABLE_REQUESTS, ROW_CELLS), np.int64)
         n, end = rows(data, at, zlib.crc32, _OUTCOME_BYTES, MAX_TABLE_EVENTS, cells)
         if not n:
             return None, at

@@ -461,14 +461,15 @@ def parquet_writer(folder: RunFolder) -> Iterator[Callable[[TablePart], None]]:
         ThreadPoolExecutor(1) as thread,
     ):
         group: list[TablePart] = []
-        written: list[Future[None]] = []
+        pending: Future[None] = Future()
+        pending.set_result(None)  # nothing is being written yet
 
         def write(rows: pa.Table) -> None:
             # In a thread, as pyarrow works without Python's lock; one group at a time, which bounds
             # the memory.
-            if written:
-                written.pop().result()
-            written.append(thread.submit(writer.write_table, rows))
+            nonlocal pending
+            pending.result()
+            pending = thread.submit(writer.write_table, rows)
 
         def add(piece: TablePart) -> None:
             group.append(piece)
@@ -479,5 +480,5 @@ def parquet_writer(folder: RunFolder) -> Iterator[Callable[[TablePart], None]]:
 
         yield add
         write(requests_of(group, levels) if group else empty)
-        written.pop().result()
+        pending.result()
     pa.default_memory_pool().release_unused()

@@ -105,6 +105,7 @@ def judged_by(plan: SearchPlan, run: Replay, counted: RunTokenStats, *, searched
         stats = counted.levels[level.window]
         evidence = gather_evidence(stats.known, level.window, plan.slos, stats.judged)
         levels.append(held_for(plan, level, evidence))
+        stats.known.forget_table()
     done = run.done
     if searched:
         used = valid_evidence(of_search(levels))
@@ -152,6 +153,8 @@ def knee_curve(
         if knee is not None:
             ends = (plan.unit.number(knee.lo), plan.unit.number(knee.hi))
             points.append((varied.limit, plan.unit.number(knee.count or 0), *ends))
+    for level in held:
+        counted.levels[level.window].known.forget_table()
     return KneeCurve(slo.name, slo.limit if slo in plan.slos else nan, tuple(points))
 
 
