@@ -19,7 +19,7 @@ from harness.records.folder_writer import RunFolder
 from harness.report.comparison_report import settings_report
 from harness.report.deployments_report import deployment_findings
 from harness.run.options_from_args import default_folder, start_options
-from harness.search.comparison import exit_code, shown_best
+from harness.search.comparison import compared_best, exit_code
 
 if TYPE_CHECKING:
     import argparse
@@ -56,7 +56,7 @@ def execute(args: argparse.Namespace) -> int:
     result = {
         "exit_code": code,
         "headline": headline,
-        "best": shown_best(settings, pairs),
+        "best": compared_best(settings, pairs),
         "best_for": bests,
         "command": args.inner,
         "slos": slos,

@@ -44,7 +44,6 @@ from harness.search.comparison import (
     Setting,
     best_setting,
     knee_text,
-    shown_best,
 )
 
 MAX_SUMMARY_ROWS: Final = 12  # rows of the summary; the full table is folded below
@@ -357,7 +356,7 @@ def _best_sentence(
     if not pairs:
         return "Nothing to compare: no two settings were measured with the same load."
     best, ties = best_setting(settings, pairs)
-    if not shown_best(settings, pairs):
+    if len(ties) == len(measured) - 1:
         return f"No difference shown between {' and '.join(measured)}."
     sentence = f"Best for {' and '.join(slos) or 'throughput'}: {best}."
     if ties:

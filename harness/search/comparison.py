@@ -314,12 +314,9 @@ def best_setting(settings: Sequence[Setting], pairs: Sequence[Comparison]) -> tu
     return best_by(metric, {name: figures[name][metric][0] for name in figures}, pairs)
 
 
-def shown_best(settings: Sequence[Setting], pairs: Sequence[Comparison]) -> str:
-    """The best setting; "" where it is shown to be better than no other, or none was compared."""
-    best, ties = best_setting(settings, pairs)
-    n_others = sum(bool(setting.figures) for setting in settings) - 1
-    is_shown = bool(pairs) and len(ties) < n_others
-    return best if is_shown else ""
+def compared_best(settings: Sequence[Setting], pairs: Sequence[Comparison]) -> str:
+    """The best setting; "" where nothing was compared, as one alone is not the best."""
+    return best_setting(settings, pairs)[0] if pairs else ""
 
 
 def ranked_by(settings: Sequence[Setting]) -> tuple[list[Setting], str]:
