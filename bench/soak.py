@@ -301,8 +301,9 @@ def page(
     """Markdown."""
     machine = hardware()
     many = f" STREAMS={asked.streams}" if asked.streams else ""
+    title = f": {asked.minutes:g} minutes at {asked.streams:,} streams" if asked.streams else ""
     rows = [
-        "# Soak",
+        f"# Soak{title}",
         "",
         *(answer.line for answer in answers),
         f"""
