@@ -17,6 +17,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 from dataclasses import asdict, dataclass, replace
 from itertools import cycle, islice
@@ -254,6 +255,8 @@ def ahead_ns(
     """How far a worker's clock is ahead: at least by its requests, at most by their answers."""
     read_rows, sent_rows = pairs
     its_own = table.worker[read_rows] == worker
+    if not its_own.any():
+        sys.exit(f"Worker {worker} got no answer before the load was over: try more --seconds.")
     read_rows, sent_rows = read_rows[its_own], sent_rows[its_own]
     counts = sent.counts[sent_rows]
     at_ns = table.at_ns[events_of(table.offsets[read_rows], counts)]
