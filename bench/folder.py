@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from harness.core.load import Users
-from harness.errors import EXIT_INCONCLUSIVE, EXIT_OK
+from harness.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_SLO_MISSED, MeasurementInvalid
 from harness.metrics.evidence import Window
 from harness.metrics.slo import Slo
 from harness.records import names
@@ -45,7 +45,7 @@ GAP_NS: Final = 20 * MS
 FIRST_NS: Final = 100 * MS
 LONG: Final = 0.01  # of the gaps: three times as long
 INEXACT: Final = 0.01  # of the events: two shared a read
-REPORTED: Final = (EXIT_OK, EXIT_INCONCLUSIVE)
+REPORTED: Final = (EXIT_OK, EXIT_INCONCLUSIVE, EXIT_SLO_MISSED, MeasurementInvalid.exit_code)
 BATCH: Final = 200  # records a write, about as in a run
 
 
@@ -146,9 +146,15 @@ def make(path: Path, tokens: int, held: list[tuple[int, str]], each: int) -> int
 class Cost(NamedTuple):
     """What a process took."""
 
+    exit_code: int
     cpu_s: float
     took_s: float
     most_mb: float
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the report came to its end, whatever it says."""
+        return self.exit_code in REPORTED
 
 
 def report(path: Path) -> Cost:
@@ -159,9 +165,7 @@ def report(path: Path) -> Cost:
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     took_s = time.monotonic() - began_s
-    if process.returncode not in REPORTED:
-        sys.exit(f"The report ended with exit code {process.returncode}.")
-    return Cost(used.ru_utime + used.ru_stime, took_s, used.ru_maxrss / 1e3)
+    return Cost(process.returncode, used.ru_utime + used.ru_stime, took_s, used.ru_maxrss / 1e3)
 
 
 def main() -> None:
@@ -180,6 +184,8 @@ def main() -> None:
             made = apart.submit(make, path, round(asked.millions * 1e6), held, asked.tokens)
             count = made.result()
         cost = report(path)
+        if not cost.is_whole:
+            sys.exit(f"The report ended with exit code {cost.exit_code}.")
         print(
             f"{count:,} tokens: report takes {cost.cpu_s:.1f} s of CPU in {cost.took_s:.1f} s, "
             f"{cost.most_mb:.0f} MB at most"
