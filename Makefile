@@ -26,10 +26,11 @@ comma := ,
 # the cases, for a change that should change none.
 NAMES ?=
 CHECK ?=
-# How long `make soak` holds its load, how many streams (0: the knee of the embedded server), and
-# where its page goes.
+# How long `make soak` holds its load, how many streams (0: the knee of the embedded server), the
+# time between two tokens of each, and where its page goes.
 MINUTES ?= 30
 STREAMS ?= 0
+GAP_MS ?= 20
 PAGE ?=
 # What else pytest is told: `make test TESTS="tests/test_units.py -x"`, and in how many processes.
 TESTS ?=
@@ -133,7 +134,7 @@ bench-quick: $(READY) ## the same, four cells (three minutes)
 
 soak: $(READY) ## MINUTES=30 at the knee of the embedded server, or at STREAMS=512: memory must be flat
 	@PYTHONPATH=. $(BIN)/python bench/soak.py --minutes $(MINUTES) \
-		$(if $(filter-out 0,$(STREAMS)),--streams $(STREAMS)) $(if $(PAGE),--page $(PAGE))
+		$(if $(filter-out 0,$(STREAMS)),--streams $(STREAMS) --gap-ms $(GAP_MS)) $(if $(PAGE),--page $(PAGE))
 
 lock: $(READY) ## write requirements.lock and .ci/dist.lock again from pyproject.toml
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --extra dev \

@@ -29,9 +29,11 @@ wheels() { # wheels FOLDER PIP_ARGUMENT...
 }
 python3 -m venv "$work/uv"
 "$work/uv/bin/pip" -q install uv
-pinned() { # pinned REQUIREMENTS: what it takes there, but no PyTorch
+# What REQUIREMENTS take there, without PyTorch and the libraries of CUDA. nvidia-ml-py, which reads a
+# GPU's counters, is none of these: the harness imports it.
+pinned() { # pinned REQUIREMENTS
     "$work/uv/bin/uv" pip compile "$1" -q --no-annotate --no-header --python-version "$python" \
-        --python-platform x86_64-manylinux_2_28 | grep -Ev '^(torch|triton|nvidia-|cuda-)'
+        --python-platform x86_64-manylinux_2_28 | grep -Pv '^(torch|triton|nvidia-(?!ml-py)|cuda-)'
 }
 
 for client in aiperf guidellm; do

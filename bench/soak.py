@@ -1,6 +1,6 @@
 """A long run at the knee of the embedded engine: what grows in our processes, and how fast.
 
-    PYTHONPATH=. python bench/soak.py [--minutes 30] [--every 5] [--streams N] [--page PAGE]
+    PYTHONPATH=. python bench/soak.py [--minutes 30] [--streams 4096 [--gap-ms 20]] [--page PAGE]
 
 `vllm-harness run --embedded` holds the users of the true knee (computed in simulated time), or,
 with --streams, so many on the paced server; its page for Prometheus is read. Every few seconds each
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 RESULTS: Final = Path(__file__).parent / "results"
 # as `make knee`
 SLOTS, PROMPT, OUTPUT = 16, 128, 32
-TOKENS: Final = 128  # of an answer of the paced server
+TOKENS, GAP_MS = 128, 20.0  # of an answer of the paced server, and from token to token
 SLOS: Final = "ttft_p95=500ms", "itl_p95=50ms"
 KINDS: Final = {
     "harness.senders.worker": "worker",
@@ -126,15 +126,30 @@ def kind_of(process: psutil.Process) -> str:
     return next((kind for part, kind in KINDS.items() if part in line), "main")
 
 
+def descriptors(process: psutil.Process) -> int:
+    """All that are open, but for one file without a name.
+
+    Main writes a long level's requests to such a file once there are 65,536 of them, and keeps it
+    open to the level's end (decision 39). A second one would be a leak.
+    """
+    folder = Path(f"/proc/{process.pid}/fd")
+    targets = []
+    for descriptor in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            targets.append(descriptor.readlink())
+    nameless = sum(target.name.endswith("(deleted)") for target in targets)
+    return len(targets) - min(nameless, 1)
+
+
 def look(root: psutil.Process, kinds: dict[int, str]) -> dict[str, dict[str, float]]:
     """The sums of each kind of process now; one that is ending is left out."""
     found: dict[str, dict[str, float]] = {}
     for process in [root, *root.children(recursive=True)]:
-        with contextlib.suppress(psutil.Error):
+        with contextlib.suppress(psutil.Error, OSError):
             kind = kinds.setdefault(process.pid, kind_of(process))
             now = {
                 "memory, MB": process.memory_info().rss / 1e6,
-                "descriptors": process.num_fds(),
+                "descriptors": descriptors(process),
                 "threads": process.num_threads(),
             }
             before = found.get(kind, {})
@@ -153,12 +168,15 @@ class Target:
 
 
 @contextlib.contextmanager
-def target_of(streams: int) -> Iterator[Target]:
+def target_of(streams: int, gap_ms: float) -> Iterator[Target]:
     """The paced server with so many streams; 0: the embedded engine at its true knee."""
     if streams:
-        with paced(Pace(), processes=-(-streams // STREAMS_PER_CORE)) as server:
+        with paced(Pace(gap_ms), processes=-(-streams // STREAMS_PER_CORE)) as server:
             arguments = (server.url, "--workload", "fixed", "--output-tokens", str(TOKENS))
-            words = f"the paced server with {streams:,} streams, {TOKENS} tokens each, one in 20 ms"
+            words = (
+                f"the paced server with {streams:,} streams, {TOKENS} tokens each, "
+                f"one in {gap_ms:g} ms"
+            )
             yield Target(arguments, streams, words, server.oracles or (server.url,))
         return
     slos = tuple(Slo.parse(slo) for slo in SLOS)
@@ -296,6 +314,8 @@ def page(
     """Markdown."""
     machine = hardware()
     many = f" STREAMS={asked.streams}" if asked.streams else ""
+    if asked.streams and asked.gap_ms != GAP_MS:
+        many += f" GAP_MS={asked.gap_ms:g}"
     title = f": {asked.minutes:g} minutes at {asked.streams:,} streams" if asked.streams else ""
     rows = [
         f"# Soak{title}",
@@ -343,10 +363,11 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--every", type=float, default=5.0, help="seconds between two looks")
     parser.add_argument("--streams", type=int, default=0, help="on the paced server; 0: see above")
+    parser.add_argument("--gap-ms", type=float, default=GAP_MS, help="of the paced server's tokens")
     parser.add_argument("--page", type=Path, default=RESULTS / "soak.md")
     asked = parser.parse_args()
     allow_many_files()
-    with target_of(asked.streams) as target, tempfile.TemporaryDirectory() as folder:
+    with target_of(asked.streams, asked.gap_ms) as target, tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         points, code = soak(asked.minutes, asked.every, target, out)
         if len(points.get(ALL, ())) < 2 * BLOCKS:

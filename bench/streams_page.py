@@ -1,4 +1,4 @@
-"""The page of many streams: a summary, a table for each figure, the losses, the picture, all rows.
+"""The page of many streams: a summary, the picture, a table for each figure, the losses, all rows.
 
 Where several visits measured the same, a figure is what they had from least to most.
 """
@@ -25,6 +25,7 @@ P50, P95, P99 = range(len(QUANTILES))
 LEAST_MS: Final = 0.01  # the picture's scale is logarithmic: nearer than that is drawn there
 SAME_MS: Final = 0.05  # errors that differ by less are no loss
 SAME_SHARE: Final = 0.02  # nor is a cost that differs by less
+ERROR_DIGITS: Final = 3
 NOT_CLIENTS: Final = ("server", "bench")
 COLORS: Final = {
     FLOOR: Color.muted,
@@ -52,11 +53,11 @@ first 0.3 s, and count that as TTFT. Without each stream's first request the err
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A table: what of a row, with how many digits; `latency` and `quantile` of an error."""
+    """A table: what of a row, for so many streams; a cost has `digits` after its point."""
 
     title: str
     value: Callable[[Row, int], float | None]
-    digits: int
+    digits: int = 0
     is_error: bool = False
     marked: Callable[[Row], bool] = lambda _: False
 
@@ -82,7 +83,6 @@ def error_of(title: str, latency_of: Callable[[Row], Latency], quantile: int) ->
     return Figure(
         f"{title}, error in ms",
         lambda row, _: error_ms(latency_of(row), quantile),
-        digits=2,
         is_error=True,
         marked=lambda row: is_far(latency_of(row), quantile),
     )
@@ -134,18 +134,28 @@ def shown(visits: Sequence[Kept], figure: Figure, cell: Cell, client: str) -> st
     found = values(visits, figure, cell, client)
     if not found:
         return "-"
-    sign = "+" if figure.is_error else ""
-    words = [f"{value:{sign},.{figure.digits}f}" for value in (min(found), max(found))]
-    text = words[0] if words[0] == words[1] else " to ".join(words)
+    least = written(min(found), figure)
+    most = written(max(found), figure)
+    text = least if least == most else f"{least} to {most}"
     key = key_of(cell, client)
     far = any(figure.marked(kept.rows[key]) for kept in visits if key in kept.rows)
     return f"{text}{' !' if far else ''}"
 
 
+def written(value: float, figure: Figure) -> str:
+    """With its digits: an error has three, or as many as it has before its point."""
+    if not figure.is_error:
+        return f"{value:,.{figure.digits}f}"
+    before_point = len(str(int(abs(value))))
+    digits = max(ERROR_DIGITS - before_point, 0)
+    return f"{value:+,.{digits}f}"
+
+
 def figure_table(visits: Sequence[Kept], figure: Figure, most: int) -> list[str]:
-    """Rows are clients, columns numbers of streams."""
+    """Rows are clients, those in TLS last; columns are numbers of streams."""
+    in_order = sorted(plan(most), key=lambda planned: planned[0].server == "tls")
     rows: dict[str, dict[int, str]] = {}
-    for cell, client in plan(most):
+    for cell, client in in_order:
         text = shown(visits, figure, cell, client)
         rows.setdefault(name_of(cell, client), {})[cell.streams] = text
     levels = [streams for streams in STREAMS if streams <= most]
@@ -257,7 +267,8 @@ def machines(visits: Sequence[Kept]) -> list[str]:
 
 def page(visits: Sequence[Kept], most: int, picture: str) -> str:
     """All of it, in Markdown."""
-    out = ["# Many streams, side by side", "", summary(visits, most), "", INTRO]
+    out = ["# Many streams, side by side", "", summary(visits, most), ""]
+    out += [f"![Cost and error]({picture})", "", CAPTION, "", INTRO]
     out += [
         "Visits:" if len(visits) > 1 else "Measured on:",
         "",
@@ -274,7 +285,6 @@ def page(visits: Sequence[Kept], most: int, picture: str) -> str:
         out += ["", "### Not measured", "", *missing]
     out += ["", "## Losses", "", "Where another client has the better figure:", ""]
     out += losses(visits, most)
-    out += ["", "## Picture", "", f"![Cost and error]({picture})", "", CAPTION]
     out += ["", "## All rows", "", LEGEND]
     for number, kept in enumerate(visits, 1):
         if len(visits) > 1:

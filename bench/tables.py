@@ -135,8 +135,10 @@ def machine_line(measured_on: dict[str, Any] | None = None) -> str:
     """The same for people; of this machine unless given."""
     m = measured_on or machine()
     memory_gb = int(m["memory"].split()[0]) / 1e6  # of kB, as /proc/meminfo has it
+    usable = m["usable_cores"]
+    cores = f"{usable} cores" if usable == m["cores"] else f"{usable} of {m['cores']} cores"
     return (
-        f"{m['cpu']}, {m['usable_cores']} cores, {memory_gb:.0f} GB, {m['system']}, Python "
+        f"{m['cpu']}, {cores}, {memory_gb:.0f} GB, {m['system']}, Python "
         f"{m['python']}, Locust {m['versions'].get('locust')}, commit {m['commit']}. Client and "
         "server share these cores."
     )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import deployments
 import numpy as np
+import psutil
 import pytest
 import rivals
 import soak
@@ -173,8 +174,8 @@ def of_client(client: str, ttft_ms: float, cost_us: float) -> Row:
 
 CELL = Cell(64, seconds=visits.SECONDS)
 HERE = {
-    "cpu": "A CPU", "usable_cores": 32, "memory": "1000000 kB", "system": "Linux", "python": "3.12",
-    "versions": {"locust": "2"}, "commit": "abc",
+    "cpu": "A CPU", "cores": 32, "usable_cores": 15, "memory": "1000000 kB", "system": "Linux",
+    "python": "3.12", "versions": {"locust": "2"}, "commit": "abc",
 }  # fmt: skip
 
 
@@ -190,9 +191,36 @@ def visit(ours_us: float) -> Kept:
 
 
 @pytest.mark.parametrize(
+    ("value", "want"),
+    [
+        (0.004, "+0.00"),
+        (-0.126, "-0.13"),
+        (9.994, "+9.99"),
+        (45.67, "+45.7"),
+        (-136.2, "-136"),
+        (1596.2, "+1,596"),
+    ],
+)
+def test_an_error_s_digits(value: float, want: str) -> None:
+    """Those that matter beside 100 ms."""
+    assert streams_page.written(value, streams_page.MAIN[0]) == want
+
+
+def test_rows_in_tls_come_last() -> None:
+    """Whatever was measured first."""
+    kept = visit(14.1)
+    for cell, client in visits.plan(64):
+        kept.rows.setdefault(key_of(cell, client), next(iter(kept.rows.values())))
+    lines = streams_page.figure_table([kept], streams_page.MAIN[4], 64)
+    names = [line.split("|")[1].strip() for line in lines[5:]]
+    assert names == sorted(names, key=lambda name: name.endswith(", TLS"))
+    assert sum(name.endswith(", TLS") for name in names) == 3
+
+
+@pytest.mark.parametrize(
     ("title", "want"),
     [
-        ("p95 TTFT, error in ms", {"vllm-harness": "+0.02", "aiperf": "+40.00 !"}),
+        ("p95 TTFT, error in ms", {"vllm-harness": "+0.02", "aiperf": "+40.0 !"}),
         (
             "CPU per token, us",
             {"C client": "5.0", "vllm-harness": "14.1 to 14.6", "aiperf": "8.0"},
@@ -213,18 +241,18 @@ def test_a_table_of_many_streams(title: str, want: dict[str, str]) -> None:
 def test_the_losses_of_many_streams() -> None:
     """Who costs less than ours, but not who is further off; and who was not measured."""
     text = streams_page.page([visit(14.1), visit(14.6)], 64, "x.svg")
-    losses = text.partition("## Losses")[2].partition("## Picture")[0]
+    losses = text.partition("## Losses")[2].partition("## All rows")[0]
     assert [line for line in losses.splitlines() if line.startswith("- ")] == [
         "- CPU per token, us: C client has 5.0 against 14.1 to 14.6 at 64 streams.",
         "- CPU per token, us: aiperf has 8.0 against 14.1 to 14.6 at 64 streams.",
     ]
     assert "- guidellm at 64 streams: it is not installed here." in text
-    assert text.count("A CPU, 32 cores") == 2
+    assert text.count("A CPU, 15 of 32 cores") == 2
 
 
 def test_an_older_visit_is_drawn(tmp_path: Path) -> None:
     """Its file lacks what later ones have, and a second one lies beside it."""
-    older = (ROOT / "bench/results/streams.json").read_text()
+    older = (ROOT / "tests/data/streams-older.json").read_text()
     for name in ("streams.json", "streams-2.json"):
         (tmp_path / name).write_text(older)
     page = tmp_path / "streams.md"
@@ -258,6 +286,26 @@ def test_a_soak_finds_the_slope(process: str, figure: str, per_hour: float, want
     assert found.verdict == want
     assert found.per_hour == pytest.approx(per_hour, abs=0.5)
     assert found.low < found.per_hour < found.high
+
+
+@pytest.mark.parametrize(("named", "nameless", "want"), [(1, 0, 1), (1, 1, 1), (1, 2, 2)])
+def test_a_soak_counts_descriptors(named: int, nameless: int, want: int, tmp_path: Path) -> None:
+    """A second file without a name is one too many."""
+    opening = f"""
+import sys, tempfile
+files = [open(f"{tmp_path}/{{number}}", "w") for number in range({named})]
+files += [tempfile.TemporaryFile(dir="{tmp_path}") for _ in range({nameless})]
+print("opened", flush=True)
+sys.stdin.read()
+"""
+    command = [sys.executable, "-c", opening]
+    pipe, null = subprocess.PIPE, subprocess.DEVNULL
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=null) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"opened\n"
+        of_python = 3  # stdin, stdout and stderr
+        assert soak.descriptors(psutil.Process(process.pid)) - of_python == want
+        process.communicate()
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from harness.core.load import Load, Rate, Users
+from harness.reader.cpu_limit import CpuLimit
 from harness.run import load_processes
 from harness.run.load_processes import Processes, automatic
 
@@ -51,3 +54,32 @@ def test_automatic(
     """One where that is enough; else by the largest need, with a core for each and one more."""
     monkeypatch.setattr(load_processes, "free_cores", lambda: free)
     assert automatic(most, output_tokens) == expected
+
+
+@pytest.mark.parametrize(
+    ("machine", "usable", "limit", "load", "expected"),
+    [
+        (32, 32, 32.0, 0.0, 32),
+        (32, 32, 32.0, 3.5, 28),
+        (2, 2, 2.0, 5.0, 1),
+        # a container with a part of a busy machine: by its cores, or by a limit of CPU time
+        (64, 8, 64.0, 30.0, 8),
+        (64, 64, 8.0, 30.0, 8),
+        (64, 64, 2.5, 0.0, 2),
+        (64, 8, 64.0, 60.5, 3),
+    ],
+)
+def test_free_cores(
+    monkeypatch: pytest.MonkeyPatch,
+    machine: int,
+    usable: int,
+    limit: float,
+    load: float,
+    expected: int,
+) -> None:
+    """What others use leaves less only where the machine has no other cores for it."""
+    monkeypatch.setattr(os, "cpu_count", lambda: machine)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(usable)))
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr(load_processes, "read_cpu_limit", lambda: CpuLimit(limit))
+    assert load_processes.free_cores() == expected

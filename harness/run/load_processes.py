@@ -72,6 +72,11 @@ def _load_of(most: Load, output_tokens: float) -> OneProcess:
 
 
 def free_cores() -> int:
-    """Of those that this process may use, without what others used in the last minute."""
+    """Of those that this process may use, without what others used in the last minute.
+
+    The load average is that of the whole machine, also in a container that has a part of it.
+    """
     usable = min(len(os.sched_getaffinity(0)), read_cpu_limit().cores)
-    return max(math.floor(usable - os.getloadavg()[0]), 1)
+    machine_cores = os.cpu_count() or usable
+    idle_on_machine = machine_cores - os.getloadavg()[0]
+    return max(math.floor(min(usable, idle_on_machine)), 1)
