@@ -12,8 +12,8 @@ from tutorial_page import PAGE, Shown, blocks, run_all, without_figures
 
 from harness.errors import NoKnee
 
-# On a busy machine the search may end, and blames the client with right; and a drill may not decide,
-# as the latencies of a moment in which the machine did something else count as one.
+# On a busy machine the search may end, and blames the client with right. A drill may not decide:
+# the latencies of a moment in which the machine did something else count as one.
 CLIENT_IS_LATE = "the load generator is the bottleneck"
 UNDECIDED = "more requests would decide"
 
