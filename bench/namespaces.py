@@ -9,26 +9,24 @@ on the loopback instead.
 from __future__ import annotations
 
 import os
-import random
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import uuid4
 
+from harness.server.address import LOOPBACK, free_ports
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 HERE: Final = Path(__file__).parent
 TOP: Final = HERE.parent
-LOOPBACK: Final = "127.0.0.1"
 MASTER, SERVER = "m", "s"
 WORKERS: Final = ("w0", "w1")
 MASTERS_NET, SERVERS_NET = "10.77.0", "10.78.0"
 MASTERS_PLACE: Final = 9  # in the server's net
-PRIVILEGED: Final = 1024  # ports below are for root
 LOCUSTFILE: Final = HERE / "host_locustfile.py"  # of a worker that does not see the master's folder
 
 
@@ -41,7 +39,7 @@ class Hosts:
         self._name = f"vh{uuid4().hex[:8]}"
         self.master = f"{MASTERS_NET}.1" if apart else LOOPBACK
         self.server = f"{SERVERS_NET}.1" if apart else LOOPBACK
-        self.master_port = quiet_port()
+        self.master_port = free_ports(1, set()).start
 
     def __enter__(self) -> Self:
         if self.apart:
@@ -135,22 +133,6 @@ class Hosts:
         master = ["--master-host", self.master, "--master-port", self.master_port]
         words = ["-f", LOCUSTFILE, "--worker", *master]
         return self.locust(host, *words, env={"AHEAD_MS": str(ahead_ms)}, cwd=home, **popen)
-
-
-def quiet_port() -> int:
-    """A port of the loopback for a server to come.
-
-    The kernel gives it to nobody else meanwhile, as it may one from its own range.
-    """
-    given = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
-    ports = range(PRIVILEGED, int(given[0]))
-    while True:
-        port = random.choice(ports)  # noqa: S311 - no secret
-        try:
-            with socket.create_server((LOOPBACK, port)):
-                return port
-        except OSError:
-            continue
 
 
 def can_be_apart() -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
 from array import array
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from accuracy import by_id
-from namespaces import LOOPBACK, can_be_apart, quiet_port
+from namespaces import can_be_apart
 from sent import Sends, Sent, sender_ids
 from two_hosts import Asked, WorkerClock, ahead_ns, answer, corrected, facts, measured, misses
 
@@ -46,15 +45,6 @@ def test_four_workers_with_clocks_off(tmp_path: Path, figure: Callable[[str], No
     assert (got.row.events, got.early) == (got.sent * TOKENS, 0)
     figure(answer(asked, got))
     figure("; ".join(f"{name}: {shown}" for name, shown in facts(got)))
-
-
-def test_a_port_that_nobody_else_is_given() -> None:
-    """It can be bound, and is not among those that the kernel gives away."""
-    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    port = quiet_port()
-    assert port < lowest
-    with socket.create_server((LOOPBACK, port)):
-        pass
 
 
 def read_by(worker: int, ahead_ms: int) -> RequestRecord:

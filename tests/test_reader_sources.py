@@ -10,6 +10,7 @@ import pytest
 
 from harness.errors import ConfigError
 from harness.run import preflight
+from harness.server import address as server_address
 from harness.server.address import Address
 
 PORTS = 8
@@ -63,7 +64,7 @@ def test_too_few_ports(
     """A port for each user is enough; one more user is refused in a sentence that fits."""
     ports = tmp_path / "ports"
     ports.write_text("50000\t50007\n")
-    monkeypatch.setattr(preflight, "PORT_RANGE", ports)
+    monkeypatch.setattr(server_address, "PORT_RANGE", ports)
     address = Address.parse(url)
     preflight.check_ports(address, n_addresses, users, "--users")
     with pytest.raises(ConfigError) as refused:

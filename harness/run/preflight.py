@@ -7,7 +7,6 @@ import resource
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from harness.errors import ConfigError
@@ -17,7 +16,13 @@ from harness.load.plan import CLIP_SAMPLE_SIZE, count_clipped
 from harness.records.new_folder import check_new
 from harness.senders.prepare import count_tokens
 from harness.server.access import TargetAccess
-from harness.server.address import LOOPBACK, LOOPBACK_SOURCES, Address, check_port
+from harness.server.address import (
+    LOOPBACK,
+    LOOPBACK_SOURCES,
+    Address,
+    check_port,
+    ports_of_connections,
+)
 from harness.server.max_num_seqs import merge_flags
 from harness.server.probe import Capabilities, check_prefill, choose_model, probe
 from harness.server.probe_tools import check_tools
@@ -29,7 +34,6 @@ if TYPE_CHECKING:
     from harness.run.study_options import LoadOptions, OutputOptions, TargetOptions
 
 ROWS_READ: Final = 100  # of own data, for its tools
-PORT_RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 FILES_WITHOUT_USERS: Final = 128  # Python, Locust, its web UI, the run folder, the decoder's pipes
 
 
@@ -140,16 +144,16 @@ def check_ports(address: Address, n_addresses: int, users: int, option: str) -> 
     To each of the server's addresses the same ports can be used; on the loopback, from each of the
     addresses that `Addresses` sends from.
     """
-    if not PORT_RANGE.exists():
+    ports = ports_of_connections()
+    if ports is None:
         return
-    first, last = map(int, PORT_RANGE.read_text().split())
     n_pairs = LOOPBACK_SOURCES if address.is_local else max(n_addresses, 1)
-    most = (last - first + 1) * n_pairs
+    most = len(ports) * n_pairs
     if users > most:
         raise ConfigError(
-            f"this machine can open {most:,} connections to {address.host} (local ports {first} to "
-            f"{last}) and the load needs {users:,}: expected a port for each; try "
-            f"`sysctl -w net.ipv4.ip_local_port_range='1024 65535'`, or {option} {most}."
+            f"this machine can open {most:,} connections to {address.host} (local ports "
+            f"{ports[0]} to {ports[-1]}) and the load needs {users:,}: expected a port for "
+            f"each; try `sysctl -w net.ipv4.ip_local_port_range='1024 65535'`, or {option} {most}."
         )
 
 

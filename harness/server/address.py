@@ -7,6 +7,7 @@ import re
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from itertools import groupby
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -15,6 +16,11 @@ from harness.records.redact import HIDDEN, redact_text
 
 LOOPBACK: Final = "127.0.0.1"  # where our own pages without a login are served
 LOOPBACK_SOURCES: Final = 64  # of 127.0.0.0/8, which a client here may send from
+PORT_RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
+USUAL_PORTS_OF_CONNECTIONS: Final = range(32_768, 61_000)  # Linux's
+UNUSUAL_PORT: Final = 10_000  # most programs that have a port of their own have one below
+MAX_PORT: Final = 65_535
+ROW_TRIES: Final = 1_000
 DEFAULT_PORTS = {"http": 80, "https": 443}
 _HOST = re.compile(r"[\w.-]+|[0-9A-Fa-f:.]+(%\w+)?")  # a name, an IPv4 or an IPv6 address
 _PATH = re.compile("[!-~]*")
@@ -167,13 +173,44 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
+def ports_of_connections() -> range | None:
+    """Return the ports that the kernel gives to connections; None where it does not say."""
+    try:
+        first, last = map(int, PORT_RANGE.read_text().split())
+    except OSError:
+        return None
+    return range(first, last + 1)
+
+
 def free_ports(count: int, taken: AbstractSet[int]) -> range:
-    """Return ports of the loopback in a row that nobody uses now, none of which is `taken`."""
-    while True:
-        first = free_port()
+    """Return ports of the loopback in a row that nobody uses now, none of which is `taken`.
+
+    They lie below those that the kernel gives to connections, where there is room: a load holds
+    thousands of these, and one may be given away before a server that loads a model listens there.
+    Raises ConfigError.
+    """
+    from random import SystemRandom  # noqa: PLC0415 - as above
+
+    draw = SystemRandom()  # two processes that were seeded alike must not draw the same
+    firsts = _first_ports(count)
+    for _ in range(ROW_TRIES):
+        first = draw.choice(firsts)
         row = range(first, first + count)
         if taken.isdisjoint(row) and all(map(_is_free, row)):
             return row
+    raise ConfigError(
+        f"no {count} ports in a row of {LOOPBACK} were free in {ROW_TRIES:,} tries: expected some "
+        f"from {firsts.start} on; try again once other programs have ended."
+    )
+
+
+def _first_ports(count: int) -> range:
+    """Where a row may begin."""
+    given = ports_of_connections() or USUAL_PORTS_OF_CONNECTIONS
+    below = range(UNUSUAL_PORT, given.start - count + 1)
+    if below:
+        return below
+    return range(UNUSUAL_PORT, MAX_PORT - count + 2)
 
 
 def _is_free(port: int) -> bool:
