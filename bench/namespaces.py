@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import uuid4
 
-from harness.server.address import LOOPBACK, free_ports
+from harness.server.address import LOOPBACK, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ class Hosts:
         self._name = f"vh{uuid4().hex[:8]}"
         self.master = f"{MASTERS_NET}.1" if apart else LOOPBACK
         self.server = f"{SERVERS_NET}.1" if apart else LOOPBACK
-        self.master_port = free_ports(1, set()).start
+        self.master_port = free_port()
 
     def __enter__(self) -> Self:
         if self.apart:

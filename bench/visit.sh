@@ -27,6 +27,8 @@ if [ "$what" = all ]; then
         echo "This machine has $cores cores: expected 32 for \`all\`; try one part at a time." >&2
         exit 2
     fi
+    # Ctrl-C does not reach what runs in the background of a script.
+    trap 'trap - TERM; kill 0' INT TERM
     first=$((cores / 5))
     second=$((first + (cores - first) / 2))
     CORES=0-$((first - 1)) bash "$0" soak "$folder" "${3:-20}" &

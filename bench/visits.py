@@ -69,10 +69,12 @@ def row_of(data: dict[str, Any]) -> Row:
 
 
 def write(kept: Kept, file: Path) -> None:
-    """For the next call, and for the page."""
+    """For the next call, and for the page, which a visit beside this one may draw meanwhile."""
     rows = {key: asdict(row) for key, row in kept.rows.items()}
     data = {"machine": kept.machine, "rows": rows, "why": kept.why}
-    file.write_text(json.dumps(data) + "\n")
+    whole = file.with_suffix(".writing")
+    whole.write_text(json.dumps(data) + "\n")
+    whole.replace(file)
 
 
 def files_of(page: Path) -> list[Path]:

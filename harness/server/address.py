@@ -166,11 +166,8 @@ def check_port(flag: str, host: str, port: int) -> None:
 
 
 def free_port() -> int:
-    """Return a port of the loopback that nobody uses now."""
-    import socket  # noqa: PLC0415 - as above
-
-    with socket.create_server((LOOPBACK, 0)) as free:
-        return int(free.getsockname()[1])
+    """Return a port of the loopback that nobody uses now. Raises ConfigError."""
+    return free_ports(1, frozenset()).start
 
 
 def ports_of_connections() -> range | None:
@@ -219,5 +216,5 @@ def _is_free(port: int) -> bool:
     try:
         with socket.create_server((LOOPBACK, port)):
             return True
-    except (OSError, OverflowError):
+    except OSError:
         return False
