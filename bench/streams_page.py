@@ -36,7 +36,10 @@ COLORS: Final = {
     "aiperf": Color.ink,
     "guidellm": Color.ink,
 }
-CAPTION: Final = "Dashed lines are TLS, the dotted one is guidellm."
+CAPTIONS: Final = {
+    Dash.dashed: "Dashed lines are TLS.",
+    Dash.dotted: "The dotted line is guidellm.",
+}
 INTRO: Final = """\
 Each client streams 128 tokens a request, one each 20 ms, on so many streams at once for about 8 s,
 as its users run it and one client after the other, beside a server that logs when each request
@@ -268,7 +271,7 @@ def machines(visits: Sequence[Kept]) -> list[str]:
 def page(visits: Sequence[Kept], most: int, picture: str) -> str:
     """All of it, in Markdown."""
     out = ["# Many streams, side by side", "", summary(visits, most), ""]
-    out += [f"![Cost and error]({picture})", "", CAPTION, "", INTRO]
+    out += [f"![Cost and error]({picture})", "", caption(visits), "", INTRO]
     out += [
         "Visits:" if len(visits) > 1 else "Measured on:",
         "",
@@ -310,6 +313,12 @@ def chart(visits: Sequence[Kept]) -> Chart:
         Axis("streams", scale=Scale.log),
         wide=True,
     )
+
+
+def caption(visits: Sequence[Kept]) -> str:
+    """What is said of the lines that the picture has."""
+    drawn = {line.dash for line in lines_of(visits, MAIN[4], 0)}
+    return " ".join(words for dash, words in CAPTIONS.items() if dash in drawn)
 
 
 def lines_of(visits: Sequence[Kept], figure: Figure, least: float) -> list[Series]:

@@ -206,6 +206,17 @@ def test_an_error_s_digits(value: float, want: str) -> None:
     assert streams_page.written(value, streams_page.MAIN[0]) == want
 
 
+def test_the_caption_is_of_what_is_drawn() -> None:
+    """Neither TLS nor guidellm was measured, or both."""
+    kept = visit(14.1)
+    assert streams_page.caption([kept]) == ""
+    row = next(iter(kept.rows.values()))
+    for cell, client in visits.plan(64):
+        kept.rows.setdefault(key_of(cell, client), row)
+    both = "Dashed lines are TLS. The dotted line is guidellm."
+    assert streams_page.caption([kept]) == both
+
+
 def test_rows_in_tls_come_last() -> None:
     """Whatever was measured first."""
     kept = visit(14.1)
